@@ -16,6 +16,8 @@ from builder.serving import PLAIN, Access
 from builder.triton import Golden
 
 PROTOCOLS = ("grpc", "http")
+Sequences = tuple[tuple[Golden, ...], ...]
+"""What is sent: each a list of requests, of one request for a model without state."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Job:
-    """The work of one client process. `sequences` are what is sent: each a list of requests, of one
-    request for a model without state. Times are seconds of time.monotonic(), which all processes
-    of a host share.
+    """The work of one client process. Times are seconds of time.monotonic(), which all processes of
+    a host share.
     """
 
     protocol: str
     url: str
     model: str
-    sequences: tuple[tuple[Golden, ...], ...]
+    sequences: Sequences
     stateful: bool
     memory: str
     load: Load
@@ -78,7 +79,7 @@ class Samples:
 
 def requests(
     model: PublishedModel, file: Path | None = None, names: Sequence[str] = ()
-) -> tuple[tuple[Golden, ...], ...]:
+) -> Sequences:
     """What is sent to the model: its goldens, those of `names`, or the arrays of an .npz `file`, as
     the endpoint has them; whole sequences for a model that keeps state.
 

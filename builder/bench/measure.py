@@ -14,9 +14,9 @@ from typing import Any
 from tritonclient.utils import InferenceServerException
 
 from builder.bench import processes, statistics
-from builder.bench.job import Job, Load, requests
+from builder.bench.job import Job, Load, Sequences, requests
 from builder.bench.results import LevelResult, Limit, ModelBench, client_limit, summarize
-from builder.errors import EnvironmentProblem, UsageError
+from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import PublishedModel, served, shared_memory
 from builder.serving import PLAIN, Access
 from builder.store import shaped
@@ -35,7 +35,9 @@ KEEPS_UP = 0.95
 
 @dataclass(frozen=True)
 class Options:
-    """How load is put on: see `trt-build bench --help`. `limit` is (percentile, milliseconds)."""
+    """How load is put on: see `trt-build bench --help`. `limit` is (percentile, milliseconds).
+    `sequences` are sent in place of the model's goldens, so that variants get the same requests.
+    """
 
     loads: Sequence[Load] = (Load(1), Load(2), Load(4), Load(8), Load(16))
     protocols: Sequence[str] = ("grpc",)
@@ -47,6 +49,7 @@ class Options:
     timeout: float = 60.0
     limit: tuple[float, float] | None = None
     seed: int = 0
+    sequences: Sequences | None = None
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,42 @@ def bench(
     found = []
     for name in models or _without_steps(repository):
         served.chosen(repository, [name])
-        with shaped(repository / name):
-            model = served.read(repository / name)
         for protocol in options.protocols:
             for memory in options.memories:
-                run = _Run(model, endpoint, protocol, memory, options, progress)
+                run = _run(repository / name, endpoint, protocol, memory, options, progress)
                 found.append(run.all())
     return found
+
+
+@contextlib.contextmanager
+def session(
+    folder: Path, endpoint: Endpoint, options: Options, progress: Progress | None = None
+) -> Iterator[Callable[[Load, float], LevelResult]]:
+    """What measures the published model in `folder`, over the first protocol and kind of memory of
+    `options`: called with a load and its seconds.
+
+    Raises ServerError where the model does not answer, and what `bench` raises.
+    """
+    run = _run(folder, endpoint, options.protocols[0], options.memories[0], options, progress)
+    with _statistics_client(run.protocol, run.url, endpoint.access) as client:
+        try:
+            run.probe(client)
+        except _Failed as failure:
+            raise ServerError(f"model {folder.name!r} cannot be measured: {failure}") from failure
+        yield lambda load, seconds: run.level(client, load, seconds)
+
+
+def _run(
+    folder: Path,
+    endpoint: Endpoint,
+    protocol: str,
+    memory: str,
+    options: Options,
+    progress: Progress | None,
+) -> _Run:
+    with shaped(folder):
+        model = served.read(folder)
+        return _Run(model, endpoint, protocol, memory, options, progress)
 
 
 def _without_steps(repository: Path) -> list[str]:
@@ -121,7 +153,7 @@ class _Run:
         self.memory, self.options = memory, options
         self.progress = progress or (lambda subject, phase: None)
         self.url = endpoint.url(protocol)
-        self.sequences = requests(model, options.file, options.goldens)
+        self.sequences = options.sequences or requests(model, options.file, options.goldens)
         self.processes = options.processes or 1
         self.most = options.processes or max(1, (os.cpu_count() or 1) // 2)
 
@@ -130,7 +162,7 @@ class _Run:
         found = ModelBench(self.model.name, self.protocol, self.memory, names, ())
         try:
             with _statistics_client(self.protocol, self.url, self.endpoint.access) as client:
-                self._probe(client)
+                self.probe(client)
                 loads = [load for load in self.options.loads if self._possible(load)]
                 levels = tuple(self.level(client, load) for load in loads)
                 found = replace(found, levels=levels)
@@ -145,7 +177,7 @@ class _Run:
         most = int(self.model.config.sequence_batching.oldest.max_candidate_sequences)
         return not (self.model.keeps_state and most and (load.concurrency or 0) > most)
 
-    def _probe(self, client: Any) -> None:
+    def probe(self, client: Any) -> None:
         """Raise where the model does not answer, before load is put on."""
         try:
             if not client.is_model_ready(self.model.name):

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
+COMPUTE = ("compute_input", "compute_infer", "compute_output")
+PARTS = ("queue", *COMPUTE)
 GPU_METRICS = {
     "nv_gpu_utilization": "utilization",
     "nv_gpu_memory_used_bytes": "memory_used_bytes",
@@ -19,7 +20,7 @@ GPU_METRICS = {
 @dataclass(frozen=True)
 class Counts:
     """Totals of one model since the server loaded it. `seconds` by part; `batches`: executions by
-    batch size.
+    batch size, `batch_seconds` what they took together.
     """
 
     success: int = 0
@@ -28,6 +29,7 @@ class Counts:
     rows: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     batches: Mapping[int, int] = field(default_factory=dict)
+    batch_seconds: Mapping[int, float] = field(default_factory=dict)
 
     def since(self, before: Counts) -> Counts:
         """What was added after `before`."""
@@ -39,6 +41,7 @@ class Counts:
             self.rows - before.rows,
             {part: s - before.seconds.get(part, 0.0) for part, s in self.seconds.items()},
             {number: count for number, count in sorted(batches.items()) if count},
+            {n: s - before.batch_seconds.get(n, 0.0) for n, s in self.batch_seconds.items()},
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -51,6 +54,10 @@ class Counts:
             "rows": self.rows,
             "ms": {part: 1e3 * self.seconds.get(part, 0.0) / each for part in PARTS},
             "batch_sizes": {str(size): count for size, count in self.batches.items()},
+            "batch_ms": {
+                str(size): 1e3 * self.batch_seconds.get(size, 0.0) / count
+                for size, count in self.batches.items()
+            },
         }
 
 
@@ -72,10 +79,9 @@ def _plain(message: Any) -> dict[str, Any]:
 
 def _of_version(said: Mapping[str, Any]) -> Counts:
     own = said.get("inference_stats") or {}
-    batches = {
-        int(one.get("batch_size", 0)): int((one.get("compute_infer") or {}).get("count", 0))
-        for one in said.get("batch_stats") or ()
-    }
+    stats = {int(one.get("batch_size", 0)): one for one in said.get("batch_stats") or ()}
+    batches = {size: _number(one, "compute_infer", "count") for size, one in stats.items()}
+    times = {size: sum(_number(one, part, "ns") for part in COMPUTE) for size, one in stats.items()}
     return Counts(
         int((own.get("success") or {}).get("count", 0)),
         int((own.get("fail") or {}).get("count", 0)),
@@ -83,7 +89,12 @@ def _of_version(said: Mapping[str, Any]) -> Counts:
         int(said.get("inference_count", 0)),
         {part: int((own.get(part) or {}).get("ns", 0)) / 1e9 for part in PARTS},
         batches,
+        {size: nanoseconds / 1e9 for size, nanoseconds in times.items()},
     )
+
+
+def _number(said: Mapping[str, Any], part: str, kind: str) -> int:
+    return int((said.get(part) or {}).get(kind, 0))
 
 
 def _sum(found: list[Counts]) -> Counts:
@@ -97,6 +108,7 @@ def _sum(found: list[Counts]) -> Counts:
         sum(one.rows for one in found),
         {part: sum(one.seconds.get(part, 0.0) for one in found) for part in PARTS},
         {size: sum(one.batches.get(size, 0) for one in found) for size in sizes},
+        {size: sum(one.batch_seconds.get(size, 0.0) for one in found) for size in sizes},
     )
 
 

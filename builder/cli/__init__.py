@@ -24,6 +24,7 @@ COMMANDS = (
     "verify",
     "bisect",
     "bench",
+    "tune",
     "report",
     "health",
     "history",

@@ -25,9 +25,12 @@ DEFAULT_CONCURRENCY = "1,2,4,8,16"
 
 
 class Numbers(click.ParamType[tuple[float, ...]]):
-    """Positive numbers with commas between them."""
+    """Positive numbers with commas between them; with `zero` 0, too."""
 
     name = "N,N,..."
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self.zero = zero
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -38,7 +41,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
             found = tuple(float(part) for part in str(value).split(",") if part.strip())
         except ValueError:
             found = ()
-        if not found or not all(0 < number < 1e7 for number in found):
+        if not found or not all(0 < number < 1e7 or (self.zero and not number) for number in found):
             self.fail(f"{value!r} is no list of positive numbers, as in 1,2,4", param, ctx)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from builder.parity import GoldenResult, ModelParity, compare
 from builder.parity.served import read
 from builder.report import records
 from builder.triton import publish
+from builder.tuning.search import DEFAULT, SAMPLED, Trial
 from tests.triton.artifacts import scorer
 
 HOSTILE = "<script>alert('1')</script>|`*\x1b[31m"
@@ -41,8 +43,34 @@ def write(folder: Path) -> Path:
     node = {"operator": "aten::relu", "location": "model.py:7", "function": "relu"}
     differs = {"name": "wrong", "passed": False, "problem": "'scores' differs", "node": node}
     records.keep(repository, records.BISECT, {"models": [differs]})
+    records.keep(repository, records.TUNE, {"models": [tuned("checked")]})
     publish(scorer(name="stale", tolerance=Tolerance(rtol=0.1)), repository)
     return repository
+
+
+def tuned(name: str) -> dict[str, Any]:
+    """What tune would find: two configurations that hold the limit, and one that failed."""
+    default = {"instances": 1, "queue_delay_us": 0}
+    trials = [
+        Trial(
+            {**default, "instances": count},
+            DEFAULT if count == 1 else SAMPLED,
+            None if count == 3 else 100.0 * count,
+            "p99 is 25.00 ms at c1" if count == 3 else None,
+            {
+                "throughput": {"value": 100.0 * count},
+                "latency_ms": {"p50": 2.0, "p99": 9.0 * count},
+            },
+        )
+        for count in (1, 2, 3)
+    ]
+    return {
+        "name": name,
+        "goal": "highest throughput with p99 <= 20 ms",
+        "verdict": "better",
+        "gain": 2.0,
+        "trials": [asdict(trial) for trial in trials],
+    }
 
 
 def parity(repository: Path, name: str, error: float) -> ModelParity:

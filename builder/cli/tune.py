@@ -1,0 +1,328 @@
+"""`trt-build tune`: the configuration that serves a model best under load."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from builder.cli import options
+from builder.cli.bench import Limit, Numbers
+from builder.cli.command import Command, describe
+from builder.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from builder.errors import TrtBuildError
+    from builder.repository import Settings
+    from builder.tuning import Trial, Tuned, TuneOptions
+
+COLUMNS = ("trial", "configuration", "by", "req/s", "p50", "p99", "result")
+AS_IS = "as the manifest has it"
+NO_LIMIT = 3
+"""Exit code where no configuration holds the limit."""
+
+
+class Names(click.ParamType[tuple[str, ...]]):
+    """Some of several names, with commas between them."""
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.name = names, ",".join(names)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        found = tuple(part.strip() for part in str(value).split(","))
+        if unknown := [name for name in found if name not in self.names]:
+            self.fail(f"{unknown[0]!r} is none of {', '.join(self.names)}", param, ctx)
+        return found
+
+
+@click.command(
+    "tune", cls=Command, short_help="Find the configuration that serves best under load."
+)
+@click.argument("repository", type=options.PATH)
+@click.option(
+    "--models",
+    type=options.PATH,
+    required=True,
+    metavar="MODELS",
+    help="What REPOSITORY was built from: the folder with the models and their manifests.",
+)
+@options.only
+@click.option(
+    "--limit", type=Limit(), help="The latency that each configuration must hold: p99=20ms."
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    help="Find the lowest latency at this many requests a second (Poisson arrivals).",
+)
+@click.option(
+    "--maximize",
+    type=click.Choice(("throughput",)),
+    help="Find the highest throughput; the default without --rate.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Different configurations that are measured.",
+)
+@click.option(
+    "--seconds",
+    type=options.SECONDS,
+    default=3.0,
+    show_default=True,
+    help="Time of each load level; longer where a percentile needs more requests.",
+)
+@click.option("--instances", type=Numbers(), help="Instance counts to try.")
+@click.option(
+    "--max-batch",
+    type=Numbers(),
+    help="Maximum batch sizes to try. Clients may not send larger requests afterwards.",
+)
+@click.option(
+    "--queue-delay", type=Numbers(zero=True), help="Queue delays to try, in microseconds."
+)
+@click.option(
+    "--preferred", type=Names("none", "half", "full"), help="Preferred batch sizes to try."
+)
+@click.option("--profiles", type=Names("one", "static"), help="Profiles to try.")
+@click.option("--graphs", type=Names("none", "full"), help="CUDA graphs of Triton's backend.")
+@click.option("--layouts", type=Names("fused", "ensemble"), help="Layouts of segments to try.")
+@click.option("--runtimes", type=Names("plan", "torch"), help="What answers, to try.")
+@click.option(
+    "--allow-torch", is_flag=True, help="Choose torch where it answers faster than the plan."
+)
+@click.option("--protocol", type=click.Choice(("grpc", "http")), default="grpc", show_default=True)
+@click.option(
+    "--shared-memory",
+    "memory",
+    type=click.Choice(("none", "system", "cuda")),
+    default="none",
+    show_default=True,
+)
+@click.option("--golden", "goldens", multiple=True, metavar="NAME", help="Send only this golden.")
+@click.option(
+    "--requests",
+    "file",
+    type=options.PATH,
+    metavar="NPZ",
+    help="Send these arrays, by input name, in place of the goldens.",
+)
+@click.option("--dry-run", is_flag=True, help="Write no manifest.")
+@options.flavour
+@options.serve_as
+@options.store
+@options.plugins
+@click.pass_obj
+def tune_command(
+    terminal: Terminal,
+    /,
+    repository: Path,
+    models: Path,
+    only: tuple[str, ...],
+    dry_run: bool,
+    **given: Any,
+) -> int:
+    """Serve variants of each model under load, and write the best configuration into its manifest,
+    with the evidence as comments. Each variant is built as `repo` builds it, and loaded into a
+    tritonserver that this command starts. Latencies are in milliseconds.
+
+    All measurements are kept in REPOSITORY.results/tune.json. A configuration is written only if
+    it is better than the manifest's own in each of two further measurements, and by 5 %.
+
+    Exit codes: 0, 1 a model could not be tuned, 3 no configuration holds the limit, 4 no server.
+    """
+    from builder.cli.verify import quiet_interrupts
+    from builder.manifest import editing
+    from builder.parity import served
+    from builder.tuning import UNMET
+
+    chosen, settings = _options(given), _settings(given, only)
+    specs = settings.specs(models)
+    served.chosen(repository, [spec.name for spec in specs])
+    for spec in specs:
+        if spec.manifest is not None and not dry_run:
+            editing.check(spec.manifest)
+    quiet_interrupts()
+    done: list[dict[str, Any]] = []
+    for spec in specs:
+        found, error = _tuned(terminal, spec, chosen, settings, repository)
+        if found is None:
+            terminal.failure(f"{spec.name}: {error}", None)
+            done.append({"name": spec.name, "error": describe(error) if error else None})
+            continue
+        written = bool(found.changes) and not dry_run and _written(spec.manifest, found, repository)
+        entry = {**found.as_dict(), "error": None, "written": written}
+        _keep(repository, entry)
+        done.append(entry)
+        if not terminal.as_json:
+            show(terminal, found, written, f"trt-build repo {models} --out {repository}")
+    terminal.result({"repository": repository, "models": done}, lambda: None)
+    if any(one["error"] for one in done):
+        return 1
+    return NO_LIMIT if any(one["verdict"] == UNMET for one in done) else 0
+
+
+def _options(given: dict[str, Any]) -> TuneOptions:
+    from builder.tuning import Goal, TuneOptions, Values
+
+    if given["rate"] and given["maximize"]:
+        raise click.UsageError("--rate and --maximize exclude each other: choose one")
+    percentile, ms = given["limit"] or (99.0, None)
+    values = Values(
+        instances=_whole("--instances", given["instances"]),
+        max_batch=_whole("--max-batch", given["max_batch"]),
+        queue_delay_us=_whole("--queue-delay", given["queue_delay"]),
+        preferred=given["preferred"] or (),
+        profiles=given["profiles"] or (),
+        graphs=given["graphs"] or (),
+        layout=given["layouts"] or (),
+        runtime=given["runtimes"] or (),
+    )
+    names = ("trials", "seconds", "protocol", "memory", "file", "goldens", "allow_torch")
+    return TuneOptions(
+        Goal(percentile, ms, given["rate"]), values, **{name: given[name] for name in names}
+    )
+
+
+def _whole(flag: str, numbers: tuple[float, ...] | None) -> tuple[int, ...]:
+    if any(number != int(number) for number in numbers or ()):
+        raise click.UsageError(f"{flag} takes whole numbers")
+    return tuple(int(number) for number in numbers or ())
+
+
+def _settings(given: dict[str, Any], only: tuple[str, ...]) -> Settings:
+    from builder.repository import Settings
+
+    names = ("flavour", "serve_as", "store", "plugins")
+    return Settings(only=only, **{name: given[name] for name in names})
+
+
+def _tuned(
+    terminal: Terminal, spec: Any, chosen: TuneOptions, settings: Settings, repository: Path
+) -> tuple[Tuned | None, TrtBuildError | None]:
+    from builder.errors import EnvironmentProblem, TrtBuildError
+    from builder.tuning import tune
+
+    try:
+        with terminal.progress() as progress:
+            found = tune(
+                spec,
+                chosen,
+                settings,
+                progress=progress,
+                on_trial=_recorder(repository, spec.name, chosen, progress),
+            )
+    except EnvironmentProblem:
+        raise
+    except TrtBuildError as error:
+        return None, error
+    return found, None
+
+
+def _recorder(
+    repository: Path, name: str, chosen: TuneOptions, progress: Callable[[str, str], None]
+) -> Callable[[Trial], None]:
+    """Keeps each trial once it is measured, so that an interrupted search leaves its trials."""
+    from dataclasses import asdict
+
+    trials: list[Any] = []
+
+    def record(trial: Trial) -> None:
+        trials.append(asdict(trial))
+        entry = {"name": name, "goal": str(chosen.goal), "finished": False, "trials": trials}
+        _keep(repository, entry)
+        changed = _differing(trial.configuration, trials[0]["configuration"])
+        figures = f"{_figure(trial, 'req/s')} requests/s, p99 {_figure(trial, 'p99')} ms"
+        progress(name, f"finished: trial {len(trials)}: {changed}: {figures}, {_outcome(trial)}")
+
+    return record
+
+
+def _keep(repository: Path, entry: dict[str, Any]) -> None:
+    from builder.report import records
+
+    records.keep(repository, records.TUNE, {"models": [entry]})
+
+
+def _written(manifest: Path | None, found: Tuned, repository: Path) -> bool:
+    from builder.manifest import editing
+
+    assert manifest is not None  # tune() has refused a model without one
+    return editing.edit(manifest, found.changes, notes(found, repository))
+
+
+def notes(found: Tuned, repository: Path) -> list[str]:
+    """The evidence, one line for each fact."""
+    host = f"{found.host['cores']} cores ({found.host['cpu']})"
+    device = f"{host}, {found.host['gpu']}" if found.host["gpu"] else host
+    return [
+        f"{datetime.date.today().isoformat()} by trt-build tune, on {device}",
+        f"goal: {found.goal}; {len(found.trials)} of {found.configurations} configurations tried",
+        f"chosen: {_differing(found.best, found.default)}",
+        f"{_change(found)}; requests: {', '.join(found.requests)}",
+        f"all trials: {repository.name}.results/tune.json",
+    ]
+
+
+def _change(found: Tuned) -> str:
+    """The scores of the default and of the best, in words."""
+    unit = "ms" if "lowest" in found.goal else "requests/s"
+    after = "none" if found.after is None else f"{found.after:.4g} {unit}"
+    if found.before is None:
+        return f"{after}; the configuration before does not hold the limit"
+    gain = f" ({found.gain:.2f} times as good)" if found.gain else ""
+    return f"{after}, before {found.before:.4g} {unit}{gain}"
+
+
+def show(terminal: Terminal, found: Tuned, written: bool, command: str) -> None:
+    """The trials, then what was chosen and why."""
+    terminal.line(f"{found.name}: {found.goal}", bold=True)
+    trials = enumerate((*found.trials, *found.confirmed), 1)
+    rows = [_row(number, trial, found.default) for number, trial in trials]
+    terminal.table(COLUMNS, rows, numbers=COLUMNS[3:6])
+    if terminal.verbose:
+        for name, reason in found.fixed.items():
+            terminal.line(f"not searched: {name}: {reason}")
+    if found.torch_faster:
+        terminal.line(f"{found.name}: {found.torch_faster}; --allow-torch chooses it")
+    terminal.line(f"{found.name}: {found.verdict}: {_differing(found.best, found.default)}")
+    terminal.line(f"{found.name}: {_change(found)}")
+    if written:
+        terminal.line(f"written into the manifest; next: {command}")
+
+
+def _row(number: int, trial: Trial, default: Any) -> list[str]:
+    return [
+        str(number),
+        _differing(trial.configuration, default),
+        trial.proposed_by,
+        *(_figure(trial, name) for name in COLUMNS[3:6]),
+        _outcome(trial),
+    ]
+
+
+def _differing(configuration: Any, default: Any) -> str:
+    """The settings that differ from the default's."""
+    differing = {name: value for name, value in configuration.items() if value != default.get(name)}
+    return ", ".join(f"{name} {value}" for name, value in differing.items()) or AS_IS
+
+
+def _figure(trial: Trial, name: str) -> str:
+    figures = trial.figures
+    if not figures:
+        return "-"
+    value = figures["throughput"]["value"] if name == "req/s" else figures["latency_ms"].get(name)
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _outcome(trial: Trial) -> str:
+    return trial.problem or "held"

@@ -1,0 +1,73 @@
+"""What a tuned model is to be good at, and how a load level scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from builder.bench import LevelResult
+
+DEFAULT_PERCENTILE = 99.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The highest throughput, or with `rate` (requests a second) the lowest latency at that rate.
+
+    With `ms` only loads count whose latency at `percentile` is at most so many milliseconds.
+    """
+
+    percentile: float = DEFAULT_PERCENTILE
+    ms: float | None = None
+    rate: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The percentile's name in the results of a benchmark: "p99"."""
+        return f"p{self.percentile:g}"
+
+    def __str__(self) -> str:
+        limit = "" if self.ms is None else f"{self.name} <= {self.ms:g} ms"
+        if self.rate is None:
+            return "highest throughput" + (f" with {limit}" if limit else "")
+        at = f"lowest {self.name} at {self.rate:g} requests/s"
+        return at + (f", {limit}" if limit else "")
+
+    def latency(self, level: LevelResult) -> float | None:
+        """Milliseconds at the percentile; None where too few requests were measured."""
+        found = level.latency_ms.get(self.name)
+        return None if found is None else found.value
+
+    def holds(self, level: LevelResult) -> bool:
+        """Whether the level was answered without an error, and within the limit."""
+        if level.errors or level.dropped or not level.requests:
+            return False
+        latency = self.latency(level)
+        return self.ms is None or (latency is not None and latency <= self.ms)
+
+    def score(self, levels: Sequence[LevelResult]) -> float | None:
+        """The best level's requests a second, or with `rate` its latency in milliseconds as a
+        negative number: more is better. None where no level holds the limit.
+        """
+        return max(
+            (score for level in levels if (score := self._score(level)) is not None), default=None
+        )
+
+    def _score(self, level: LevelResult) -> float | None:
+        if not self.holds(level):
+            return None
+        if self.rate is None:
+            return level.throughput.value
+        latency = self.latency(level)
+        return None if latency is None else -latency
+
+    def best(self, levels: Sequence[LevelResult]) -> LevelResult | None:
+        """The level that `score` is of."""
+        scored = [level for level in levels if self._score(level) is not None]
+        return max(scored, key=lambda level: self._score(level) or 0.0, default=None)
+
+    def gain(self, before: float, after: float) -> float:
+        """`after` in relation to `before`: 1.5 is half as much throughput again, or two thirds of
+        the latency.
+        """
+        return after / before if self.rate is None else before / after

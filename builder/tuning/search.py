@@ -1,0 +1,126 @@
+"""Which configuration is measured next: first what a model of the queue proposes, then Optuna's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder.errors import EnvironmentProblem
+from builder.tuning.space import Configuration, Space, key
+
+DEFAULT, MODEL, SAMPLED = "default", "queueing model", "Optuna"
+"""Who proposed a configuration."""
+RANDOM = 4
+"""Trials before Optuna's estimator (TPE) has enough of them to propose more than random ones."""
+PROPOSALS = 50
+"""Optuna proposes again what it knows; after so many in a row the search is at its end."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration that was measured. `score` is None where it does not hold the limit, or
+    could not be served, for the reason in `problem`. `figures` are those of its best level.
+    """
+
+    configuration: Configuration
+    proposed_by: str
+    score: float | None
+    problem: str | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+Measure = Callable[[Configuration, str], Trial]
+
+
+def search(
+    space: Space,
+    measure: Measure,
+    *,
+    trials: int,
+    first: Callable[[Trial], Sequence[Configuration]] = lambda default: (),
+    seed: int = 0,
+) -> list[Trial]:
+    """Measure the default, what `first` proposes after it, and what Optuna proposes, up to `trials`
+    different configurations, or all that there are.
+
+    Raises EnvironmentProblem where Optuna is not installed.
+    """
+    run = _Search(space, measure, min(trials, len(space)), seed)
+    run.one(space.default, DEFAULT)
+    for configuration in first(run.trials[0]):
+        run.one(space.canonical(configuration), MODEL)
+    run.rest()
+    return run.trials
+
+
+class _Search:
+    def __init__(self, space: Space, measure: Measure, most: int, seed: int) -> None:
+        self.space, self.measure, self.most = space, measure, most
+        self.known: dict[Any, Trial] = {}
+        self.study, self.distributions = _study(space, seed)
+
+    @property
+    def trials(self) -> list[Trial]:
+        return list(self.known.values())
+
+    def one(self, configuration: Configuration, proposed_by: str) -> None:
+        """Measure a configuration, unless it is known or there are enough, and tell Optuna."""
+        if key(configuration) in self.known or len(self.known) >= self.most:
+            return
+        found = self.measure(configuration, proposed_by)
+        self.known[key(configuration)] = found
+        import optuna
+
+        chosen = {d.name: d.values.index(configuration[d.name]) for d in self.space.dimensions}
+        self.study.add_trial(
+            optuna.trial.create_trial(
+                params=chosen, distributions=self.distributions, value=self._value(found)
+            )
+        )
+
+    def rest(self) -> None:
+        repeated = 0
+        while len(self.known) < self.most and repeated < PROPOSALS:
+            asked = self.study.ask(self.distributions)
+            configuration = self.space.canonical(
+                {d.name: d.values[asked.params[d.name]] for d in self.space.dimensions}
+            )
+            before = self.known.get(key(configuration))
+            repeated = repeated + 1 if before else 0
+            if before is None:
+                before = self.measure(configuration, SAMPLED)
+                self.known[key(configuration)] = before
+            self.study.tell(asked, self._value(before))
+        self._fill()
+
+    def _fill(self) -> None:
+        """Measure what Optuna did not propose, while there are trials left."""
+        for configuration in self.space:
+            self.one(configuration, SAMPLED)
+
+    def _value(self, trial: Trial) -> float:
+        """For Optuna, which wants a number: failures are worse than all that held."""
+        if trial.score is not None:
+            return trial.score
+        scores = [one.score for one in self.known.values() if one.score is not None]
+        return min(scores, default=0.0) - 1.0
+
+
+def _study(space: Space, seed: int) -> tuple[Any, dict[str, Any]]:
+    try:
+        import optuna
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "tune needs Optuna, which is not installed", fix="pip install 'trt-build[tune]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM, multivariate=True)
+    # positions in the ordered values: neighbors are alike, which categories would hide
+    distributions = {
+        d.name: optuna.distributions.IntDistribution(0, len(d.values) - 1) for d in space.dimensions
+    }
+    return optuna.create_study(direction="maximize", sampler=sampler), distributions

@@ -1,0 +1,253 @@
+"""The configurations that a model may be tuned to, each as a change of its manifest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder.manifest import ModelSpec, shared_first_axis
+
+Value = int | str
+Configuration = Mapping[str, Value]
+"""The value of each dimension, by its name."""
+
+INSTANCES, MAX_BATCH, DELAY, PREFERRED = "instances", "max_batch", "queue_delay_us", "preferred"
+PROFILES, GRAPHS, LAYOUT, RUNTIME = "profiles", "graphs", "layout", "runtime"
+NONE, HALF, FULL = "none", "half", "full"
+"""Of preferred batch sizes: none, half of the maximum, the maximum."""
+ONE, STATIC = "one", "static"
+"""Of profiles: those of the manifest, or static ones beside them (`batch_sizes: auto`)."""
+PLAN, TORCH = "plan", "torch"
+ALL_OPERATORS = "aten::*"
+"""Of fallback.ops: torch serves the whole model."""
+DELAYS = (0, 200, 1000, 5000)
+MOST_INSTANCES = 4
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One setting with the values that are tried, in order."""
+
+    name: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values that the user asks for; empty where the default ones are tried."""
+
+    instances: Sequence[int] = ()
+    max_batch: Sequence[int] = ()
+    queue_delay_us: Sequence[int] = ()
+    preferred: Sequence[str] = ()
+    profiles: Sequence[str] = ()
+    graphs: Sequence[str] = ()
+    layout: Sequence[str] = ()
+    runtime: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the published default says of the model: Triton's `max_batch_size` (0: Triton does not
+    batch it), whether the server joins requests by time (`dynamic`), the number of `segments`,
+    whether a plan answers on this host, and whether Triton's TensorRT backend runs it (`backend`).
+    """
+
+    max_batch_size: int
+    dynamic: bool
+    segments: int
+    plan_answers: bool
+    backend: bool
+
+
+@dataclass(frozen=True)
+class Space:
+    """All configurations of the dimensions. `default` is what the manifest says now. `fixed` says
+    of each dimension that is not searched why.
+    """
+
+    default: Configuration
+    dimensions: tuple[Dimension, ...]
+    fixed: Mapping[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(set(map(key, self)))
+
+    def __iter__(self) -> Iterator[Configuration]:
+        """Each configuration, in canonical form and perhaps more than once."""
+        names = [dimension.name for dimension in self.dimensions]
+        for values in itertools.product(*(dimension.values for dimension in self.dimensions)):
+            yield self.canonical(dict(zip(names, values, strict=True)))
+
+    def canonical(self, configuration: Configuration) -> Configuration:
+        """The configuration with every dimension, and without settings that change nothing: Triton
+        uses preferred sizes only while it waits for requests.
+        """
+        whole = {**self.default, **configuration}
+        if whole.get(DELAY) == 0 and PREFERRED in whole:
+            whole[PREFERRED] = NONE
+        return whole
+
+
+def key(configuration: Configuration) -> tuple[tuple[str, Value], ...]:
+    """What two equal configurations share."""
+    return tuple(sorted(configuration.items()))
+
+
+def space(
+    spec: ModelSpec, facts: Facts, wanted: Values, *, cores: int, limit_ms: float | None
+) -> Space:
+    """The space of one model. Defaults depend on the host and the model; `wanted` replaces them.
+    A queue delay of more than half the latency limit (milliseconds) is not tried by default.
+    """
+    fixed: dict[str, str] = {}
+    default = _default(spec, facts)
+    proposed = {
+        INSTANCES: _instances(spec, wanted, cores, fixed),
+        **_batching(spec, facts, wanted, limit_ms, fixed),
+        PROFILES: _profiles(spec, facts, wanted, fixed),
+        GRAPHS: _graphs(facts, wanted, fixed),
+        LAYOUT: _layout(facts, wanted, fixed),
+        RUNTIME: _runtime(facts, wanted, fixed),
+    }
+    dimensions = []
+    for name, values in proposed.items():
+        own = default.get(name)
+        every = tuple(dict.fromkeys((*values, *([own] if own is not None and values else ()))))
+        if len(every) > 1:
+            ordered = tuple(sorted(every)) if all(isinstance(v, int) for v in every) else every
+            dimensions.append(Dimension(name, ordered))
+    return Space(default, tuple(dimensions), fixed)
+
+
+def _default(spec: ModelSpec, facts: Facts) -> dict[str, Value]:
+    """What the manifest says now."""
+    largest, preferred = facts.max_batch_size, spec.batching.preferred
+    named = {(): NONE, (largest,): FULL, (max(1, largest // 2),): HALF}
+    return {
+        INSTANCES: spec.instances,
+        MAX_BATCH: largest,
+        DELAY: spec.batching.max_queue_delay_us,
+        PREFERRED: named.get(preferred, ",".join(map(str, preferred))),
+        PROFILES: STATIC if spec.batch_sizes else ONE,
+        GRAPHS: FULL if spec.batching.graphs else NONE,
+        LAYOUT: spec.layout,
+        RUNTIME: TORCH if ALL_OPERATORS in spec.fallback.ops else PLAN,
+    }
+
+
+def _instances(
+    spec: ModelSpec, wanted: Values, cores: int, fixed: dict[str, str]
+) -> Sequence[Value]:
+    if spec.triton.get("instance_group"):
+        fixed[INSTANCES] = "the manifest has triton.instance_group"
+        return ()
+    return wanted.instances or range(1, min(MOST_INSTANCES, max(2, cores)) + 1)
+
+
+def _batching(
+    spec: ModelSpec, facts: Facts, wanted: Values, limit_ms: float | None, fixed: dict[str, str]
+) -> dict[str, Sequence[Value]]:
+    """Maximum batch, queue delay and preferred sizes: those of the dynamic batcher."""
+    if not facts.max_batch_size or not facts.dynamic:
+        for name in (MAX_BATCH, DELAY, PREFERRED):
+            fixed[name] = "Triton does not join requests of this model"
+        return {}
+    most = None if limit_ms is None else limit_ms * 1e3 / 2
+    delays = [delay for delay in DELAYS if most is None or delay <= most]
+    sizes: Sequence[Value] = wanted.max_batch
+    if sizes and _batch_range(spec) is None:
+        fixed[MAX_BATCH] = "the manifest has several profiles, or its batches do not begin at 1"
+        sizes = ()
+    elif not sizes:
+        fixed[MAX_BATCH] = "clients may send batches of this size; try others with --max-batch"
+    return {
+        MAX_BATCH: sizes,
+        DELAY: wanted.queue_delay_us or delays,
+        PREFERRED: wanted.preferred or (NONE, HALF),
+    }
+
+
+def _batch_range(spec: ModelSpec) -> tuple[str, tuple[int, int, int]] | None:
+    """The batch axis and its range, where the manifest has one profile with it."""
+    axis = shared_first_axis(spec.inputs)
+    written = spec.profiles[len(spec.batch_sizes) :]
+    if axis is None or len(written) != 1 or written[0][axis][0] > 1:
+        return None
+    return axis, written[0][axis]
+
+
+def _profiles(
+    spec: ModelSpec, facts: Facts, wanted: Values, fixed: dict[str, str]
+) -> Sequence[Value]:
+    if not facts.plan_answers:
+        fixed[PROFILES] = "torch answers on this host"
+    elif not facts.max_batch_size or _batch_range(spec) is None:
+        fixed[PROFILES] = "the model has no batch axis with one range"
+    else:
+        return wanted.profiles or (ONE, STATIC)
+    return ()
+
+
+def _graphs(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Value]:
+    if not facts.backend or not facts.max_batch_size:
+        fixed[GRAPHS] = "Triton's TensorRT backend does not serve this model here"
+        return ()
+    return wanted.graphs or (NONE, FULL)
+
+
+def _layout(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Value]:
+    if facts.segments < 2:
+        fixed[LAYOUT] = "the model is one segment"
+        return ()
+    return wanted.layout or ("fused", "ensemble")
+
+
+def _runtime(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Value]:
+    if not facts.plan_answers:
+        fixed[RUNTIME] = "torch answers on this host"
+        return ()
+    return wanted.runtime or (PLAN, TORCH)
+
+
+def changes(spec: ModelSpec, default: Configuration, chosen: Configuration) -> dict[str, Any]:
+    """The keys of the manifest, as `editing.edit` takes them, that make `chosen` of `default`."""
+    found: dict[str, Any] = {}
+    batching: dict[str, Any] = {}
+    most = int(chosen[MAX_BATCH])
+    differing = {name for name, value in chosen.items() if value != default.get(name)}
+    if MAX_BATCH in differing:
+        found["dims"] = _dims(spec, most)
+    if INSTANCES in differing:
+        found["instances"] = chosen[INSTANCES]
+    if DELAY in differing:
+        batching["max_queue_delay_us"] = chosen[DELAY]
+    if PREFERRED in differing or (MAX_BATCH in differing and chosen[PREFERRED] != NONE):
+        batching["preferred"] = _sizes(chosen[PREFERRED], most)
+    if GRAPHS in differing:
+        batching["graphs"] = _sizes(chosen[GRAPHS], most)
+    if batching:
+        found["batching"] = batching
+    if PROFILES in differing:
+        found["batch_sizes"] = "auto" if chosen[PROFILES] == STATIC else []
+    if LAYOUT in differing:
+        found["layout"] = chosen[LAYOUT]
+    if RUNTIME in differing:
+        found["fallback"] = {"ops": [ALL_OPERATORS] if chosen[RUNTIME] == TORCH else []}
+    return found
+
+
+def _sizes(name: Value, most: int) -> list[int]:
+    """Batch sizes that a value of PREFERRED or GRAPHS stands for."""
+    if name in (NONE, HALF, FULL):
+        return {NONE: [], HALF: [max(1, most // 2)], FULL: [most]}[str(name)]
+    return [size for size in map(int, str(name).split(",")) if size <= most]
+
+
+def _dims(spec: ModelSpec, most: int) -> dict[str, Any]:
+    found = _batch_range(spec)
+    assert found is not None  # the dimension exists only there
+    axis, (low, usual, _) = found
+    return {axis: {"min": low, "opt": min(usual, most), "max": most}}

@@ -1,0 +1,482 @@
+"""Serves variants of one model under load, and finds the configuration that serves best."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from builder import manifest, serving
+from builder.bench import (
+    FEW,
+    Endpoint,
+    LevelResult,
+    Load,
+    Options,
+    Sequences,
+    requests,
+    rows,
+    session,
+)
+from builder.engine import gpu
+from builder.errors import EnvironmentProblem, ServerError, TrtBuildError, UsageError
+from builder.manifest import ModelSpec
+from builder.parity import PublishedModel, served
+from builder.repository import ModelResult, Settings, build_variant
+from builder.serving import control
+from builder.tuning import queueing
+from builder.tuning.goal import Goal
+from builder.tuning.search import DEFAULT, Trial, search
+from builder.tuning.space import (
+    DELAY,
+    MAX_BATCH,
+    PREFERRED,
+    RUNTIME,
+    TORCH,
+    Configuration,
+    Facts,
+    Values,
+    changes,
+    key,
+    space,
+)
+
+Progress = Callable[[str, str], None]
+BETTER, SAME, UNMET = "better", "no difference", "limit not met"
+"""Of the best configuration, compared with the default one: it is better beyond the noise, it is
+not, or no configuration holds the limit.
+"""
+SMALLEST_GAIN = 1.05
+"""A configuration that gains less is not written into a manifest."""
+FLAT = 1.02
+"""A closed loop is not driven further where twice in a row a level gains less."""
+PROPOSED = 2
+"""Configurations that the queueing model proposes."""
+FINALISTS = 2
+"""Configurations that are measured again beside the default."""
+LONGEST = 60.0
+"""Seconds of a level at most, where a percentile needs many requests."""
+GPU_SLOTS = 2
+"""Instances that compute on one GPU at the same time, for the queueing model."""
+MEAN_SHARE = 0.5
+"""The queueing model knows mean latencies: it allows this share of a percentile's limit."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How a model is tuned: see `trt-build tune --help`. `seconds` are those of each load level,
+    `trials` the different configurations that are measured, and `confirmations` how often the best
+    ones and the default are measured again.
+    """
+
+    goal: Goal
+    values: Values = field(default_factory=Values)
+    trials: int = 20
+    confirmations: int = 2
+    seconds: float = 3.0
+    concurrency: Sequence[int] = (1, 2, 4, 8, 16, 32)
+    protocol: str = "grpc"
+    memory: str = "none"
+    file: Path | None = None
+    goldens: Sequence[str] = ()
+    timeout: float = 60.0
+    allow_torch: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found for one model. `best` is the configuration to serve (the default one unless
+    `verdict` is BETTER), `changes` are its keys in the manifest. `before` and `after` are the mean
+    scores of the default and of the best in the confirmation, requests a second or, where the goal
+    has a rate, milliseconds. `torch_faster` says that torch would answer faster than the plan.
+    """
+
+    name: str
+    goal: str
+    configurations: int
+    verdict: str
+    default: Configuration
+    best: Configuration
+    changes: Mapping[str, Any]
+    before: float | None
+    after: float | None
+    gain: float | None
+    trials: tuple[Trial, ...]
+    confirmed: tuple[Trial, ...]
+    fixed: Mapping[str, str]
+    torch_faster: str | None = None
+    requests: tuple[str, ...] = ()
+    host: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def tune(
+    spec: ModelSpec,
+    options: TuneOptions,
+    settings: Settings | None = None,
+    *,
+    progress: Progress | None = None,
+    on_trial: Callable[[Trial], None] | None = None,
+) -> Tuned:
+    """Build variants of the model of `spec`, serve each with a tritonserver of its own in explicit
+    mode, and measure it under the same load. Nothing is written but temporary files; `on_trial` is
+    called after each measurement.
+
+    Raises UsageError for a model without a manifest and for values that it cannot have,
+    EnvironmentProblem where no server or no Optuna is installed, and the error of the default
+    configuration where that cannot be built or served.
+    """
+    if spec.manifest is None:
+        raise UsageError(
+            f"model {spec.name!r} has no manifest that a configuration could be written into",
+            fix=f"trt-build init {spec.path}",
+        )
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="trt-build-tune-"))
+        repository = Path(name) / "repository"
+        repository.mkdir()
+        run = _Run(spec, options, settings or Settings(), repository, progress, on_trial)
+        run.prepare()
+        server = stack.enter_context(
+            serving.serve(
+                repository,
+                http_port=0,
+                grpc_port=0,
+                metrics_port=0,
+                explicit=True,
+                client_shared_memory=options.memory != "none",
+            )
+        )
+        run.connect(stack, server)
+        return run.tuned()
+
+
+class _Run:
+    """The tuning of one model."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        options: TuneOptions,
+        settings: Settings,
+        repository: Path,
+        progress: Progress | None,
+        on_trial: Callable[[Trial], None] | None,
+    ) -> None:
+        self.spec, self.options, self.goal = spec, options, options.goal
+        self.settings = replace(settings, accept_incompatible=True, edits="overwrite")
+        self.repository, self.folder = repository, repository / spec.name
+        self.progress = progress or (lambda subject, phase: None)
+        self.on_trial = on_trial or (lambda trial: None)
+        self.began = time.monotonic()
+        self.count = 0
+        self.default_levels: list[LevelResult] = []
+
+    def prepare(self) -> None:
+        """Build the default configuration: it says what can be changed, and has the requests."""
+        result = build_variant(self.spec, self.repository, self.settings)
+        if result.error is not None:
+            raise result.error
+        model = served.read(self.folder)
+        self.space = space(
+            self.spec,
+            _facts(model, result),
+            self.options.values,
+            cores=os.cpu_count() or 1,
+            limit_ms=self.goal.ms,
+        )
+        self.sequences = self._sequences(model)
+
+    def _sequences(self, model: PublishedModel) -> Sequences:
+        """What is sent to each variant: the requests that the smallest maximum batch allows."""
+        found = requests(model, self.options.file, self.options.goldens)
+        sizes = next((d.values for d in self.space.dimensions if d.name == MAX_BATCH), None)
+        if sizes is None:
+            return found
+        smallest = min(map(int, sizes))
+        fitting = tuple(
+            one for one in found if all(rows(golden, smallest) <= smallest for golden in one)
+        )
+        if not fitting:
+            raise UsageError(
+                f"--max-batch {smallest}: each request of model {self.spec.name!r} has more rows",
+                fix="a larger --max-batch, or smaller --requests",
+            )
+        return fitting
+
+    def connect(self, stack: ExitStack, server: serving.Server) -> None:
+        """Use this server, until the stack is closed."""
+        self.endpoint = Endpoint(server.http_url, server.grpc_url, server.metrics_url)
+        self.control = stack.enter_context(
+            control.connected(server.http_url, serving.PLAIN, control.LOAD_TIMEOUT)
+        )
+
+    def tuned(self) -> Tuned:
+        """Search, measure the best ones again, and compare."""
+        trials = search(
+            self.space,
+            self._measure,
+            trials=self.options.trials,
+            first=self._proposed,
+            seed=self.options.seed,
+        )
+        if not self.default_levels:
+            raise ServerError(f"the default configuration was not measured: {trials[0].problem}")
+        finalists = self._finalists(trials)
+        confirmed = [
+            self._measure(configuration, "confirmation")
+            for _ in range(self.options.confirmations if len(finalists) > 1 else 0)
+            for configuration in finalists
+        ]
+        return self._result(trials, finalists, confirmed)
+
+    def _measure(self, configuration: Configuration, proposed_by: str) -> Trial:
+        """Publish the variant, load it, and put load on it."""
+        self.count += 1
+        self.progress(self.spec.name, f"trial {self.count} ({proposed_by})")
+        levels: list[LevelResult] = []
+        problem = None
+        try:
+            self._publish(configuration)
+            levels.extend(self._levels())
+        except EnvironmentProblem:
+            raise
+        except TrtBuildError as error:
+            problem = error.message
+        if proposed_by == DEFAULT:
+            self.default_levels = levels
+        best = self.goal.best(levels) or (levels[0] if levels else None)
+        score = self.goal.score(levels)
+        if score is None and problem is None:
+            problem = self._why_none(levels)
+        trial = Trial(configuration, proposed_by, score, problem, _figures(best))
+        self.on_trial(trial)
+        return trial
+
+    def _publish(self, configuration: Configuration) -> None:
+        values = changes(self.spec, self.space.default, configuration)
+        model = manifest.variant(self.spec, values) if values else self.spec
+        result = build_variant(model, self.repository, self.settings)
+        if result.error is not None:
+            raise result.error
+        self.control.load(self.folder)
+        self.control.unload(self.control.former_steps(self.folder))
+
+    def _levels(self) -> Iterator[LevelResult]:
+        """The rate of the goal, or a closed loop with more and more requests in flight."""
+        o = self.options
+        options = Options(
+            protocols=[o.protocol],
+            memories=[o.memory],
+            timeout=o.timeout,
+            seed=o.seed,
+            sequences=self.sequences,
+        )
+        with session(self.folder, self.endpoint, options) as measure:
+            if self.goal.rate is not None:
+                yield self._enough(measure, Load(rate=self.goal.rate))
+                return
+            best, flat = 0.0, 0
+            for concurrency in o.concurrency:
+                level = self._enough(measure, Load(concurrency))
+                yield level
+                flat = flat + 1 if level.throughput.value < FLAT * best else 0
+                if flat == 2 or not self.goal.holds(level):
+                    return
+                best = max(best, level.throughput.value)
+
+    def _enough(self, measure: Callable[[Load, float], LevelResult], load: Load) -> LevelResult:
+        """One level; again and longer where the percentile of the goal needs more requests."""
+        level = measure(load, self.options.seconds)
+        wanted = self.goal.ms is not None or self.goal.rate is not None
+        if not wanted or self.goal.latency(level) is not None or not level.throughput.value > 0:
+            return level
+        needed = 1.3 * FEW / (1 - self.goal.percentile / 100) / level.throughput.value
+        return measure(load, needed) if needed <= LONGEST else level
+
+    def _why_none(self, levels: Sequence[LevelResult]) -> str:
+        first = levels[0]
+        for kind, count in first.errors.items():
+            return f"{count} errors {kind}: {first.examples.get(kind, '')}"
+        latency = self.goal.latency(first)
+        if latency is None:
+            return f"too few requests in {LONGEST:g} s for {self.goal.name}"
+        return f"{self.goal.name} is {latency:.2f} ms at {first.load}"
+
+    def _proposed(self, default: Trial) -> list[Configuration]:
+        """The best configurations by the queueing model; of those that wait for requests alike, the
+        best delay.
+        """
+        batches = [
+            (int(size), level.server["batch_ms"][size] / 1e3, count)
+            for level in self.default_levels
+            for size, count in level.server["batch_sizes"].items()
+        ]
+        if not batches:
+            return []
+        slots = GPU_SLOTS if gpu.current() else os.cpu_count() or 1
+        service = queueing.fitted(batches, slots)
+        ranked = sorted(self.space, key=lambda one: -self._predicted(service, one))
+        chosen: dict[Any, Configuration] = {}
+        for one in ranked:
+            kind = key({name: v for name, v in one.items() if name not in (DELAY, PREFERRED)})
+            chosen.setdefault(kind, one)
+        return list(chosen.values())[:PROPOSED]
+
+    def _predicted(self, service: queueing.Service, configuration: Configuration) -> float:
+        if self.goal.rate is not None:
+            return -queueing.latency(service, configuration, self.goal.rate)
+        limit = None if self.goal.ms is None else MEAN_SHARE * self.goal.ms / 1e3
+        return queueing.capacity(service, configuration, limit)
+
+    def _holding(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those that hold the limit, the best first."""
+        held = [trial for trial in trials if trial.score is not None]
+        return sorted(held, key=lambda trial: -(trial.score or 0.0))
+
+    def _finalists(self, trials: Sequence[Trial]) -> list[Configuration]:
+        """The default and the best others; of variants that torch serves only what is allowed."""
+        others = [
+            trial.configuration
+            for trial in self._holding(trials)
+            if key(trial.configuration) != key(self.space.default)
+            and (self.options.allow_torch or not self._replaced_by_torch(trial.configuration))
+        ]
+        return [self.space.default, *others[:FINALISTS]]
+
+    def _replaced_by_torch(self, configuration: Configuration) -> bool:
+        return configuration.get(RUNTIME) == TORCH != self.space.default.get(RUNTIME)
+
+    def _result(
+        self,
+        trials: Sequence[Trial],
+        finalists: Sequence[Configuration],
+        confirmed: Sequence[Trial],
+    ) -> Tuned:
+        scores = {
+            key(one): [t.score for t in confirmed if key(t.configuration) == key(one)]
+            for one in finalists
+        }
+        before = _mean(scores[key(self.space.default)])
+        rated = [(one, _mean(scores[key(one)])) for one in finalists[1:]]
+        best, after = max(
+            ((one, mean) for one, mean in rated if mean is not None),
+            key=lambda pair: pair[1],
+            default=(self.space.default, before),
+        )
+        if before is None and trials[0].score is not None and not confirmed:
+            before = after = trials[0].score
+        verdict = self._verdict(scores, best, before, after)
+        if verdict != BETTER:
+            best, after = self.space.default, before
+        gain = None
+        if before is not None and after is not None:
+            gain = self.goal.gain(abs(before), abs(after))
+        return Tuned(
+            name=self.spec.name,
+            goal=str(self.goal),
+            configurations=len(self.space),
+            verdict=verdict,
+            default=self.space.default,
+            best=best,
+            changes=changes(self.spec, self.space.default, best),
+            before=None if before is None else abs(before),
+            after=None if after is None else abs(after),
+            gain=gain,
+            trials=tuple(trials),
+            confirmed=tuple(confirmed),
+            fixed=self.space.fixed,
+            torch_faster=self._torch_faster(trials),
+            requests=tuple(dict.fromkeys(one[0].name for one in self.sequences)),
+            host=_host(),
+            seconds=round(time.monotonic() - self.began, 1),
+        )
+
+    def _verdict(
+        self,
+        scores: Mapping[Any, Sequence[float | None]],
+        best: Configuration,
+        before: float | None,
+        after: float | None,
+    ) -> str:
+        """BETTER only where each confirmation of the best beats each of the default."""
+        if after is None:
+            return UNMET
+        if before is None:
+            return BETTER
+        own = [score for score in scores.get(key(best), ()) if score is not None]
+        default = [score for score in scores[key(self.space.default)] if score is not None]
+        apart = bool(own and default) and min(own) > max(default)
+        return (
+            BETTER if apart and self.goal.gain(abs(before), abs(after)) >= SMALLEST_GAIN else SAME
+        )
+
+    def _torch_faster(self, trials: Sequence[Trial]) -> str | None:
+        """Torch's best trial, where it beats the best plan by more than SMALLEST_GAIN."""
+        held = self._holding(trials)
+        torch = next((t for t in held if self._replaced_by_torch(t.configuration)), None)
+        plan = next((t for t in held if not self._replaced_by_torch(t.configuration)), None)
+        if torch is None or torch.score is None:
+            return None
+        if plan is None or plan.score is None:
+            return f"only torch holds the limit, with {_words(torch.configuration)}"
+        gain = self.goal.gain(abs(plan.score), abs(torch.score))
+        if gain < SMALLEST_GAIN:
+            return None
+        return f"torch is {gain:.2f} times as good as the plan, with {_words(torch.configuration)}"
+
+
+def _facts(model: PublishedModel, result: ModelResult) -> Facts:
+    config = model.config
+    return Facts(
+        max_batch_size=config.max_batch_size,
+        dynamic=config.HasField("dynamic_batching") or bool(config.ensemble_scheduling.step),
+        segments=max(1, len(result.segments)),
+        plan_answers=bool(result.plan_executed),
+        backend=model.sidecar.get("serve_as") == "tensorrt_plan",
+    )
+
+
+def _figures(level: LevelResult | None) -> dict[str, Any]:
+    """Of one level what a reader compares."""
+    if level is None:
+        return {}
+    return {
+        "load": level.load,
+        "throughput": asdict(level.throughput),
+        "latency_ms": {name: one.value for name, one in level.latency_ms.items()},
+        "errors": dict(level.errors),
+        "batch_sizes": level.server["batch_sizes"],
+        "steady": level.steady,
+    }
+
+
+def _mean(scores: Sequence[float | None]) -> float | None:
+    """None unless each of them holds the limit."""
+    known = [score for score in scores if score is not None]
+    return sum(known) / len(known) if known and len(known) == len(scores) else None
+
+
+def _words(configuration: Configuration) -> str:
+    return ", ".join(f"{name} {value}" for name, value in configuration.items())
+
+
+def _host() -> dict[str, Any]:
+    import platform
+
+    device = gpu.current()
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": device.name if device else None,
+    }
