@@ -17,6 +17,7 @@ from .fp8 import fake_quantize_fp8 as fake_quantize_fp8
 from .frozen import evaluating as evaluating
 from .graph import LoweredGraph as LoweredGraph
 from .graph import in_double as in_double
+from .locations import source_location as source_location
 from .lower import as_written as as_written
 from .lower import for_precision as for_precision
 from .lower import lower as lower
@@ -30,7 +31,6 @@ from .pipeline import add_pass as add_pass
 from .pipeline import every_pass as every_pass
 from .pipeline import passes_for as passes_for
 from .pipeline import run_passes as run_passes
-from .places import source_location as source_location
 from .steps import FIRST_STEPS as FIRST_STEPS
 from .trace import PassRecord as PassRecord
 from .trace import write_sequence as write_sequence

@@ -1,8 +1,8 @@
 """Where a module's lists of layers stand: what torch's own record of calls leaves out.
 
-A node that was inlined knows by which name each module on its way was called (`encoder`, `3`,
-`self_attn`), but not the list that a layer was taken from. The module tells: its layer called `3`,
-of that class, is `layers.3`.
+An inlined node records the name of each module through which it was called (`encoder`, `3`,
+`self_attn`), but not the list that a layer was taken from. The module decides: its layer called
+`3`, of that class, is `layers.3`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 LISTS = ("ModuleList", "ModuleDict", "Sequential")
 UNKNOWN = "UNKNOWN_INSTANCE"
-"""What torch's record says of a function that was called, which no module owns."""
+"""torch's record of a called function that belongs to no module."""
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
 
 Containers = Mapping[tuple[str, str, str], str]
@@ -25,8 +25,8 @@ means.
 
 
 def containers(module: torch.jit.ScriptModule) -> Containers:
-    """What every name of a layer in a list means; a name that stands in two lists for layers of one
-    class is left out.
+    """What every name of a layer in a list means; a name that two lists use for layers of one class
+    is left out.
 
     The outermost module's class is the empty string.
     """

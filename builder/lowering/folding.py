@@ -39,8 +39,8 @@ def propagate_constants(graph: Any, kinds: Collection[str] | None = None) -> Non
     """Compute what only depends on constants, but for quantization and what is computed from its
     results.
 
-    A write to a constant stays, for functionalise to refuse: torch takes it for dead when nobody
-    reads that very constant, though it is the module's state. `kinds` are those of the graph's
+    A write to a constant stays, for functionalise to refuse: torch treats it as dead when that
+    constant is not read, though it is the module's state. `kinds` are those of the graph's
     nodes, where they are known.
     """
     kinds = kinds_of(graph) if kinds is None else kinds
@@ -64,7 +64,7 @@ def foldable(lines: Iterable[Line]) -> bool:
 
 
 def unread(lines: Sequence[Line]) -> bool:
-    """Whether there is a node or a value that nobody reads, or a branch or a loop, which may give
+    """Whether there is a node or a value without readers, or a branch or a loop, which may give
     more than is read.
     """
     read: set[str] = set()
@@ -78,7 +78,7 @@ def unread(lines: Sequence[Line]) -> bool:
 
 
 def eliminate_dead_code(graph: Any) -> None:
-    """Remove nodes whose results nobody reads, but for writes to constants."""
+    """Remove nodes whose results are not read, except writes to constants."""
     with _state_in_sight(graph, kinds_of(graph)):
         ir.C._jit_pass_dce(graph)
 
@@ -184,13 +184,13 @@ def _unknown_to_torch(graph: Any, kinds: Collection[str]) -> Iterator[None]:
             node.replaceInput(at, stand_in)
     yield
     for stand_in, number in zip(list(graph.inputs())[first:], known, strict=True):
-        for use in stand_in.uses():  # none where the quantizer stood in a branch that is not taken
+        for use in stand_in.uses():  # none where the quantizer was in a branch that is not taken
             use.user.replaceInput(use.offset, ir.insert_constant(graph, number, use.user))
     for _ in known:
         graph.eraseInput(first)
 
 
 def _whole_number(node: Any) -> int | None:
-    """The place of an argument that is a constant int."""
-    places = range(node.inputsSize())
-    return next((i for i in places if isinstance(ir.constant(node.inputsAt(i)), int)), None)
+    """The position of an argument that is a constant int."""
+    positions = range(node.inputsSize())
+    return next((i for i in positions if isinstance(ir.constant(node.inputsAt(i)), int)), None)

@@ -1,5 +1,5 @@
 """From a module to a graph without `self`: evaluation mode, everything inlined, and attribute reads
-turned into constants.
+replaced by constants.
 
 torch's own freezing runs common-subexpression elimination, which merges a node of a module that
 shall run in torch with an equal one elsewhere, and it copies the module; so it only does the work
@@ -17,8 +17,8 @@ import torch
 from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.folding import propagate_constants
+from builder.lowering.locations import source_line
 from builder.lowering.marking import inline_and_mark
-from builder.lowering.places import source_line
 from builder.lowering.regions import make_plain
 from builder.lowering.steps import FREEZE, LOWER_GRAPH, Steps
 from builder.lowering.wrapped import constants_to_numbers
@@ -65,7 +65,7 @@ def frozen_graph(
     steps.begin(source._get_method(method).graph)
     graph = _inlined(source, method, fallback_modules, keep_objects)
     constants_to_numbers(graph)
-    # through an interface, whose type does not tell what is called
+    # through an interface, whose type does not determine the called method
     if ir.nodes_of(graph, "prim::CallMethod"):
         with evaluating(module):
             source = ir.C._freeze_module(
@@ -97,7 +97,9 @@ def _inlined(module: Any, method: str, fallback_modules: frozenset[str], keep_ob
     ir.split_uninitialized(graph)
     for node in ir.nodes_of(graph, "prim::SetAttr"):
         if not node.sourceRange():
-            node.copyMetadata(node.inputsAt(1).node())  # the place of the value, for the error
+            node.copyMetadata(
+                node.inputsAt(1).node()
+            )  # the source location of the value, for the error
     return graph
 
 
@@ -146,8 +148,8 @@ def _is_container(kind: Any) -> bool:
 
 
 def _nests(kind: Any) -> bool:
-    """Whether a container of this type holds others, whose writes torch does not tell from its
-    own.
+    """Whether a container of this type holds others, whose writes torch does not distinguish
+    from its own.
     """
     inner = kind.containedTypes()
     return any(_is_container(part) or _nests(part) for part in inner)
@@ -165,7 +167,8 @@ def _constant(graph: Any, node: Any, found: Any) -> Any:
     """A value of the graph that holds an attribute: a constant, or a list or dictionary that is
     built of constants.
 
-    A tensor's never stands in a branch: it must be in sight even if only a branch writes it.
+    A tensor's constant is never inside a branch: it must be in scope even if only a branch writes
+    it.
     """
     kind = node.output().type()
     if isinstance(found, list | dict) and any(
@@ -190,7 +193,7 @@ def _constant(graph: Any, node: Any, found: Any) -> Any:
 
 
 def _items(found: list[Any] | dict[Any, Any]) -> list[Any]:
-    """The elements of a list; the keys and values of a dictionary in turn."""
+    """The elements of a list; the keys and values of a dictionary alternately."""
     return (
         [part for pair in found.items() for part in pair]
         if isinstance(found, dict)

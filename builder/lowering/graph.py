@@ -1,4 +1,4 @@
-"""LoweredGraph: what lowering hands on. It runs, it can be saved, and its text is canonical."""
+"""LoweredGraph: the result of lowering. It runs, it can be saved, and its text is canonical."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class LoweredGraph:
         """SHA-256 over the canonical text and every weight's dtype, shape and bytes, in
         hexadecimal.
 
-        The text alone does not tell a weight's dtype and shape where it is an element of a list.
+        The text alone does not state a weight's dtype and shape where it is an element of a list.
         """
         total = hashlib.sha256(self.text.encode())
         for node in ir.nodes_of(self.graph, "prim::Constant"):
@@ -156,7 +156,7 @@ def _computed(graph: Any) -> list[Any]:
 
 def in_double(lowered: LoweredGraph) -> LoweredGraph:
     """The graph with floating-point weights and dtype arguments in float64; it takes float64 inputs
-    in place of other floating-point ones.
+    instead of other floating-point ones.
     """
     graph = lowered.graph.copy()
     for node in list(ir.nodes_of(graph, "prim::Constant")):

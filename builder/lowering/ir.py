@@ -36,8 +36,8 @@ def walk(block: Block) -> Iterator[Node]:
     """Every node of a graph or block in program order, an If or Loop before the nodes of its
     blocks.
 
-    The list of each block is taken when it is entered, so a pass may destroy the node that it was
-    handed.
+    The list of each block is taken when it is entered, so a pass may destroy the node that it
+    received.
     """
     for node in list(block.nodes()):
         if node.kind() not in _MAY_HAVE_BLOCKS:
@@ -49,7 +49,7 @@ def walk(block: Block) -> Iterator[Node]:
             yield from walk(child)
 
 
-# Asking torch for a node's blocks costs 7 us even where there are none, so no other node is asked.
+# Reading the blocks of a node costs 7 us even where there are none, so only these kinds are read.
 _MAY_HAVE_BLOCKS = frozenset(
     f"prim::{name}" for name in ("If", "Loop", "With", "Closure", "FunctionalGraph", "fork")
 )
@@ -114,7 +114,7 @@ def inserting(graph: Graph, node: Node, origin: Node | None = None) -> Iterator[
 
 
 def adopt(node: Node, origin: Node) -> None:
-    """Give a new node its origin's place in the source, and its mark when that shall run in
+    """Give a new node the source location of its origin, and its mark when that shall run in
     torch.
     """
     node.copyMetadata(origin)
@@ -173,7 +173,7 @@ def insert_constants(graph: Graph, values: Sequence[Any], before: Node) -> list[
     """Insert many constants before `before`, in order.
 
     The middle one first: torch numbers nodes by halving the gap between neighbors, and numbers the
-    whole graph anew when a gap is used up, which happens after 40 insertions at one place.
+    whole graph anew when a gap is used up, which happens after 40 insertions at one point.
     """
     if not values:
         return []
@@ -212,7 +212,7 @@ def bypass(node: Node, index: int = 0) -> None:
 
 
 def splice(node: Node, block: Block) -> None:
-    """Put the nodes of one block of an If in the If's place."""
+    """Replace an If by the nodes of one of its blocks."""
     for child in list(block.nodes()):
         child.moveBefore(node)
     replace(node, list(block.outputs()))
@@ -229,8 +229,8 @@ FALLBACK = "run_in_torch"
 
 
 def mark(node: Node) -> None:
-    """Say that a node shall run in torch. Constants belong to nobody, and calls of functions are
-    marked until they are inlined.
+    """Mark a node to run in torch. Constants are not marked, and calls of functions are marked
+    until they are inlined.
     """
     if node.kind() != "prim::Constant":
         node.i_(FALLBACK, 1)

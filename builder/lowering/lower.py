@@ -141,7 +141,7 @@ def as_written(
 ) -> LoweredGraph:
     """The module's graph with its writes in place, for torch alone to run whole; what a request
     brings is copied before it is written. Raises `reason` where a constant of the model is written,
-    or its interface cannot be told.
+    or its interface cannot be determined.
     """
     steps = Steps()
     graph, names, defaults = _start(module, (), "forward", frozenset(), steps, keep_objects=True)

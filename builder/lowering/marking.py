@@ -51,7 +51,7 @@ def mark_by_record(graph: Any, module: Any, wanted: frozenset[str]) -> None:
 
 
 def _by_record(graph: Any, module: Any, wanted: frozenset[str]) -> list[Any] | None:
-    """The nodes that torch's record says to be of a wanted module; None where it is ambiguous."""
+    """The nodes that torch's record assigns to a requested module; None where it is ambiguous."""
     answers: dict[str, bool | None] = {"": False}
     found = []
     for node in ir.walk(graph):
@@ -134,7 +134,7 @@ class _Marker:
             self.owners[node.output().unique()] = (f"{path}.{node.s('name')}".lstrip("."), found)
 
     def _inline(self, node: Any) -> list[Any]:
-        """Put the called method's nodes in the call's place; give them."""
+        """Replace the call by the called method's nodes, and return them."""
         path, owner = self.owners[node.inputsAt(0).unique()]
         marked = ir.in_fallback(node) or _names(self.wanted, path, _class_name(owner))
         before = node.prev()

@@ -71,7 +71,7 @@ from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import Snapshot, verify
 
 PIPELINE: tuple[Pass, ...] = (
-    # What the file says, made plain.
+    # The content of the file in its simplest form.
     mark_fallback,  # before anything merges or replaces nodes
     flatten_inputs,  # everything after may rely on tensors and constants only
     torch_passes.inline,
@@ -85,7 +85,7 @@ PIPELINE: tuple[Pass, ...] = (
     unroll_loops,
     # Values instead of memory.
     remove_dropout,  # before functionalise: it gives its very input, and its schema hides that
-    # before functionalise: an observer says that it writes, and one that is off does not
+    # before functionalise: an observer declares a write, and one that is off does not write
     unify_fake_quantize,
     functionalise,
     fold_string_lengths,
@@ -122,7 +122,7 @@ PIPELINE: tuple[Pass, ...] = (
     fuse_addmm_branches,
     fuse_flatten_linear,
     unpack_addmm,
-    # Casts, late: all that may ask for a dtype has asked.
+    # Casts, late: all queries of dtypes are answered.
     unpack_type_as,
     unify_to,
     split_complex,  # a cast to a complex dtype is one form of `to` now
@@ -130,7 +130,7 @@ PIPELINE: tuple[Pass, ...] = (
     replace(eliminate_common_subexpressions, touches=("prim::dtype",)),
     fold_known_facts,
     remove_casts,
-    # `y[~m] = -y[~m]` asks for a mask twice
+    # `y[~m] = -y[~m]` reads a mask twice
     replace(eliminate_common_subexpressions, touches=("aten::index",)),
     masks_to_where,
     # Numbers.
@@ -149,7 +149,7 @@ PIPELINE: tuple[Pass, ...] = (
     split_projections,
     fold_widths,  # sizes of the new layers are those of what they read
     merge_reshapes,
-    torch_passes.eliminate_dead_code,  # what was merged is read by nobody, and shall not look so
+    torch_passes.eliminate_dead_code,  # merged nodes have no readers
     sink_transposes,  # behind the layers that are apart now
     precision,  # last of those that change nodes: it sees what conversion will see
     pool_constants,  # before it: operators are equal whose constants are one

@@ -1,5 +1,5 @@
-"""What a forward says around its computation: that gradients are off, that a profiler looks on,
-that a part of it may run beside the rest. None of it changes what is computed.
+"""Annotations around the computation of a forward: gradients off, profiler scopes, and parts that
+may run in parallel. None of them changes the result.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 
 from builder.errors import LoweringError
 from builder.lowering import ir
-from builder.lowering.places import source_line
+from builder.lowering.locations import source_line
 
 _HARMLESS = ("torch.autograd.grad_mode.", "torch.autograd.profiler.record_function")
 _FIXES = {
@@ -20,7 +20,7 @@ _FIX = "keep what it holds in variables, tuples or lists"
 
 
 def make_plain(graph: Any, *, keep_objects: bool = False) -> None:
-    """Compute what is forked in its place, and drop `with torch.no_grad()` and the like.
+    """Compute forked calls where they are forked, and drop `with torch.no_grad()` and the like.
 
     Raises LoweringError, with the line, for an object of any other TorchScript class: a graph of
     values has none. With `keep_objects` these stay, for torch
@@ -44,9 +44,7 @@ def make_plain(graph: Any, *, keep_objects: bool = False) -> None:
 
 
 def _join(graph: Any) -> None:
-    """Put what is forked in the fork's place, so that a future is its value, and so in lists of
-    them.
-    """
+    """Replace each fork by its body, so that a future is its value, also in lists."""
     ir.C._jit_pass_inline_fork_wait(graph)
     ir.C._jit_pass_inline(graph)
     for node in ir.walk(graph):
@@ -68,7 +66,7 @@ def _awaited(kind: Any) -> Any:
 
 
 def _drop(made: Any) -> None:
-    """Remove an object that manages a context, with all that tells it something."""
+    """Remove a context manager, with all calls of it."""
     for user in [use.user for use in made.output().uses()]:
         if user.kind() == "prim::GetAttr" or any(output.uses() for output in user.outputs()):
             raise LoweringError(

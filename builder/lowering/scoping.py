@@ -1,5 +1,5 @@
-"""What the lines of a graph's text say: which values they make and read, so that scopes can be
-checked in one go.
+"""The values that each line of a graph's text makes and reads, so that scopes can be checked in one
+pass.
 
 torch's own lint looks at every use of a constant for each of its uses, which is quadratic where
 thousands of nodes share one. A line is taken apart once: a pass leaves most lines of the text as
@@ -18,9 +18,9 @@ _NAME = re.compile(r"%[\w.]+")
 
 
 class Line(NamedTuple):
-    """One line of a graph's text: how deep it stands, whether it opens a block, the names that it
+    """One line of a graph's text: its depth, whether it opens a block, the names that it
     makes and reads, the kind of its node (empty where there is none), and whether it is an operator
-    without a place in the source.
+    without a source location.
     """
 
     indent: int
@@ -28,13 +28,11 @@ class Line(NamedTuple):
     made: tuple[str, ...]
     read: tuple[str, ...]
     kind: str
-    without_place: bool
+    without_location: bool
 
 
 class Lines(dict[str, Line]):
-    """The lines met so far, taken apart; one that is missing is taken apart when it is asked
-    for.
-    """
+    """The lines seen so far, parsed; a missing one is parsed on first use."""
 
     def __missing__(self, text: str) -> Line:
         line = self[text] = _taken_apart(text)
@@ -66,14 +64,14 @@ def _taken_apart(text: str) -> Line:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """The values that are named, each name one object: thousands of lines say the same few, and
+    """The values that are named, each name one object: thousands of lines repeat the same few, and
     memory is slow.
     """
     return tuple(map(intern, _NAME.findall(text)))
 
 
 def out_of_scope(lines: Iterable[Line]) -> str | None:
-    """The first value that is read where nobody made it; None when there is none.
+    """The first value that is read outside the scope that defines it, or None.
 
     A value is seen from where it is made to the end of its block.
     """

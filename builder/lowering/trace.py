@@ -14,8 +14,8 @@ import click
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass over one graph. `before` and `after` hold the graph's text only when it was asked
-    for (`keep_text`).
+    """One pass over one graph. `before` and `after` hold the graph's text only when it was
+    requested (`keep_text`).
     """
 
     name: str
@@ -31,7 +31,7 @@ class PassRecord:
         return self.before != self.after if self.before else self.nodes_before != self.nodes_after
 
     def diff(self, *, color: bool = False) -> str:
-        """A unified diff of the graph's text around this pass, colored for a terminal when asked;
+        """A unified diff of the graph's text around this pass, colored for a terminal if `color`;
         empty when nothing changed.
         """
         lines = difflib.unified_diff(

@@ -1,5 +1,5 @@
-"""After every pass: the graph is sound, the pass kept its promises, and nothing lost its place in
-the source.
+"""After every pass: the graph is sound, the pass kept its promises, and nothing lost its source
+location.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.locations import source_line
 from builder.lowering.passes import Pass
-from builder.lowering.places import source_line
 from builder.lowering.scoping import Lines, out_of_scope
 
 Types = tuple[tuple[str, ...], tuple[str, ...]]
@@ -20,7 +20,7 @@ Types = tuple[tuple[str, ...], tuple[str, ...]]
 
 class Snapshot:
     """What a pass must preserve: the types of inputs and outputs, the number of nodes and of those
-    of each kind, how many operators have no place in the source.
+    of each kind, how many operators have no source location.
 
     All of it is read from the graph's text, which torch writes many times faster than Python walks
     a graph; `known` are the lines that earlier snapshots of this graph took apart.
@@ -33,7 +33,7 @@ class Snapshot:
         self.types: Types = (_types(graph.inputs()), _types(graph.outputs()))
         self.kinds = Counter(map(attrgetter("kind"), self.lines))
         self.nodes = len(self.lines) - self.kinds["prim::Constant"] - self.kinds[""]
-        self.without_place = sum(map(attrgetter("without_place"), self.lines))
+        self.without_location = sum(map(attrgetter("without_location"), self.lines))
 
 
 _TENSOR = re.compile(r"\b(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)\([^()]*\)")
@@ -79,18 +79,18 @@ def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
     if not step.changes_interface and not _same_types(before.types, after.types):
         raise _broken(step, f"inputs or outputs changed from {before.types} to {after.types}")
     _check_promise(graph, step, after)
-    if after.without_place <= before.without_place:
+    if after.without_location <= before.without_location:
         return after
     if not step.ours:
-        return _give_places(graph, before.known)
-    if not before.without_place:  # what replaces a node without a place has none to inherit
-        raise _broken(step, "an operator that it inserted has lost its place in the source")
+        return _give_locations(graph, before.known)
+    if not before.without_location:  # what replaces a node without a location has none to inherit
+        raise _broken(step, "an operator that it inserted has no source location")
     return after
 
 
 def _lint(graph: Any, step: Pass, after: Snapshot) -> None:
     if unknown := out_of_scope(after.lines):
-        raise _broken(step, f"a value is read where nobody made it: {unknown}")
+        raise _broken(step, f"a value is read outside its scope: {unknown}")
     if after.nodes > _LINT_UP_TO:
         return
     try:
@@ -100,7 +100,7 @@ def _lint(graph: Any, step: Pass, after: Snapshot) -> None:
 
 
 # torch's lint is quadratic in the uses of a shared constant; above this the linear check of scopes
-# stands alone.
+# is the only one.
 _LINT_UP_TO = 400
 
 
@@ -110,9 +110,9 @@ def _check_promise(graph: Any, step: Pass, after: Snapshot) -> None:
             raise _broken(step, f"{kind} is left", where=source_line(graph.findNode(kind, True)))
 
 
-def _give_places(graph: Any, known: Lines) -> Snapshot:
-    """torch's own rewriters make operators without a place in the source: they take that of a node
-    that feeds them.
+def _give_locations(graph: Any, known: Lines) -> Snapshot:
+    """torch's own rewriters make operators without a source location: they take that of a node that
+    feeds them.
     """
     for node in ir.walk(graph):
         if node.kind().startswith("aten::") and not node.sourceRange():

@@ -4,7 +4,7 @@ Before it runs a graph, torch's executor (`CanonicalizeOps`) replaces a constant
 by a number where it is the second operand of `add`, `sub`, `mul` or `div`. That is how a trace that
 was saved and loaded keeps `ids * 0.5` in float32: the file holds a float64 tensor, which alone
 would give float64. `_jit_interpret_graph`, which runs graphs while lowering, has no such step, so
-the graph has to say which constants are numbers and which are tensors.
+the graph has to distinguish constants that are numbers from those that are tensors.
 """
 
 from __future__ import annotations

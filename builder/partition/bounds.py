@@ -1,4 +1,4 @@
-"""The ranges that the user tells of sizes which depend on data: for which values, and the names of
+"""The ranges that the user gives for sizes which depend on data: for which values, and the names of
 their axes.
 """
 

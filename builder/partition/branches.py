@@ -1,8 +1,8 @@
 """A torch segment taken apart at its branches, so that a block can be cut into segments of its own.
 
-Nothing is hoisted: a block's nodes still run only when its condition says so. What is before a
-branch, the condition, the two blocks and what is behind become graphs that one process runs in turn
-(the fused layout).
+Nothing is hoisted: a block's nodes still run only under its condition. The nodes before a branch,
+the condition, the two blocks and the nodes after it become graphs that one process runs one after
+another (the fused layout).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Part = LoweredGraph | Branch
 
 
 def branches(lowered: LoweredGraph) -> list[int]:
-    """The places of the top-level branches that can be taken apart: what they read and make are
+    """The positions of the top-level branches that can be split: what they read and make are
     tensors, or numbers that can be computed again from tensors.
     """
     seen = _view(lowered.graph)
@@ -50,7 +50,7 @@ def branches(lowered: LoweredGraph) -> list[int]:
 
 
 def _view(graph: Any) -> View:
-    """The graph, of which whoever reads a crossing tensor without axes takes its axis off anew: a
+    """The graph, in which each reader of a crossing tensor without axes removes its axis again: a
     part of its own for that would cost a call.
     """
     inputs = {value.debugName() for value in graph.inputs()}
@@ -78,7 +78,7 @@ def _free_behind(seen: View, names: Collection[str]) -> list[int]:
 
 
 def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
-    """The parts of the graph in running order, with the branches at the places `chosen` taken
+    """The parts of the graph in running order, with the branches at the positions `chosen` taken
     apart.
     """
     seen, names = _view(lowered.graph), TensorNames(lowered)
@@ -125,7 +125,7 @@ class _Taken:
     def __init__(self, seen: View, names: TensorNames, index: int) -> None:
         self.seen, self.names, self.index, self.step = seen, names, index, seen.steps[index]
         self.needed = _free_behind(seen, self.step.reads)
-        made = {name for place in self.needed for name in seen.steps[place].outputs}
+        made = {name for position in self.needed for name in seen.steps[position].outputs}
         self.read = [
             *inputs_of(seen, self.needed),
             *(name for name in self.step.reads if name not in made),
@@ -161,7 +161,7 @@ class _Taken:
     def _block(self, block: Any, outputs: tuple[str, ...]) -> LoweredGraph:
         read = list(dict.fromkeys(block_reads(block)))
         needed = _free_behind(self.seen, read)
-        made = {name for place in needed for name in self.seen.steps[place].outputs}
+        made = {name for position in needed for name in self.seen.steps[position].outputs}
         given = list(
             dict.fromkeys(
                 [*inputs_of(self.seen, needed), *(name for name in read if name not in made)]

@@ -1,7 +1,7 @@
 """What a segment is worth: floating-point operations against what crosses its border.
 
-These are estimates, to tell a matrix product from a bias between two torch operators; `trt-build
-check` prints them.
+These are estimates that distinguish a matrix product from a bias between two torch operators;
+`trt-build check` prints them.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ COLOURS = {
 
 @dataclass
 class Box:
-    """One segment, or the model's inputs or outputs; `y` is where its top lies."""
+    """One segment, or the model's inputs or outputs; `y` is the coordinate of its top."""
 
     kind: str
     title: str

@@ -57,7 +57,8 @@ _IN_PYTHON: dict[str, Callable[[Any], Any]] = {
     "aten::tensor.float": _scalar(torch.float32),
     "aten::tensor.bool": _scalar(torch.bool),
 }
-"""What torch's operators refuse to tell of a tensor with unknown sizes, and its Python class tells.
+"""Queries that torch's operators refuse for a tensor with unknown sizes, and its Python class
+answers.
 """
 _NUMBERS: dict[str, Callable[[Any], Any]] = {
     "IntType": ShapeEnv.create_unbacked_symint,
@@ -93,7 +94,7 @@ class ShapeInterpreter:
     """A backend that executes nodes on meta tensors.
 
     A size that depends on data is an unknown, as in torch.export, and lives as long as the shapes
-    of later values need it; a node of which not even that can be said has MISSING outputs.
+    of later values need it; a node for which not even that is known has MISSING outputs.
     """
 
     policy = Policy()
@@ -101,7 +102,7 @@ class ShapeInterpreter:
     def __init__(
         self, memory: Memory | None = None, sizes: Mapping[str, int] | None = None
     ) -> None:
-        """`sizes`: by value the length of its axes that depend on data, where the user has told a
+        """`sizes`: by value the length of its axes that depend on data, where the user has given a
         range.
         """
         self.ctx = ConversionContext(net=_NoNetwork())
@@ -126,8 +127,8 @@ class ShapeInterpreter:
         return False
 
     def _by_shapes(self, step: Step) -> bool:
-        """What most nodes are: an operator on tensors whose shapes are known. Whether it could be
-        told.
+        """What most nodes are: an operator on tensors whose shapes are known. Whether they could be
+        determined.
         """
         values = [self.ctx.values[name] for name in step.inputs]
         if not on_meta(values) or step.key == packed.PACK:
@@ -169,7 +170,7 @@ class ShapeInterpreter:
             return self._with_unknowns(node, values)
 
     def _of_packed(self, node: Any, values: list[Any]) -> list[Any] | None:
-        """What torch cannot tell, or tells wrongly, of the shapes of packed sequences."""
+        """Shapes of packed sequences that torch cannot infer, or infers wrongly."""
         key = key_of_node(node)
         rule = packed.rule(key, values)
         if rule is None:
@@ -188,7 +189,7 @@ class ShapeInterpreter:
         return operators.convert(self.ctx, node, values, self.policy)
 
     def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
-        """A branch or loop on data can still tell shapes; a node that fails is a defect."""
+        """A branch or loop on data can still determine shapes; a node that fails is a defect."""
         if isinstance(refusal, ConversionError):
             raise refusal
         if isinstance(refusal, MissingInput) and node.kind() == "prim::If":
@@ -276,8 +277,8 @@ class ShapeInterpreter:
 
 @contextlib.contextmanager
 def _without_words() -> Iterator[None]:
-    """torch logs a page for each operator that cannot tell a shape, which here is an answer like
-    any other.
+    """torch logs a page for each operator that cannot infer a shape, which is a normal answer
+    here.
     """
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True

@@ -1,8 +1,8 @@
 """Several interpreters of one graph, node by node: each sees other sizes, and what a node makes of
-them is asked once.
+them is computed once.
 
 The layers of a model repeat. A node with the same operator on the same shapes as an earlier one, at
-every probe, makes what that one made; to see that takes one look-up, however many probes there are.
+every probe, makes the same; finding that takes one look-up, however many probes there are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Lockstep:
         one is unknown.
         """
         self.with_data: set[str] = set()
-        """Values that were read and are tensors with data: their shape does not tell what an
+        """Values that were read and are tensors with data: their shape does not determine what an
         evaluator makes of them.
         """
         self.signatures: dict[Any, int] = {}

@@ -18,7 +18,7 @@ def border_name(value: str) -> str:
 
 class TensorNames(dict[str, str]):
     """By a value's debug name its tensor name: the model's own for its inputs and outputs, else one
-    after the value's that nothing else has, given when it is first asked for. `containers` name the
+    after the value's that nothing else has, given on first use. `containers` name the
     layers that pieces are made of.
     """
 

@@ -27,22 +27,22 @@ def hand_over(graph: Any) -> list[int]:
     """Let every number that a node makes beside tensors be read through a 0-d tensor of it; the
     graph is changed.
 
-    Returns for each node the place that it had before; a new one has that of the node whose number
-    it hands on.
+    Returns for each node its former position; a new one has that of the node whose number it passes
+    on.
     """
-    places: list[int] = []
+    positions: list[int] = []
     nodes = list(graph.nodes())
-    for place, (node, following) in enumerate(
+    for position, (node, following) in enumerate(
         zip(nodes, [*nodes[1:], graph.return_node()], strict=True)
     ):
-        places += [place] * (
+        positions += [position] * (
             1 + sum(_through_a_tensor(graph, value, following) for value in _numbers(node))
         )
-    return places
+    return positions
 
 
 def _numbers(node: Any) -> Iterator[Any]:
-    """The numbers among the node's outputs that somebody reads, where it cannot be computed again
+    """The numbers among the node's outputs that are read, where it cannot be computed again
     for each of them.
     """
     made = list(node.outputs())

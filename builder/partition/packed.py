@@ -30,7 +30,7 @@ Rule = Callable[[list[Any], NewSize], list[Any]]
 
 def rule(key: str, values: list[Any]) -> Rule | None:
     """The rule for a node that packs, unpacks, or reads what is packed; None where torch itself can
-    tell. Its own for packing takes the padded tensor's size for that of the data.
+    infer the shape. For packing, torch takes the padded tensor's size for that of the data.
     """
     if key == "aten::select.int":
         return _first if hasattr(values[0], "batch") and values[1:] == [0, 0] else None

@@ -13,8 +13,8 @@ from builder.conversion import ConversionContext, is_tensor
 from builder.partition.view import Step
 
 MOST_VALUES = 16
-"""Whole-number constants up to this size are told apart by their values, which can be axes and
-sizes; larger ones are never taken for each other.
+"""Integer constants up to this value are distinguished by their values, which can be axes and
+sizes; larger ones are never treated as equal.
 """
 
 

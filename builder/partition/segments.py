@@ -26,7 +26,7 @@ def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
     no cycle. No partition has fewer segments: put any valid one in topological order, merge
     neighbors of one kind, and the kinds alternate; level numbers are the earliest place in such an
     order, for each of the two kinds that it can begin with. Linear in nodes and edges: a free node
-    hands on two numbers, however much is behind it.
+    passes on two numbers, however much is behind it.
     """
     candidates = [_levels(kinds, parents, first) for first in (TENSORRT, TORCH)]
     levels = min(candidates, key=lambda levels: len(set(levels) - {NOWHERE}))
@@ -75,10 +75,10 @@ def melt(
     one for each segment.
     """
     kinds = list(kinds)
-    turn = 0
+    iteration = 0
     while light := _light(segments := assign(kinds, parents), kinds, weights, least):
-        turn += 1
-        chosen = set(light[: (len(light) + 1) // 2 if turn < ROUNDS else None])
+        iteration += 1
+        chosen = set(light[: (len(light) + 1) // 2 if iteration < ROUNDS else None])
         kinds = [TORCH if s in chosen else k for s, k in zip(segments, kinds, strict=True)]
     return kinds
 

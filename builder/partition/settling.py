@@ -1,4 +1,4 @@
-"""What more goes to torch than what TensorRT refuses: segments that are not worth it, and what
+"""What else runs in torch besides what TensorRT refuses: segments that are not worth it, and what
 cannot be parted.
 """
 
@@ -29,7 +29,7 @@ def members(seen: View, kinds: Sequence[str]) -> Members:
 
 def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> list[str]:
     """The kinds after every rule has sent to torch what it must. What one sends can leave less than
-    another one asks for, so they begin again until none finds anything; every turn but the last has
+    another one requires, so they repeat until none finds anything; every iteration but the last has
     more in torch.
     """
     before: list[str] = []

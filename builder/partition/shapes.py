@@ -37,7 +37,7 @@ class Shapes:
     known: Mapping[str, tuple[torch.dtype, tuple[tuple[int, ...], ...]]]
     profiles: tuple[Profile, ...]
     flops: tuple[int, ...] = ()
-    """Of each top-level node at the first profile's opt; 0 where torch's counter knows none."""
+    """Of each top-level node at the first profile's opt; 0 where torch's counter has none."""
     open: Mapping[str, str] = field(default_factory=dict)
     """By name the values whose shapes depend on data first, with the kind of node that makes each;
     those that a range was given for too.

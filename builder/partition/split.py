@@ -26,9 +26,10 @@ class Segment:
     """One piece: `kind` is "tensorrt" or "torch"; `inputs` and `outputs` are names of tensors: the
     model's own, or of values that cross; no two values of a model share one. `specs` are the
     inputs', `output_specs` the outputs' (None where a shape depends on data, or no endpoint has the
-    dtype: torch only); what crosses without axes has the shape [1] there. `indices` are the places
-    in the model's graph of the segment's nodes, in its graph's order; a node that hands on a number
-    has the place of who makes it, and one that gives such a tensor its axis, or takes it, NOWHERE.
+    dtype: torch only); what crosses without axes has the shape [1] there. `indices` are the
+    positions in the model's graph of the segment's nodes, in its graph's order; a node that passes
+    on a number has the position of its producer, and one that adds or removes an axis of such a
+    tensor NOWHERE.
     """
 
     kind: str
@@ -94,16 +95,16 @@ def split(
 
     `kept` are indices of nodes that shall stay in torch (of modules that the manifest names). A
     graph that still writes in place (`as_written`) is one segment, in torch. Raises
-    UnsupportedOperators where `fallback.require_full` asks for one engine and a node cannot
+    UnsupportedOperators where `fallback.require_full` requires one engine and a node cannot
     convert.
     """
     whole = bool(lowered.as_written)
     lowered, specs = with_own_outputs(lowered), named_inputs(specs, lowered)
-    places = hand_over(lowered.graph)
+    positions = hand_over(lowered.graph)
     kept = {
         now
-        for now, place in enumerate(places)
-        if place in kept and place not in places[now - 1 : now]
+        for now, position in enumerate(positions)
+        if position in kept and position not in positions[now - 1 : now]
     }
     seen = view(lowered.graph)
     shapes = _infer(lowered, specs, profiles, seen, fallback, by_torch=whole)
@@ -118,7 +119,7 @@ def split(
         kinds = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
         kinds = settled(seen, kinds, shapes, fallback.min_block_size)
     inputs = tuple(str(spec.name) for spec in specs)
-    crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, places)
+    crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, positions)
     segments = crossing.segments(members(seen, kinds))
     unbounded = tuple(
         (kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known
@@ -173,7 +174,7 @@ class _Crossing:
         lowered: LoweredGraph,
         shapes: Shapes,
         profiles: Sequence[Profile],
-        places: Sequence[int],
+        positions: Sequence[int],
     ) -> None:
         self.seen, self.shapes, self.profiles, self.flops = (
             seen,
@@ -181,7 +182,7 @@ class _Crossing:
             tuple(profiles),
             shapes.flops,
         )
-        self.places = places
+        self.positions = positions
         self.names = TensorNames(lowered)
         self.model_inputs = frozenset(lowered.inputs)
         self.own = {
@@ -218,7 +219,7 @@ class _Crossing:
             tuple(self._spec(name, own) for name in inputs),
             tuple(self._spec(name, {}) for name in outputs),
             tuple({**profile, **own} for profile in self.profiles),
-            (*(NOWHERE,) * front, *(self.places[i] for i in indices), *(NOWHERE,) * back),
+            (*(NOWHERE,) * front, *(self.positions[i] for i in indices), *(NOWHERE,) * back),
             len(members),
             sum(self.flops[i] for i in members),
             sum(

@@ -82,7 +82,7 @@ class TrialBackend:
         self.position = 0
         self.repeats = Repeats(ctx)
         self.placeholders: dict[Any, Any] = {}
-        """By dtype and shape, where nothing else can tell one from another: TensorRT is slow with
+        """By dtype and shape, where nothing else distinguishes them: TensorRT is slow with
         thousands of inputs.
         """
         self.reported: Counter[tuple[str, str]] = Counter()

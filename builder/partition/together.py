@@ -11,7 +11,7 @@ from builder.partition.view import View, is_tensor
 
 
 def together(seen: View, kinds: Sequence[str]) -> list[str]:
-    """The kinds with so much more in torch that whoever reads such a list is in the segment that
+    """The kinds with enough more in torch that each reader of such a list is in the segment that
     makes it: of what the reader depends on, the TensorRT nodes in later segments than the maker's.
     """
     kinds, pairs = list(kinds), _pairs(seen)

@@ -1,7 +1,7 @@
 """A lowered graph as the partition sees it: work, and what is recomputed wherever it is needed.
 
-torch answers a question about a node in microseconds, so every node is asked once, and all stages
-read the answers.
+torch answers a question about a node in microseconds, so every node is examined once, and all
+stages read the answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from builder.lowering import ir
 @dataclass(frozen=True, slots=True)
 class Step:
     """One top-level node: `key` is the converters' registry's, `reads` are the values that it reads
-    from outside, those inside its blocks included; `is_free` says that each reader recomputes it
+    from outside, those inside its blocks included; `is_free`: each reader recomputes it
     (see is_free).
     """
 

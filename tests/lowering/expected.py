@@ -33,10 +33,10 @@ def title(case: Case) -> str:
 
 def made(case: Case) -> Texts:
     """What the code makes of a case now."""
-    return Texts(*(_without_places(case.text(lowered=lowered)) for lowered in (False, True)))
+    return Texts(*(_without_locations(case.text(lowered=lowered)) for lowered in (False, True)))
 
 
-def _without_places(text: str) -> str:
+def _without_locations(text: str) -> str:
     """IR without the places of this machine's files."""
     return re.sub(r" # [^\n]*", "", text).strip() + "\n"
 

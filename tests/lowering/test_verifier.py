@@ -53,7 +53,7 @@ def test_an_operator_without_a_place_is_named() -> None:
         new.insertBefore(node)
         ir.replace(node, [new.output()])
 
-    with pytest.raises(LoweringError, match="lost its place in the source"):
+    with pytest.raises(LoweringError, match="has no source location"):
         _run(rewrite)
     _run(rewrite, ours=False)
 
@@ -63,7 +63,7 @@ def test_a_value_out_of_scope_is_named() -> None:
         hidden = graph.findNode("aten::relu", True).output()
         graph.findNode("aten::tanh").replaceInput(0, hidden)
 
-    with pytest.raises(LoweringError, match="read where nobody made it"):
+    with pytest.raises(LoweringError, match="read outside its scope"):
         _run(rewrite)
 
 
@@ -78,13 +78,13 @@ def test_scopes_are_read_from_the_text() -> None:
 def test_a_line_is_taken_apart_once_and_says_what_it_makes_and_reads() -> None:
     lines = Lines()
     line = lines['  %a.1 : str, %b : int = aten::format(%c, "%d # = x") # m.py:3:1']
-    assert (line.made, line.read, line.kind, line.without_place) == (
+    assert (line.made, line.read, line.kind, line.without_location) == (
         ("%a.1", "%b"),
         ("%c",),
         "aten::format",
         False,
     )
-    assert lines["  %y : Tensor = aten::relu(%x)"].without_place and len(lines) == 2
+    assert lines["  %y : Tensor = aten::relu(%x)"].without_location and len(lines) == 2
     assert (
         lines["    block0(%i : int):"].opens
         and lines["  %1 : int = prim::Constant[value=1]()"].kind == "prim::Constant"

@@ -17,7 +17,7 @@ Rewrite = Callable[[Any, "Context"], None]
 
 @dataclass
 class Context:
-    """What a pass may know beside the graph.
+    """What a pass may read beside the graph.
 
     `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules`
     are the qualified or class names of modules that shall run in torch; `specs` describe the
@@ -59,15 +59,15 @@ class Pass:
     changes_interface: bool = False
     ours: bool = True
     touches: tuple[str, ...] = ()
-    asked: Callable[[Context], bool] | None = None
+    enabled: Callable[[Context], bool] | None = None
     defined_at: str = ""
     """File and line of a pass that a user added."""
 
     def applies(self, kinds: Mapping[str, int], context: Context) -> bool:
-        """Whether this pass was asked for, and there are nodes that it could do something about;
+        """Whether this pass is enabled, and there are nodes that it could rewrite;
         `kinds` counts the graph's nodes.
         """
-        if self.asked is not None and not self.asked(context):
+        if self.enabled is not None and not self.enabled(context):
             return False
         return not self.touches or any(kinds.get(kind) for kind in self.touches)
 
@@ -87,11 +87,11 @@ def lowering_pass(
     changes_interface: bool = False,
     ours: bool = True,
     touches: tuple[str, ...] = (),
-    asked: Callable[[Context], bool] | None = None,
+    enabled: Callable[[Context], bool] | None = None,
 ) -> Callable[[Rewrite], Pass]:
     """Declare a pass; the decorated name becomes the Pass."""
 
     def declare(rewrite: Rewrite) -> Pass:
-        return Pass(name, rewrite, removes, changes_interface, ours, touches, asked)
+        return Pass(name, rewrite, removes, changes_interface, ours, touches, enabled)
 
     return declare

@@ -46,8 +46,8 @@ def named(value: Any, axis: int) -> Amount:
 
 
 def of_item(item: Any, size: Callable[[Any], Amount | None]) -> Amount | None:
-    """What a size in a list amounts to; None for one that is to be inferred. `size` says it of a
-    node that asks a tensor for one, and None of any other.
+    """What a size in a list amounts to; None for one that is to be inferred. `size` gives it for a
+    node that reads a size of a tensor, and None for any other.
     """
     known = item if isinstance(item, int) else ir.constant(item)
     if known is not None:
@@ -69,7 +69,7 @@ Shape = list[Amount]
 
 
 def filled(shape: Shape, wanted: Sequence[Amount | None]) -> Shape | None:
-    """The wanted axes, with the one that reshape infers; None where it cannot be told."""
+    """The wanted axes, with the one that reshape infers; None where it cannot be determined."""
     if None not in wanted:
         return [one for one in wanted if one is not None]
     rest = product(shape).over(product([one or ONE for one in wanted]))
@@ -77,7 +77,7 @@ def filled(shape: Shape, wanted: Sequence[Amount | None]) -> Shape | None:
 
 
 class Piece(NamedTuple):
-    """What an axis before a reshape and one after it (by their places) have in common."""
+    """What an axis before a reshape and one after it (by their positions) have in common."""
 
     before: int
     after: int
@@ -86,7 +86,7 @@ class Piece(NamedTuple):
 
 def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
     """The one size that goes by two names, as there are as many elements after a reshape as before.
-    (None at all: then no place that an element could be at differs.)
+    (None at all: then no position of an element differs.)
     """
     gone, new = (
         list((whole.names - made.names).elements()),

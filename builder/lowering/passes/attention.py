@@ -1,4 +1,4 @@
-"""Attention written out, brought to the form in which TensorRT knows it."""
+"""Attention written out, rewritten to the form that TensorRT recognizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MIXES = frozenset(f"aten::{n}" for n in "add sub mul div".split())
 @lowering_pass("scale-queries", touches=("aten::softmax",))
 def scale_queries(graph: Any, context: Context) -> None:
     """`softmax((q @ k) / c)` is `softmax((q / c) @ k)`, with masks behind it or not: TensorRT fuses
-    attention where the scale stands before the product
+    attention where the scale precedes the product
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/transformers-fused-attention.html).
 
     Its kernels for that compute in half precision; in full precision it is the other way round

@@ -89,7 +89,7 @@ def _rewrite(graph: Any, node: Any, shared: ir.Constants) -> None:
 
 
 def _emit(graph: Any, node: Any, core: list[Any], shared: ir.Constants, args: list[Any]) -> None:
-    """The flags say nothing about the result: whether to benchmark, be deterministic, use cuDNN,
+    """The flags do not change the result: whether to benchmark, be deterministic, use cuDNN,
     allow tf32.
     """
     flags = (

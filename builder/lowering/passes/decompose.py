@@ -1,7 +1,7 @@
 """The passes that replace an operator by its formula in `builder.decompositions`.
 
-A branch on an argument is resolved where the argument is a constant. Where a formula asks for the
-number of axes, a size or a dtype that the graph does not state, conversion evaluates the question.
+A branch on an argument is resolved where the argument is a constant. Where a formula reads the
+number of axes, a size or a dtype that the graph does not state, conversion evaluates it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _resolved(entry: Decomposition, arguments: list[Any]) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is a constant that its text tells whole; a number that a trace wrapped in a
-    tensor is none.
+    """Whether a value is a constant whose text states all of it; a number that a trace wrapped in
+    a tensor is not.
     """
     wrapped = value.type().kind() == "TensorType"
     return not wrapped and ir.is_constant(value) and isinstance(value.toIValue(), _PLAIN)
@@ -135,7 +135,7 @@ unpack_type_as = decompose(
 view_to_reshape = decompose(
     "view-to-reshape",
     ("aten::view", "aten::_unsafe_view", "aten::view_as", "aten::reshape_as"),
-    "A view needs strides that fit; reshape asks for none.",
+    "A view needs strides that fit; reshape does not.",
 )
 tile_to_repeat = decompose("tile-to-repeat", ("aten::tile",), "tile as repeat with a full list.")
 unpack_scatters = decompose(

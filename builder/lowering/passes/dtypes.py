@@ -1,5 +1,5 @@
 """Questions about dtypes and axes, answered where the graph or the description of its inputs
-tells.
+determines them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fold_known_facts(graph: Any, context: Context) -> None:
     that is known, and drop the branches that are not taken.
 
     With a description of the inputs (`specs`) that is most of them, for scripted attention modules
-    ask much.
+    have many such queries.
     """
     for _ in range(_ROUNDS):
         if not context.specs and not ir.nodes_of(graph, "prim::dtype", *_ASKS):
@@ -42,12 +42,12 @@ def fold_known_facts(graph: Any, context: Context) -> None:
                 ir.splice(node, list(node.blocks())[0 if taken else 1])
 
 
-# each resolves the branches that the last one's answers made static; nothing asks deeper than that
+# each resolves the branches that the last one's answers made static; no query is nested deeper
 _ROUNDS = 8
 
 
 def input_facts(graph: Any, context: Context) -> Facts:
-    """What the specs say of the graph's inputs."""
+    """The facts of the graph's inputs that the specs state."""
     facts = Facts(ranked=not _moves_axes(graph, context))
     for value, spec in zip(graph.inputs(), context.specs, strict=False):
         facts.know(value, getattr(torch, spec.dtype), len(spec.shape))
@@ -92,7 +92,7 @@ def _fold(graph: Any, facts: Facts, context: Context) -> bool:
 
 
 def _is_copied(sizes: Any) -> bool:
-    """Whether somebody makes a list of the sizes of all axes, which may be written then (`s =
+    """Whether the sizes of all axes are copied to a list, which may be written (`s =
     list(x.shape)`).
     """
     return bool(sizes.inputsSize() == 1) and any(
@@ -164,13 +164,13 @@ def _fresh(value: Any) -> bool:
 
 
 def _is_instance(node: Any, facts: Facts) -> bool | None:
-    """By the value's type: one for a union is a plain tensor or list once the function that asks is
-    inlined.
+    """By the value's type: one for a union is a plain tensor or list once the function with the
+    query is inlined.
     """
-    own, asked = node.input().type(), node.tys("types")
-    if any(own.isSubtypeOf(kind) for kind in asked):
+    own, queried = node.input().type(), node.tys("types")
+    if any(own.isSubtypeOf(kind) for kind in queried):
         return True
-    return None if any(kind.isSubtypeOf(own) for kind in asked) else False
+    return None if any(kind.isSubtypeOf(own) for kind in queried) else False
 
 
 _NEW_OBJECTS = frozenset(

@@ -1,4 +1,4 @@
-"""What a model may ask of the process that it runs in: answered as it is when served."""
+"""Queries of the process that a model runs in, answered as for a served model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.complex import makes_complex
-from builder.lowering.places import source_line
 
 # Served models run without gradients, autocast, nested tensors, tracing or scripting at work.
 _ANSWERS: dict[str, Any] = {
@@ -21,7 +21,7 @@ _ANSWERS: dict[str, Any] = {
     "prim::is_sparse": False,
     "prim::is_mkldnn": False,
     "aten::is_scripting": True,
-    # nn.TransformerEncoder asks this before it packs a padded batch as nested tensors; the dense
+    # nn.TransformerEncoder queries this before it packs a padded batch as nested tensors; the dense
     # way gives the same at every position that is not padding.
     "aten::_nested_tensor_from_mask_left_aligned": False,
 }
@@ -36,8 +36,8 @@ def resolve_environment(graph: Any, context: Context) -> None:
     """
     for node in ir.nodes_of(graph, *context.present(*_ANSWERS)):
         ir.replace(node, [ir.insert_constant(graph, _ANSWERS[node.kind()], node)])
-    asks = ir.nodes_of(graph, *context.present("aten::is_complex"))
-    for node in asks if asks and not makes_complex(graph) else ():
+    queries = ir.nodes_of(graph, *context.present("aten::is_complex"))
+    for node in queries if queries and not makes_complex(graph) else ():
         ir.replace(node, [ir.insert_constant(graph, False, node)])
     for node in ir.nodes_of(graph, *context.present("prim::device")):
         ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])

@@ -14,8 +14,8 @@ _ASSERTIONS = ("aten::_assert_async", "aten::warn", "prim::Print")
 
 @lowering_pass("eliminate-exceptions", touches=("prim::RaiseException", *_ASSERTIONS))
 def eliminate_exceptions(graph: Any, context: Context) -> None:
-    """Remove ifs that only guard: one branch raises, so the other one stands in the if's place;
-    assertions go the same way.
+    """Remove ifs that only guard: one branch raises, so the other one replaces the if;
+    assertions are removed in the same way.
 
     Inner ifs go first, so that a guard inside a guard disappears as well. A raise that every path
     reaches stays.

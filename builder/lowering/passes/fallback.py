@@ -11,7 +11,7 @@ from builder.lowering.passes import Context, lowering_pass
 _CALL = re.compile(r"([\w.]+)\(([\w.]+)\)")
 
 
-@lowering_pass("mark-fallback", asked=lambda context: bool(context.fallback_modules))
+@lowering_pass("mark-fallback", enabled=lambda context: bool(context.fallback_modules))
 def mark_fallback(graph: Any, context: Context) -> None:
     """Mark the nodes of the modules that `fallback_modules` names: by qualified name
     (`encoder.layers.0`) or class name (`Swish`).
@@ -19,7 +19,7 @@ def mark_fallback(graph: Any, context: Context) -> None:
     A module is marked while its calls are inlined (`builder.lowering.marking`), this pass marks
     what was inlined before: a graph's nodes, by the call stack that they carry. The mark is an
     attribute of the node: torch's common-subexpression elimination never merges a marked node with
-    an unmarked one, formulas leave marked nodes alone, and what is put in a marked node's place is
+    an unmarked one, formulas leave marked nodes alone, and what replaces a marked node is
     marked.
     """
     if not context.fallback_modules:

@@ -72,7 +72,7 @@ def fuse_linear(graph: Any, context: Context) -> None:
 
 def _fuse_product(graph: Any, node: Any, matrix: torch.Tensor) -> None:
     uses = [use for use in node.output().uses() if use.user.kind() != "prim::dtype"]
-    asks = [use.user for use in node.output().uses() if use.user.kind() == "prim::dtype"]
+    queries = [use.user for use in node.output().uses() if use.user.kind() == "prim::dtype"]
     add = uses[0].user if len(uses) == 1 else None
     if (
         add is not None
@@ -81,34 +81,34 @@ def _fuse_product(graph: Any, node: Any, matrix: torch.Tensor) -> None:
         and ir.constant(add.inputsAt(2)) == 1
     ):
         other = add.inputsAt(1 - uses[0].offset)
-        if uses[0].offset < 2 and _bias(other, matrix) and _without_casts(add, asks):
+        if uses[0].offset < 2 and _bias(other, matrix) and _without_casts(add, queries):
             return _linear(graph, add, node.inputsAt(0), matrix, other)
     none = ir.insert_constant(graph, None, node)
     return _linear(graph, node, node.inputsAt(0), matrix, none)
 
 
-def _without_casts(add: Any, asks: list[Any]) -> bool:
+def _without_casts(add: Any, queries: list[Any]) -> bool:
     """Remove the casts of a sum to the dtype of its product, which a sum in place (`add_`) leaves:
     both have the dtype of the matrix. False, and nothing is removed, where the dtype is used
     otherwise.
     """
-    casts = [use.user for ask in asks for use in ask.output().uses()]
-    if not all(_is_cast(cast, add.output(), asks) for cast in casts):
+    casts = [use.user for query in queries for use in query.output().uses()]
+    if not all(_is_cast(cast, add.output(), queries) for cast in casts):
         return False
     for cast in casts:
         ir.bypass(cast)
-    for ask in asks:
-        ask.destroy()
+    for query in queries:
+        query.destroy()
     return True
 
 
-def _is_cast(node: Any, value: Any, asks: list[Any]) -> bool:
-    """Whether a node is `value.to(dtype)` with the dtype of one of `asks`, and nothing else."""
+def _is_cast(node: Any, value: Any, queries: list[Any]) -> bool:
+    """Whether a node is `value.to(dtype)` with the dtype of one of `queries`, and nothing else."""
     if node.kind() != "aten::to" or node.inputsSize() != 5:
         return False
     source, dtype, _, copy, memory_format = ir.inputs(node)
-    asked = dtype.node() in asks and source.unique() == value.unique()
-    return asked and ir.constant(copy) is False and ir.is_none(memory_format)
+    same = dtype.node() in queries and source.unique() == value.unique()
+    return same and ir.constant(copy) is False and ir.is_none(memory_format)
 
 
 @lowering_pass("fuse-addmm-branches", touches=("prim::If",))

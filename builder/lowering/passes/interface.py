@@ -22,8 +22,8 @@ from builder.lowering.arguments import (
     field_names,
     join,
 )
+from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.places import source_line
 
 
 @lowering_pass("flatten-inputs", changes_interface=True)

@@ -27,7 +27,7 @@ from builder.lowering.passes.widths import width
 
 
 class Lengths:
-    """The shape of each value, as far as it is known; to be asked, and told of nodes, in program
+    """The shape of each value, as far as it is known. Queries and updates follow program
     order.
     """
 
@@ -72,7 +72,7 @@ class Lengths:
         return of_item(item, self._size)
 
     def _size(self, node: Any) -> Amount | None:
-        """Of a size that a tensor is asked for."""
+        """Of a size that is read from a tensor."""
         if node.kind() != "aten::size" or node.inputsSize() != 2:
             return None
         shape = self.shape(node.inputsAt(0))
@@ -165,7 +165,7 @@ def _reduced(lengths: Lengths, node: Any) -> Shape | None:
 def _fitting(lengths: Lengths, node: Any) -> Shape | None:
     tensors = [value for value in node.inputs() if value.type().kind() == "TensorType"]
     sides = [lengths.shape(value) for value in tensors]
-    # The condition of `where` last: what is chosen says more of the sizes.
+    # The condition of `where` last: the chosen values determine more of the sizes.
     sides = sides[1:] + sides[:1] if node.kind() == "aten::where" else sides
     known = [side for side in sides if side is not None]
     return _stretched(lengths, node, known) if known and len(known) == len(tensors) else None

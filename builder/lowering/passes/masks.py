@@ -79,7 +79,7 @@ def _computed(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) ->
 
 
 def _settle(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) -> None:
-    """Write a node that reads picked elements in terms of all of them, if that can be told."""
+    """Write a node that reads picked elements in terms of all of them, if that is possible."""
     read = [value for value in node.inputs() if value.unique() in picked]
     if len(read) != 1 or node.kind() not in _ENDS:
         return

@@ -40,7 +40,7 @@ _SHOWN = frozenset(
 
 @lowering_pass("pool-constants")
 def pool_constants(graph: Any, context: Context) -> None:
-    """Keep the first of equal constants; at the top of the graph if it stands in a branch or a
+    """Keep the first of equal constants; at the top of the graph if it is in a branch or a
     loop. Tensors are equal when all of their bytes are.
     """
     top = next(iter(graph.nodes()), None)
@@ -66,7 +66,7 @@ def _shown(line: str) -> tuple[str, str]:
 
 
 class _Tensors:
-    """The tensors met so far, in buckets by what is cheap to see: shape, dtype, and the bytes at
+    """The tensors seen so far, in buckets by what is cheap to see: shape, dtype, and the bytes at
     both ends.
     """
 
@@ -161,13 +161,13 @@ def _merge(graph: Any, lines: list[_Line]) -> None:
 
 
 def _equal(nodes: list[Any], lines: list[_Line], returned: set[str]) -> Iterator[tuple[int, int]]:
-    """The places of a node and of the equal one before it, in program order."""
+    """The positions of a node and of the equal one before it, in program order."""
     renamed: dict[str, str] = {}
     seen: dict[str, tuple[int, str]] = {}
     scopes: list[tuple[int, list[str]]] = [(0, [])]
-    place = -1
+    position = -1
     for line in lines:
-        place += bool(line.kind)
+        position += bool(line.kind)
         _leave(line.text, scopes, seen)
         if not line.key:
             continue
@@ -178,14 +178,14 @@ def _equal(nodes: list[Any], lines: list[_Line], returned: set[str]) -> Iterator
         )
         if line.kind.startswith("prim::"):
             key += _VALUE.sub("", line.made)  # two empty lists of different types
-        first, made = seen.setdefault(key, (place, line.made))
-        if first == place:
+        first, made = seen.setdefault(key, (position, line.made))
+        if first == position:
             scopes[-1][1].append(key)
-        elif not nodes[place].isNondeterministic():
+        elif not nodes[position].isNondeterministic():
             pairs = list(zip(_VALUE.findall(line.made), _VALUE.findall(made), strict=True))
             if not any(returned.issuperset(pair) for pair in pairs):
                 renamed.update(pairs)
-                yield place, first
+                yield position, first
 
 
 def _leave(line: str, scopes: list[tuple[int, list[str]]], seen: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The place of the precision policy."""
+"""The pass that applies the precision policy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from builder.lowering.passes import Context, lowering_pass
 
 
-@lowering_pass("precision", asked=lambda context: context.precision is not None)
+@lowering_pass("precision", enabled=lambda context: context.precision is not None)
 def precision(graph: Any, context: Context) -> None:
     """Let the policy write its casts into the graph (`context.precision`); without one, the neutral
     form, nothing changes.

@@ -1,4 +1,4 @@
-"""Simulated quantization (QAT) in as few forms as conversion has to know: one per tensor, one per
+"""Simulated quantization (QAT) in as few forms as conversion supports: one per tensor, one per
 channel.
 """
 
@@ -10,8 +10,8 @@ import torch
 
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.places import source_line
 
 DISABLE_OBSERVERS = "disable observers: model.apply(torch.ao.quantization.disable_observer)"
 _TENSOR, _CHANNEL = (
@@ -41,8 +41,8 @@ def unify_fake_quantize(graph: Any, context: Context) -> None:
 
     What also observes (`fused_moving_avg_obs_fake_quant`) must have its observer switched off by a
     constant: a LoweringError names the line of one that is on, for it would change its scale with
-    every request. Comes before functionalise, because the schema of an observer says that it
-    writes.
+    every request. Comes before functionalise, because the schema of an observer declares a
+    write.
     """
     for node in ir.nodes_of(graph, *_OBSERVING):
         _without_observer(graph, node)
@@ -62,7 +62,7 @@ def _ours(graph: Any, *kinds: str) -> list[Any]:
 
 
 def _put(graph: Any, node: Any, kind: str, arguments: list[Any]) -> None:
-    """One operator in the node's place, unless somebody reads the node's mask too."""
+    """Replace the node by one operator, unless its mask is read, too."""
     first, *masks = ir.outputs(node)
     if not any(mask.uses() for mask in masks):
         first.replaceAllUsesWith(ir.insert(graph, kind, arguments, node).output())

@@ -1,5 +1,5 @@
-"""Operators that change nothing once nobody writes in place, nobody trains and strides do not
-matter.
+"""Operators that change nothing where nothing writes in place, nothing is trained and strides do
+not matter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def remove_contiguous(graph: Any, context: Context) -> None:
 
 @lowering_pass("remove-clone", touches=("aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"))
 def remove_clone(graph: Any, context: Context) -> None:
-    """Remove clone: nobody writes in place any more."""
+    """Remove clone: nothing writes in place any more."""
     for node in ir.nodes_of(graph, "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"):
         ir.bypass(node)
 

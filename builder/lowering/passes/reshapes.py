@@ -20,8 +20,8 @@ def merge_reshapes(graph: Any, context: Context) -> None:
     d).permute(1, 2, 0, 3)`, and a linear layer between `reshape(t * b, d)` and `reshape(t, b, e)`
     is the layer of `reshape(t, b, d)`.
 
-    nn.MultiheadAttention is written so. TensorRT knows attention by products of four axes, and some
-    versions compute reshapes of reshapes wrongly.
+    nn.MultiheadAttention is written so. TensorRT recognizes attention by products of four axes, and
+    some versions compute reshapes of reshapes wrongly.
     """
     for node in ir.nodes_of(graph, "aten::size"):
         length = _length(node)
@@ -36,7 +36,7 @@ def merge_reshapes(graph: Any, context: Context) -> None:
 
 
 def _length(node: Any) -> Any:
-    """The value that stands for a size in the list of the reshape that made the axis, transposed or
+    """The value that gives a size in the list of the reshape that made the axis, transposed or
     not.
     """
     axis = ir.constant(node.inputsAt(1)) if node.inputsSize() == 2 else None
@@ -110,7 +110,7 @@ def _merge(graph: Any, node: Any) -> None:
 
 
 def _arranged(emit: Emit, path: _Path, of: dict[int, list[Any]], value: Any) -> Any:
-    """What stood between the two reshapes, done to the value that has all axes."""
+    """The nodes between the two reshapes, applied to the value that has all axes."""
     if path.layer is not None:
         return emit.op("aten::linear", value, *list(path.layer.inputs())[1:])
     starts = {axis: sum(len(of[before]) for before in range(axis)) for axis in of}
@@ -119,7 +119,7 @@ def _arranged(emit: Emit, path: _Path, of: dict[int, list[Any]], value: Any) -> 
 
 
 def _groups(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[list[Any]] | None:
-    """The wanted sizes that each axis in turn is taken apart into; None where they are not such."""
+    """The requested sizes that each axis is split into, by axis; None where they do not fit."""
     found, at = [], 0
     for size in sizes:
         group = _group(size, wanted[at:])
@@ -132,7 +132,7 @@ def _groups(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[list[Any]] | No
 
 def _group(size: Any, wanted: Sequence[Any]) -> list[Any] | None:
     """As many of the wanted sizes, from the first, as make up this one; one that is to be inferred
-    stands for it.
+    makes up the rest.
     """
     whole = _amount(size)
     if wanted and _amount(wanted[0]) is None:
@@ -154,7 +154,7 @@ def _amount(item: Any) -> Amount | None:
 
 
 def _size(node: Any) -> Amount | None:
-    """Of a size that a tensor is asked for."""
+    """Of a size that is read from a tensor."""
     if (
         node.kind() != "aten::size"
         or node.inputsSize() != 2

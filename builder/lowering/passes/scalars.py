@@ -170,7 +170,7 @@ _WITH_SCALAR = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
 
 @lowering_pass("fold-scalar-tensors", touches=tuple(_WITH_SCALAR))
 def fold_scalar_tensors(graph: Any, context: Context) -> None:
-    """A constant of no axes that meets a float tensor which has axes is a number: `linear(x) *
+    """A constant without axes beside a float tensor with axes is a number: `linear(x) *
     tensor(0.5)` is `linear(x) * 0.5`.
 
     Where the tensor may have no axes either, or be of integers, the constant's dtype matters, and
@@ -190,7 +190,7 @@ def fold_scalar_tensors(graph: Any, context: Context) -> None:
 
 
 def _second_is_constant(node: Any) -> bool:
-    """Whether there is a constant in a tensor's place."""
+    """Whether there is a constant instead of a tensor."""
     second = node.inputsAt(1)
     return bool(ir.is_constant(second) and second.type().kind() == "TensorType")
 

@@ -1,4 +1,4 @@
-"""Strings that a model writes to itself: nn.MultiheadAttention collects a reason, and asks
+"""Strings that a model writes to itself: nn.MultiheadAttention collects a reason, and queries
 afterwards whether there is one.
 """
 
@@ -17,8 +17,10 @@ def fold_string_lengths(graph: Any, context: Context) -> None:
     """
     for node in ir.nodes_of(graph, "aten::gt"):
         length = node.inputsAt(0).node()
-        asks = length.kind() == "aten::len" and length.inputsAt(0).type().kind() == "StringType"
-        if asks and ir.constant(node.inputsAt(1)) == 0:
+        is_length = (
+            length.kind() == "aten::len" and length.inputsAt(0).type().kind() == "StringType"
+        )
+        if is_length and ir.constant(node.inputsAt(1)) == 0:
             known = _filled(length.inputsAt(0))
             if isinstance(known, bool):
                 known = ir.insert_constant(graph, known, node)

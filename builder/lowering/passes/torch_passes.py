@@ -9,15 +9,15 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.lowering import folding, ir
 from builder.lowering.ir import C
+from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.places import source_line
 
 _CALLS = ("prim::CallFunction", "prim::CallMethod")
 
 
 @lowering_pass("inline", removes=_CALLS, ours=False, touches=_CALLS)
 def inline(graph: Any, context: Context) -> None:
-    """Put the body of every called function and method in place of the call."""
+    """Put the body of every called function and method instead of the call."""
     C._jit_pass_inline(graph)
 
 
@@ -29,17 +29,17 @@ def _foldable(context: Context) -> bool:
     return context.lines is None or folding.foldable(context.lines)
 
 
-@lowering_pass("eliminate-dead-code", ours=False, asked=_unread)
+@lowering_pass("eliminate-dead-code", ours=False, enabled=_unread)
 def eliminate_dead_code(graph: Any, context: Context) -> None:
-    """Remove nodes whose results nobody reads; a node with side effects stays."""
+    """Remove nodes whose results are not read; a node with side effects stays."""
     C._jit_pass_dce(graph)
 
 
-@lowering_pass("propagate-constants", ours=False, asked=_foldable)
+@lowering_pass("propagate-constants", ours=False, enabled=_foldable)
 def propagate_constants(graph: Any, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static.
 
-    Quantization of a constant stays as the file says it: the engine's int8 weights are made of it.
+    Quantization of a constant stays as it is in the file: the engine's int8 weights are made of it.
     """
     folding.propagate_constants(graph, context.kinds)
 

@@ -19,12 +19,12 @@ from builder.lowering.passes.widths import source, width
 @lowering_pass("sink-transposes", touches=MOVES)
 def sink_transposes(graph: Any, context: Context) -> None:
     """`linear(x.transpose(0, 1))` is `linear(x).transpose(0, 1)`, and a transpose goes behind a
-    reshape that takes axes apart, where it meets those that follow: two are one, or none. One
-    behind a layer goes before it where it meets another there.
+    reshape that takes axes apart, where it joins those that follow: two become one, or none. One
+    after a layer moves before it where it joins another there.
 
     nn.MultiheadAttention with batch_first puts the time before the batch for its layers. TensorRT
     may make of a layer of such a value a product for each time step: measured on an H200 (ViT-B,
-    fp16), 75 to 104 us in place of 8.
+    fp16), 75 to 104 us instead of 8.
     """
     if not any(_may_move(node) for node in ir.nodes_of(graph, *MOVES)):
         return
@@ -43,7 +43,7 @@ def sink_transposes(graph: Any, context: Context) -> None:
 
 
 def _may_move(node: Any) -> bool:
-    """Whether a rule reads a transpose together with what stands beside it, as far as kinds say."""
+    """Whether a rule reads a transpose together with its neighbors, as far as their kinds show."""
     beside = [node.inputsAt(0).node(), *(use.user for use in node.output().uses())]
     return any(other.kind() in _RULES for other in beside)
 
@@ -79,7 +79,7 @@ class _Emit(Emit):
         return self.lengths.pieces(shape, [self.lengths.of(item) for item in items])
 
     def permuted(self, value: Any, order: Sequence[int]) -> Any:
-        """The value's axes in this order, with what stands before it taken into account."""
+        """The value's axes in this order, with the transposes before it taken into account."""
         if list(order) == sorted(order):
             return value
         before = self.order(value.node())
@@ -89,8 +89,8 @@ class _Emit(Emit):
         return self.op("aten::permute", value, list(order)) if made is None else made
 
     def before_layer(self, value: Any, order: Sequence[int]) -> Any:
-        """The value permuted by permuting what its maker reads: a transpose stands there; None
-        where none does.
+        """The value permuted by permuting what its producer reads, if that is a transpose;
+        else None.
         """
         node = value.node()
         if node.kind() == "aten::reshape":
@@ -108,7 +108,7 @@ class _Emit(Emit):
         return layer
 
     def _before_join(self, node: Any, order: Sequence[int]) -> Any:
-        """`reshape` that only joins axes, permuted before it does; None where no transpose stands
+        """`reshape` that only joins axes, permuted before it does; None where no transpose is
         before it.
         """
         before = node.inputsAt(0).node()
@@ -128,8 +128,8 @@ class _Emit(Emit):
         return item if length is None or length.names else length.number
 
     def is_ours(self, value: Any) -> bool:
-        """Whether the node that makes the value can be made anew: nobody else reads it, and it runs
-        as often.
+        """Whether the node that makes the value can be made again: it has no other reader, and it
+        runs as often.
         """
         node = value.node()
         alone = len(value.uses()) <= 1 and not ir.in_fallback(node)
@@ -154,7 +154,7 @@ def _behind_layer(emit: _Emit, node: Any) -> Any:
 
 def _behind_reshape(emit: _Emit, node: Any) -> Any:
     """Where axes are taken apart. One that joins some of them, too, does that last: only where a
-    transpose follows, which then stands before that.
+    transpose follows, which then comes first.
     """
     move = node.inputsAt(0).node()
     if move.kind() == "aten::reshape" and not ir.in_fallback(move):
@@ -218,7 +218,7 @@ def _behind_unflatten(emit: _Emit, node: Any) -> Any:
 
 
 def _together(emit: _Emit, node: Any) -> Any:
-    """Two transposes, or what stands between them."""
+    """Two transposes, or the nodes between them."""
     order, value = emit.order(node), node.inputsAt(0)
     if order is None or _turns_keys(node, order):
         return None

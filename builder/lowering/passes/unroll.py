@@ -1,4 +1,4 @@
-"""Loops with a known number of turns, and ifs with a known condition."""
+"""Loops with a known trip count, and ifs with a known condition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builder.lowering.passes import Context, lowering_pass
 
 @lowering_pass("unroll-loops", touches=("prim::Loop",))
 def unroll_loops(graph: Any, context: Context) -> None:
-    """Write the body of a loop once for each turn, where the number of turns is known and at most
+    """Write the body of a loop once for each iteration, where the trip count is known and at most
     `unroll_limit`.
 
     An outer loop goes first: the trip count of an inner one may depend on its counter, which is a
@@ -20,21 +20,21 @@ def unroll_loops(graph: Any, context: Context) -> None:
     while loops := [
         node
         for node in ir.nodes_of(graph, "prim::Loop")
-        if turns(node, context.unroll_limit) is not None
+        if trip_count(node, context.unroll_limit) is not None
     ]:
         for node in _outermost(loops):
-            unroll(graph, node, turns(node, context.unroll_limit) or 0)
+            unroll(graph, node, trip_count(node, context.unroll_limit) or 0)
         propagate_constants(graph)
         ir.C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
         eliminate_dead_code(graph)
 
 
 def _known(node: Any, context: Context) -> bool:
-    return turns(node, context.unroll_limit) is not None and not ir.in_fallback(node)
+    return trip_count(node, context.unroll_limit) is not None and not ir.in_fallback(node)
 
 
-def turns(node: Any, limit: int) -> int | None:
-    """The number of turns of a loop when it is known, within the limit, and nothing ends it
+def trip_count(node: Any, limit: int) -> int | None:
+    """The trip count of a loop when it is known, within the limit, and nothing ends it
     earlier.
     """
     count, start = (ir.constant(node.inputsAt(at)) for at in (0, 1))
@@ -60,17 +60,17 @@ def _inside(node: Any, other: Any) -> bool:
 
 
 def unroll(graph: Any, node: Any, count: int) -> None:
-    """Put the body of a loop, once for each turn, in the loop's place."""
+    """Replace a loop by its body, once for each iteration."""
     body = next(iter(node.blocks()))
     counter, *params = body.inputs()
     carried = ir.inputs(node)[2:]
-    for turn in range(count):
-        now = {counter.unique(): ir.insert_constant(graph, turn, node)}
+    for iteration in range(count):
+        now = {counter.unique(): ir.insert_constant(graph, iteration, node)}
         now |= {param.unique(): value for param, value in zip(params, carried, strict=True)}
         for child in body.nodes():
             copy = graph.createClone(child, lambda value, now=now: now.get(value.unique(), value))
             copy.insertBefore(node)
-            _place(copy, child, node)
+            _locate(copy, child, node)
             now |= {
                 old.unique(): new for old, new in zip(child.outputs(), copy.outputs(), strict=True)
             }
@@ -78,9 +78,9 @@ def unroll(graph: Any, node: Any, count: int) -> None:
     ir.replace(node, carried)
 
 
-def _place(copy: Any, child: Any, loop: Any) -> None:
-    """A copy stands where its original stands in the source; what the scripting compiler made
-    without a place, where the loop does.
+def _locate(copy: Any, child: Any, loop: Any) -> None:
+    """A copy has the source location of its original; a node that the scripting compiler made
+    without one has that of the loop.
     """
     ir.adopt(copy, child)
     for node in [copy, *(inner for block in copy.blocks() for inner in ir.walk(block))]:
@@ -90,7 +90,7 @@ def _place(copy: Any, child: Any, loop: Any) -> None:
 
 @lowering_pass("resolve-static-ifs", touches=("prim::If",))
 def resolve_static_ifs(graph: Any, context: Context) -> None:
-    """Put the branch that is taken in the place of an if whose condition is a constant."""
+    """Replace an if whose condition is a constant by the branch that is taken."""
     for node in ir.nodes_of(graph, "prim::If"):
         taken = ir.constant(node.inputsAt(0))
         if isinstance(taken, bool):

@@ -1,4 +1,4 @@
-"""The length of a last axis, where a layer with constant weights says it."""
+"""The length of a last axis, where a layer with constant weights determines it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from builder.lowering.passes.moves import MOVES, moved
 @lowering_pass("fold-widths", touches=("aten::size",))
 def fold_widths(graph: Any, context: Context) -> None:
     """The size of a last axis that linear, layer_norm or embedding makes or reads is the number
-    that its weights say; the other sizes of what linear makes are those of what it reads, and those
-    of a transposed tensor the tensor's.
+    that its weights determine; the other sizes of what linear makes are those of what it reads, and
+    those of a transposed tensor the tensor's.
 
     Attention divides the width by its number of heads; with the number known the shapes of its
     heads are.
@@ -26,8 +26,8 @@ def fold_widths(graph: Any, context: Context) -> None:
         for node in ir.nodes_of(graph, "aten::size")
         if node.inputsSize() == 2 and not ir.in_fallback(node)
     )
-    asked = {node.output().unique() for node in sizes if _tells(node)}
-    if not asked:
+    known = {node.output().unique() for node in sizes if _determines(node)}
+    if not known:
         return
     facts = input_facts(graph, context)
     static = {
@@ -35,13 +35,13 @@ def fold_widths(graph: Any, context: Context) -> None:
         for value, spec in zip(graph.inputs(), context.specs, strict=False)
     }
     for node in bottom_up(graph):
-        if node.kind() == "aten::size" and node.output().unique() in asked:
+        if node.kind() == "aten::size" and node.output().unique() in known:
             _fold(graph, node, facts.rank(node.inputsAt(0)), static)
         else:
             facts.learn(node)
 
 
-def _tells(size: Any) -> bool:
+def _determines(size: Any) -> bool:
     value = size.inputsAt(0)
     return value.node().kind() in MOVES or _width(value, size) is not None
 

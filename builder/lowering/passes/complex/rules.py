@@ -74,7 +74,7 @@ def _zeros(emit: Emit, node: Any, like: Any, dtype: Any, *rest: Any) -> Pair | N
 
 
 def _asked(emit: Emit, node: Any, *arguments: Any) -> Any:
-    """What is asked of the shape alone."""
+    """A query of the shape alone."""
     return _again(emit, node, arguments, 0)
 
 
@@ -180,7 +180,7 @@ def _of_last_axis(emit: Emit, node: Any, x: Any) -> Pair:
 
 
 def _spectrum(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
-    """stft: with return_complex=False its parts are a last axis, which conversion knows (torch
+    """stft: with return_complex=False its parts are a last axis, which conversion supports (torch
     calls that deprecated, for eager code; it has no other operator of real results).
     """
     if (

@@ -18,8 +18,9 @@ def functionalise(graph: Any, context: Context) -> None:
     Slice assignment, `copy_`, `fill_`, `zero_`, `index_put_`, `masked_fill_`, `scatter_`, every
     operator with a functional twin (which keeps the dtype of the tensor that was written), and the
     changes of lists and dictionaries. A write to a view is a write to what it views, and to its
-    other views; a write in a branch or a loop becomes an output of it. Where it cannot be known who
-    shares the memory and somebody reads it later, a LoweringError names the source line.
+    other views; a write in a branch or a loop becomes an output of it. Where it cannot be
+    determined which values share the memory, and it is read later, a LoweringError names the source
+    line.
     """
     if any(writes(node) or node.kind() in BUILDERS for node in ir.walk(graph)):
         Walk(graph, context.unroll_limit).run()

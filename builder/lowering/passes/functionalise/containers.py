@@ -61,7 +61,7 @@ def _copy(memory: Memory, node: Any, box: Alias) -> bool:
 
 
 def _new_dict(memory: Memory, node: Any, items: dict[Any, Any]) -> bool:
-    """A new dictionary in the place of the node's output."""
+    """A new dictionary instead of the node's output."""
     pairs = [
         value
         for key, item in items.items()
@@ -75,7 +75,7 @@ def _new_dict(memory: Memory, node: Any, items: dict[Any, Any]) -> bool:
 
 
 def _new(memory: Memory, node: Any, items: list[Any]) -> bool:
-    """A new list in the place of the node's output."""
+    """A new list instead of the node's output."""
     values = [memory.read(item) for item in items]
     fresh = ir.insert(
         memory.graph, "prim::ListConstruct", values, memory.at, [node.output().type()]

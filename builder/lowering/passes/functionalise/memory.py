@@ -10,11 +10,11 @@ from typing import Any
 from builder.errors import InPlaceError
 from builder.lowering import ir
 from builder.lowering.folding import QUANTIZERS
+from builder.lowering.locations import source_line
 from builder.lowering.passes.functionalise.alias import Alias, Items, Journal, Storage
 from builder.lowering.passes.functionalise.sharing import holds
 from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, Emit
 from builder.lowering.passes.quantization import DISABLE_OBSERVERS
-from builder.lowering.places import source_line
 
 _FIX = "write to a .clone() of the tensor, or assign the result to a new name"
 
@@ -55,7 +55,7 @@ class Memory:
         return Emit(self.graph, self.at, shared=self.shared)
 
     def alias(self, value: Any) -> Alias:
-        """The alias of a value; one that is met for the first time shares memory with nobody."""
+        """The alias of a value; a new one shares no memory."""
         found = self._aliases.get(value.unique())
         if found is not None:
             return found
@@ -237,8 +237,7 @@ class Memory:
         if content is None:
             raise cannot(
                 node,
-                f"what it writes is a view made by {holder.kind()}, through which a write cannot be"
-                " told",
+                f"what it writes is a view made by {holder.kind()}, whose writes cannot be traced",
             )
         return base, content
 
@@ -275,7 +274,7 @@ class Memory:
         root.storage.version = version
 
     def forget_items(self, alias: Alias) -> None:
-        """Make a container one of unknown length, as it stands."""
+        """Make a container one of unknown length, with its present value."""
         current = self.now(alias)
         self.journal.note(alias)
         alias.storage.link(inner.storage for inner in self.with_elements(alias))

@@ -90,7 +90,7 @@ def shared_between_iterations(loop: Any) -> list[Group]:
 
 
 class _Groups:
-    """Disjoint sets of value ids, and the group that each set stands for."""
+    """Disjoint sets of value ids, and the group that each set represents."""
 
     def __init__(self) -> None:
         self._parent: dict[int, int] = {}

@@ -1,5 +1,5 @@
-"""What the schema of an operator says of memory: what it writes, and with whom its outputs may
-share.
+"""What an operator's schema states about memory: its writes, and the values that its outputs may
+share memory with.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 write to what it views.
 
 Each entry puts `new`, the whole new content of the view that `node` made, into `base` and gives the
-new base. None: it cannot be told.
+new base. None: it cannot be determined.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INT_MAX = 2**63 - 1
 
 
 class Emit:
-    """Inserts nodes before `at`, with the place in the source of `origin` (default: its own);
+    """Inserts nodes before `at`, with the source location of `origin` (default: its own);
     constants come from `shared` where there is one.
     """
 
@@ -35,7 +35,7 @@ class Emit:
         return ir.insert_constant(self.graph, value, self.at, self.origin)
 
     def op(self, kind: str, *args: Any, type: Any = None) -> Any:
-        """One operator with one output (a tensor unless `type` says otherwise); Python arguments
+        """One operator with one output (a tensor unless `type` is given); Python arguments
         become constants.
         """
         values = [arg if isinstance(arg, torch._C.Value) else self.constant(arg) for arg in args]
@@ -244,7 +244,7 @@ LISTS_OF_VIEWS: dict[str, Callable[[Emit, Any, Any, Any, int], Any]] = {
     "aten::unsafe_chunk": _put_chunk,
 }
 
-# These may give one of their inputs, or a view of it, though their schema says that they make a new
+# These may give one of their inputs, or a view of it, although their schema declares a new
 # tensor.
 UNDECLARED_VIEWS = frozenset(
     f"aten::{name}"

@@ -20,13 +20,13 @@ from builder.lowering.passes.functionalise.sharing import (
     written,
 )
 from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, VIEWS_IN_PLACE
-from builder.lowering.passes.unroll import turns, unroll
+from builder.lowering.passes.unroll import trip_count, unroll
 
 _BOXES = ("ListType", "TupleType", "DictType")
 
 
 class Walk:
-    """Rewrites one graph; `dead` are the nodes that nobody reads any more when it is done."""
+    """Rewrites one graph; `dead` are the nodes that have no readers afterwards."""
 
     def __init__(self, graph: Any, unroll_limit: int = 0) -> None:
         self.graph, self.memory, self.unroll_limit = graph, Memory(graph), unroll_limit
@@ -111,7 +111,7 @@ class Walk:
         """One over a list whose length is known by now is written out: so is what it does to other
         lists.
         """
-        count = turns(node, self.unroll_limit)
+        count = trip_count(node, self.unroll_limit)
         if count is None:
             return self._inner(loop, node)
         return self._instead(node, lambda: unroll(self.graph, node, count))
@@ -158,7 +158,7 @@ class Walk:
             and memory.alias(values[0]).view is not None
         ):
             self._elements(node, kind, memory.alias(values[0]))
-        # the node reads their present content by now, which nobody shares
+        # the node now reads their present content, which is not shared
         elif others := sources(node, values):
             for output in node.outputs():
                 memory.linked(output, others)
@@ -166,14 +166,14 @@ class Walk:
             self._fresh(node.outputs())
 
     def _fresh(self, values: Any) -> None:
-        """Values that share memory with nobody; their age says in which block they were made."""
+        """Values that share no memory; their age gives the block that made them."""
         for value in values:
             if holds(value):
                 self.memory.alias(value)
 
     def _elements(self, node: Any, kind: str, holder: Alias) -> None:
-        """Elements of a list of views are views themselves; one at an unknown place may be any of
-        them.
+        """Elements of a list of views are views themselves; one at an unknown position may be any
+        of them.
         """
         memory = self.memory
         at = 0 if kind == "prim::ListUnpack" else ir.constant(node.inputsAt(1))

@@ -1,5 +1,5 @@
-"""Where a node stands in the model's source: torch keeps the line of a script, and the calls of a
-trace.
+"""The location of a node in the model's source: torch keeps the line of a script, and the calls of
+a trace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXPORTED = re.compile(r"^exported: (.*)$", re.MULTILINE)
 """The last line of an exported node's range (builder.frontends.export.origins)."""
 _TRACER = re.compile(r"[/\\]torch[/\\]jit[/\\]_trace\.py$")
 _NEIGHBOURS = 16
-"""How many producers are asked for a line of the model's own, where torch's library computes."""
+"""How many producers are searched for a line of the model's own, where torch's library computes."""
 
 Frame = tuple[str, str]
 """File and line."""
@@ -34,7 +34,8 @@ def source_location(node: Any) -> str:
     came from; the line of the model that calls, too, where torch's library computes. `graph` where
     the file carries no source.
 
-    A saved trace knows the files it was made of by name only, and what it was saved as by its text.
+    A saved trace has only the names of the files it was made of, and what it was saved as by its
+    text.
     """
     frames, text = _frames(node), _marked(node.sourceRange())
     if not frames:
@@ -101,12 +102,12 @@ def _marked(text: str) -> str:
 
 def _near(node: Any) -> Frame | None:
     """The line of the model that the nearest producer has."""
-    asked = [value.node() for value in node.inputs()]
-    for count, producer in enumerate(asked):
+    searched = [value.node() for value in node.inputs()]
+    for count, producer in enumerate(searched):
         own = _own(_frames(producer))
         if own or count == _NEIGHBOURS:
             return own
-        asked += [value.node() for value in producer.inputs()]
+        searched += [value.node() for value in producer.inputs()]
     return None
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import builder
 from builder.errors import LoweringError
 from builder.lowering import ir
-from builder.lowering.places import source_line, source_location
+from builder.lowering.locations import source_line, source_location
 from tests.torchscript.saving import saved
 
 HERE = str(Path(__file__))
