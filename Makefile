@@ -13,6 +13,10 @@ REPOSITORY ?= model_repository
 PYTEST_ARGS ?=
 # The tests of a file share live servers, so they stay in one process. tests/conftest.py starts the longest files first.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=15
+# Tests that failed are run once more, one at a time: a server beside other tests may exceed a time limit. Both results are printed.
+AGAIN := --last-failed --last-failed-no-failures none
+FAST := -m "not slow and not docker and not gpu" $(PYTEST_ARGS)
+SLOW := -m "slow and not docker and not gpu" $(PYTEST_ARGS)
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -30,10 +34,10 @@ demo: $(READY)
 	$(BIN)/trt-build verify $(REPOSITORY) --serve
 
 test: $(READY)
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not docker and not gpu" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(FAST) || $(BIN)/python -m pytest $(AGAIN) $(FAST)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not docker and not gpu" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(SLOW) || $(BIN)/python -m pytest $(AGAIN) $(SLOW)
 
 # Random programs for a minute, other ones every day; what fails is minimized into tests/fuzz/found.
 fuzz: $(READY)
