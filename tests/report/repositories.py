@@ -100,6 +100,7 @@ def level(concurrency: int, rate: float, latency: float) -> LevelResult:
         "rows": 2000,
         "ms": {"queue": 0.1, "compute_input": 0.1, "compute_infer": 1.0, "compute_output": 0.1},
         "batch_sizes": {"1": 300, "2": 60, "8": 40},
+        "batch_ms": {"1": 1.0, "2": 1.2, "8": 2.4},
     }
     return LevelResult(
         load=f"c{concurrency}",

@@ -1,0 +1,121 @@
+"""Which configuration is chosen from what was measured, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import manifest
+from builder.bench import LevelResult
+from builder.repository import Settings
+from builder.tuning import Goal, Space, Tuned, TuneOptions
+from builder.tuning.space import Configuration, Dimension
+from builder.tuning.tune import BETTER, SAME, UNMET, _Run
+from tests.report.repositories import level
+
+DEFAULT = {"instances": 1, "max_batch": 8, "queue_delay_us": 0, "runtime": "plan"}
+Answer = Callable[[Configuration, int], tuple[float, float]]
+
+
+class Measured(_Run):
+    """A run whose loads are answered by a function: requests a second and p50 in milliseconds of a
+    configuration, for each time that it is measured.
+    """
+
+    def __init__(self, spec: manifest.ModelSpec, options: TuneOptions, answer: Answer) -> None:
+        super().__init__(spec, options, Settings(), Path("nowhere"), None, None)
+        values = {"instances": (1, 2, 4), "runtime": ("plan", "torch")}
+        self.space = Space(DEFAULT, tuple(Dimension(*item) for item in values.items()))
+        self.sequences = ()
+        self.answer, self.times = answer, dict[Any, int]()
+
+    def _publish(self, configuration: Configuration) -> None:
+        self.served = configuration
+
+    def _levels(self) -> Iterator[LevelResult]:
+        key = tuple(self.served.values())
+        self.times[key] = self.times.get(key, -1) + 1
+        yield level(1, *self.answer(self.served, self.times[key]))
+
+
+def tuned(folder: Path, answer: Answer, **options: Any) -> Tuned:
+    (folder / "net.pt").touch()
+    (folder / "net.yaml").write_text(
+        "inputs: [{name: x, dtype: float32, shape: [batch, 4]}]\n"
+        "dims: {batch: {min: 1, opt: 4, max: 8}}\n"
+    )
+    (spec,) = manifest.load(folder)
+    return Measured(spec, TuneOptions(**{"goal": Goal(), **options}), answer).tuned()
+
+
+def scale(configuration: Configuration, plan: float, torch: float) -> float:
+    return (torch if configuration["runtime"] == "torch" else plan) * int(
+        configuration["instances"]
+    )
+
+
+def test_the_best_is_chosen_by_its_later_measurements(tmp_path: Path) -> None:
+    """Four instances are best in the search by luck; two are best when measured again."""
+
+    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+        count = int(configuration["instances"])
+        if configuration["runtime"] == "torch":
+            return 10.0, 1.0
+        return {1: 100.0, 2: 150.0, 4: 200.0 if not time else 120.0}[count], 1.0
+
+    found = tuned(tmp_path, answer)
+    assert found.verdict == BETTER and found.best == {**DEFAULT, "instances": 2}
+    assert (found.before, found.after, found.gain) == (100.0, 150.0, 1.5)
+    assert found.changes == {"instances": 2} and len(found.trials) == 6
+    assert found.torch_faster is None
+
+
+@pytest.mark.parametrize("later", [[104.0, 104.0], [99.0, 150.0]], ids=["small", "noisy"])
+def test_noise_changes_no_manifest(later: list[float], tmp_path: Path) -> None:
+    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+        if configuration["instances"] == 2 and configuration["runtime"] == "plan":
+            return [200.0, *later][time], 1.0
+        return 100.0 if configuration == DEFAULT else 50.0, 1.0
+
+    found = tuned(tmp_path, answer)
+    assert found.verdict == SAME and found.best == DEFAULT and found.changes == {}
+
+
+def test_torch_is_chosen_only_where_it_is_allowed(tmp_path: Path) -> None:
+    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+        return scale(configuration, 100.0, 130.0), 1.0
+
+    refused = tuned(tmp_path, answer)
+    assert refused.best == {**DEFAULT, "instances": 4} and refused.torch_faster is not None
+    assert "torch is 1.30 times as good as the plan" in refused.torch_faster
+    allowed = tuned(tmp_path, answer, allow_torch=True)
+    assert allowed.best == {**DEFAULT, "instances": 4, "runtime": "torch"}
+    assert allowed.changes == {"instances": 4, "fallback": {"ops": ["aten::*"]}}
+
+
+def test_a_limit_decides_before_throughput(tmp_path: Path) -> None:
+    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+        count = int(configuration["instances"])
+        return scale(configuration, 100.0, 1.0), {1: 12.0, 2: 9.0, 4: 30.0}[count]
+
+    found = tuned(tmp_path, answer, goal=Goal(50.0, 10.0))
+    assert found.verdict == BETTER and found.best["instances"] == 2
+    assert found.before is None and found.after == 200.0 and found.gain is None
+    four = next(t for t in found.trials if t.configuration == {**DEFAULT, "instances": 4})
+    assert four.score is None and four.problem == "p50 is 30.00 ms at c1"
+    none = tuned(tmp_path, answer, goal=Goal(50.0, 1.0))
+    assert none.verdict == UNMET and none.best == DEFAULT and not none.changes
+
+
+def test_at_a_rate_the_latency_counts(tmp_path: Path) -> None:
+    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+        count = int(configuration["instances"])
+        slower = 5.0 if configuration["runtime"] == "torch" else 0.0
+        return 50.0, {1: 8.0, 2: 4.0, 4: 6.0}[count] + slower
+
+    found = tuned(tmp_path, answer, goal=Goal(50.0, rate=50.0))
+    assert found.verdict == BETTER and found.best["instances"] == 2
+    assert (found.before, found.after, found.gain) == (8.0, 4.0, 2.0)
