@@ -1,0 +1,157 @@
+"""`python -m tests.tuning`: tune against brute force, over every configuration of two models.
+
+Each configuration is built, served and measured as `trt-build tune` does it. What `tune` chooses
+is then measured beside the best of all, one after the other. Run it on a host without other load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from builder import manifest, serving
+from builder.repository import Settings
+from builder.tuning import Goal, Trial, TuneOptions, Values, search
+from builder.tuning.space import Configuration, key
+from builder.tuning.tune import _Run
+
+OUT = Path(__file__).with_name("measured.json")
+VALUES = Values(
+    instances=(1, 2, 3),
+    max_batch=(1, 4, 16),
+    queue_delay_us=(0, 1000, 4000),
+    preferred=("none", "half"),
+)
+SEEDS = 10
+ROUNDS = 3
+"""How often the chosen configuration and the best of all are measured again, in turn."""
+
+
+class Wide(torch.nn.Module):
+    """Its weights are read once for each batch, so batches pay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(1024, 2048), torch.nn.Linear(2048, 1024)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.tanh(self.last(torch.relu(self.first(x))))
+        return x
+
+
+class Convolutions(torch.nn.Module):
+    """Each row is work of its own, so instances pay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 16, 3, 2, 1),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(16, 32, 3, 2, 1),
+            torch.nn.ReLU(),
+            torch.nn.AdaptiveAvgPool2d(1),
+        )
+        self.head = torch.nn.Linear(32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(x).flatten(1))
+
+
+MODELS = {"wide": (Wide, "[batch, 1024]"), "convolutions": (Convolutions, "[batch, 3, 64, 64]")}
+
+
+def write(folder: Path) -> None:
+    """The two models with their manifests."""
+    torch.manual_seed(0)
+    for name, (module, shape) in MODELS.items():
+        torch.jit.script(module().eval()).save(str(folder / f"{name}.pt"))
+        (folder / f"{name}.yaml").write_text(
+            f"inputs: [{{name: x, dtype: float32, shape: {shape}}}]\n"
+            "dims: {batch: {min: 1, opt: 4, max: 16}}\noutputs: [y]\n"
+        )
+
+
+def measured(spec: manifest.ModelSpec, options: TuneOptions) -> dict[str, Any]:
+    """Every configuration of one model, what the queueing model proposes, and what a search finds."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "repository"
+        folder.mkdir()
+        run = _Run(spec, options, Settings(), folder, None, None)
+        run.prepare()
+        free = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+        run.connect(stack, stack.enter_context(serving.serve(folder, explicit=True, **free)))
+        default = run._measure(run.space.default, "default")
+        proposed = run._proposed(default)
+        table = {key(default.configuration): default}
+        for configuration in run.space:
+            if key(configuration) not in table:
+                table[key(configuration)] = run._measure(configuration, "brute force")
+                print(len(table), "of", len(run.space), dict(configuration), flush=True)
+        found = {
+            "name": spec.name,
+            "default": run.space.default,
+            "dimensions": {d.name: d.values for d in run.space.dimensions},
+            "proposed": proposed,
+            "configurations": [
+                {"configuration": t.configuration, "score": t.score} for t in table.values()
+            ],
+        }
+        return found | {"searches": searches(run, table, proposed)}
+
+
+def searches(run: _Run, table: dict[Any, Trial], proposed: list[Configuration]) -> dict[str, Any]:
+    """A search with a fifth of the trials for each seed, over the table; what the first one finds
+    is measured again beside the best of the table.
+    """
+    best = max(table.values(), key=lambda trial: trial.score or 0.0)
+    reached = []
+    chosen = []
+    for seed in range(SEEDS):
+        trials = search(
+            run.space,
+            lambda configuration, by: table[key(configuration)],
+            trials=len(run.space) // 5,
+            first=lambda default: proposed,
+            seed=seed,
+        )
+        chosen.append(max(trials, key=lambda trial: trial.score or 0.0))
+        reached.append((chosen[-1].score or 0.0) / (best.score or 1.0))
+    pair = (chosen[0].configuration, best.configuration)
+    again = [[run._measure(one, "again").score or 0.0 for one in pair] for _ in range(ROUNDS)]
+    means = [statistics.mean(column) for column in zip(*again, strict=True)]
+    return {
+        "trials": len(run.space) // 5,
+        "configurations": len(run.space),
+        "share_of_best_by_seed": [round(share, 4) for share in reached],
+        "measured_again": {"chosen": pair[0], "best": pair[1], "scores": again},
+        "share_measured_again": round(means[0] / means[1], 4),
+    }
+
+
+def main() -> None:
+    """Measure both models and write the table that the tests read."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each load level")
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    began = time.monotonic()
+    options = TuneOptions(Goal(), VALUES, seconds=given.seconds, concurrency=(1, 4, 16))
+    with tempfile.TemporaryDirectory() as name:
+        write(Path(name))
+        models = [measured(spec, options) for spec in manifest.load(Path(name))]
+    data = {"seconds": round(time.monotonic() - began), "models": models}
+    given.out.resolve().write_text(json.dumps(data, indent=1) + "\n")
+    print(json.dumps({one["name"]: one["searches"] for one in models}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
