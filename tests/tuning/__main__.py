@@ -81,7 +81,7 @@ def write(folder: Path) -> None:
 
 
 def measured(spec: manifest.ModelSpec, options: TuneOptions) -> dict[str, Any]:
-    """Every configuration of one model, what the queueing model proposes, and what a search finds."""
+    """All configurations of one model, what the queueing model proposes, what searches find."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "repository"
         folder.mkdir()
