@@ -290,10 +290,9 @@ def test_the_script_starts_a_server_that_is_closed(tmp_path: Path) -> None:
     chosen = ports.resolve("127.0.0.1", dict.fromkeys(names, 0))
     words = [*found.backend_flags(tmp_path), *(f"{name}={port}" for name, port in chosen.items())]
     (tmp_path / "tritonserver").symlink_to(found.executable)
-    environment = {
-        **os.environ,
-        **found.environment,
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    environment = {**os.environ, **found.environment}
+    environment |= {
+        "PATH": f"{tmp_path}:{environment['PATH']}",  # the stub's Python is found there, too
         "OPTIONAL_FLAGS": " ".join(flags.optional_flags(True)),
         "CLOSED_PROTOCOLS": ",".join(flags.closed(False)),
         "CLOSED_HEADER": flags.CLOSED_HEADER,
