@@ -4,6 +4,7 @@ reference; the plan compiles.
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,10 @@ class Measured:
     convert_seconds: float
     build_seconds: float | None
     errors: tuple[float, ...] = field(default=())
+    beside: dict[str, float] = field(default_factory=dict)
+    """Of an exported network: seconds of CPU time to convert it, layers and seconds of the traced
+    module.
+    """
 
 
 def eager_of(network: Network, shift: float = 0.0) -> torch.nn.Module:
@@ -71,20 +76,28 @@ def exported_of(network: Network, module: torch.nn.Module) -> torch.export.Expor
     """The module exported with its dynamic axes, each over the range of the cases. Axes of one name
     become one size where the program needs that.
     """
-    spans = {n: [case[n] for case in network.cases] for n in network.cases[0]}
-    sample = network.inputs(network.cases[0])
-    shapes = tuple(
-        {
-            axis: torch.export.Dim.DYNAMIC(min=min(spans[name]), max=max(spans[name]))
-            for axis, name in network.axes.get(index, {}).items()
-        }
-        for index in range(len(sample))
-    )
+    # torch takes a size of 1 in the sample for one that never varies
+    sample = network.inputs(max(network.cases, key=lambda case: min(2, *case.values())))
+    shapes: Any = tuple(_dims(network, index) for index in range(len(sample)))
+    kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        shapes = (shapes,)
     try:
         with torch.no_grad():
             return torch.export.export(module, sample, dynamic_shapes=shapes)
     except Exception as error:  # torch raises errors of many classes
         raise NotExported(reason_of(error)) from error
+
+
+def _dims(network: Network, index: int) -> dict[int, Any]:
+    """The dynamic axes of one input. A range up to 2 is one size for torch, which takes 2 as the
+    least of every size that varies.
+    """
+    found = {}
+    for axis, name in network.axes.get(index, {}).items():
+        sizes = [case[name] for case in network.cases]
+        found[axis] = torch.export.Dim.DYNAMIC(min=min(sizes), max=max(3, *sizes))
+    return found
 
 
 class NotExported(Exception):
@@ -94,7 +107,8 @@ class NotExported(Exception):
 def reason_of(error: Exception) -> str:
     """The line of torch's message that names the cause."""
     lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
-    cause = next((line for line in lines if "specialized it to be a constant" in line), None)
+    words = ("specialized it to be a constant", "tracing inferred a static shape")
+    cause = next((line for line in lines if any(word in line for word in words)), None)
     return cause.partition(". If")[0] if cause else (lines or [type(error).__name__])[0]
 
 
@@ -134,9 +148,12 @@ def specs_of(network: Network) -> list[builder.TensorSpec]:
 def measure(network: Network, mode: str, compile: bool = True) -> Measured:
     """Convert, compile and compare at every case. Raises what the parts raise."""
     module: Any
+    program: Any
+    beside: dict[str, float] = {}
     if mode == "exported":
         program = exported_of(network, eager_of(network))
         module = program.module()
+        beside = _beside(program, module_of(network, "traced"), specs_of(network))
     else:
         program = module = module_of(network, mode)
     start = time.perf_counter()
@@ -147,7 +164,21 @@ def measure(network: Network, mode: str, compile: bool = True) -> Measured:
     built = time.perf_counter()
     errors = tuple(_error(conversion, module, network.inputs(case)) for case in network.cases)
     seconds = built - converted if compile else None
-    return Measured(conversion.network.num_layers, converted - start, seconds, errors)
+    return Measured(conversion.network.num_layers, converted - start, seconds, errors, beside)
+
+
+def _beside(program: Any, traced: Any, specs: Sequence[Any]) -> dict[str, float]:
+    """Layers and CPU seconds of both ways, converted in turns; the lesser of two after a first."""
+    found: dict[str, list[float]] = {"cpu": [], "traced_cpu": []}
+    layers = 0
+    for _ in range(3):
+        for key, module in (("traced_cpu", traced), ("cpu", program)):
+            start = time.process_time()
+            conversion = builder.convert(module, specs)
+            found[key].append(time.process_time() - start)
+            if module is traced:
+                layers = conversion.network.num_layers
+    return {key: min(seconds[1:]) for key, seconds in found.items()} | {"traced_layers": layers}
 
 
 def _error(conversion: Any, module: Any, inputs: Sequence[torch.Tensor]) -> float:

@@ -89,6 +89,7 @@ def run_one(name: str, mode: str) -> dict[str, Any]:
         "build": measured.build_seconds,
         "error": worst,
         "result": verdict,
+        **measured.beside,
     }
 
 

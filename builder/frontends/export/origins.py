@@ -7,6 +7,7 @@ a tree of modules is inlined whose modules have the wanted names.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch._C import _jit_tree_views as views
 from torch.jit import _recursive
 
+C: Any = torch._C
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
 _METHOD = "trt_build_names"
 _FUNCTION = "trt_build_locations"
@@ -36,17 +38,17 @@ class Origins:
     def __init__(self, graphs: Iterable[torch.fx.Graph]) -> None:
         """Collect what the nodes of these graphs state in `stack_trace` and `nn_module_stack`."""
         nodes = [node for graph in graphs for node in graph.nodes]
-        stacks = dict.fromkeys(map(_stack, nodes))
-        texts = dict.fromkeys(filter(None, map(_range_text, nodes)))
+        self._stated = {node: (_stack(node), _range_text(node)) for node in nodes}
+        stacks = dict.fromkeys(stack for stack, _ in self._stated.values())
+        texts = dict.fromkeys(text for _, text in self._stated.values() if text is not None)
         self.script, self._named = _module_nodes(stacks)
         self._function, self._located = _location_nodes(list(texts))
 
     def describe(self, created: Any, node: torch.fx.Node) -> None:
         """Give the graph's node the location and the module of the program's node."""
-        stack = _stack(node)
+        stack, text = self._stated[node]
         if len(stack) > 1:
             created.copyMetadata(self._named[stack[-1][0]])
-        text = _range_text(node)
         if text is not None:
             created.copyMetadata(self._located[text])
 
@@ -78,8 +80,13 @@ Frame = tuple[str, str, str, str]
 
 def _frames(node: torch.fx.Node) -> list[Frame]:
     """The frames of `stack_trace`, innermost first."""
+    return _frames_of(node.meta.get("stack_trace") or "")
+
+
+@functools.lru_cache(maxsize=4096)
+def _frames_of(trace: str) -> list[Frame]:
     found: list[Frame] = []
-    for line in (node.meta.get("stack_trace") or "").splitlines():
+    for line in trace.splitlines():
         match = _FRAME.match(line)
         if match:
             found.append((match["path"], match["line"], match["name"], ""))
@@ -129,64 +136,78 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
     return function, dict(zip(texts, nodes, strict=True))
 
 
+class _Tree:
+    """A module's class, what it contains by name, and torch's module for it."""
+
+    def __init__(self, class_name: str | None) -> None:
+        self.is_list = class_name is None
+        self.class_name = class_name or "ModuleList"
+        self.children: dict[str, _Tree] = {}
+        self.concrete: Any = None
+        self.module: Any = None
+
+    def called(self, route: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], _Tree]]:
+        """The modules that this one calls, with the names that lead to them: a list is never
+        called itself.
+        """
+        for name, child in self.children.items():
+            inner = (*route, name)
+            if child.is_list:
+                yield from child.called(inner)
+            else:
+                yield inner, child
+
+    def create(self) -> None:
+        """Create torch's modules, without the search of a Python class for methods and attributes
+        that torch.jit.script does.
+        """
+        kind = type(self.class_name, (torch.nn.Module,), {"__module__": "exported"})
+        builder = C.ConcreteModuleTypeBuilder(kind)
+        for name, child in self.children.items():
+            child.create()
+            builder.add_module(name, child.concrete)
+        if self.is_list:
+            builder.set_module_list()
+        self.concrete = builder.build()
+        self.module = C._create_module_with_type(self.concrete.jit_type)
+        for name, child in self.children.items():
+            self.module.setattr(name, child.module)
+
+
 def _module_nodes(stacks: Iterable[Stack]) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:
     """The tree of modules, and a node that was inlined from each module but the root."""
     classes = {path: name for stack in stacks for path, name in stack}
-    root = _module(classes.get("", "Module"))
+    root = _Tree(classes.get("", "Module"))
     for path in sorted(filter(None, classes)):
         _add(root, path.split("."), classes)
-    create: Any = _recursive.create_script_module
-    script = create(root, lambda module: [], share_types=False)
-    order = list(_define(script, "", classes))
-    graph = script._c._get_method(_METHOD).graph.copy()
-    inline: Any = torch._C._jit_pass_inline
-    inline(graph)
+    root.create()
+    order = list(_define(root, ""))
+    graph = root.module._get_method(_METHOD).graph.copy()
+    C._jit_pass_inline(graph)
     nodes = [node for node in graph.nodes() if node.kind() == "aten::neg"]
-    return script, dict(zip(order, nodes, strict=True))
+    wrap: Any = _recursive.wrap_cpp_module
+    return wrap(root.module), dict(zip(order, nodes, strict=True))
 
 
-def _module(class_name: str) -> torch.nn.Module:
-    made = type(class_name, (torch.nn.Module,), {"__module__": "exported"})()
-    assert isinstance(made, torch.nn.Module)
-    return made
-
-
-def _add(owner: torch.nn.Module, names: list[str], classes: dict[str, str]) -> None:
+def _add(owner: _Tree, names: list[str], classes: dict[str, str]) -> None:
     """Add the module at this path; what contains it and is never called is a list of modules."""
     for depth, name in enumerate(names, 1):
-        children = dict(owner.named_children())
-        if name not in children:
-            class_name = classes.get(".".join(names[:depth]))
-            children[name] = torch.nn.ModuleList() if class_name is None else _module(class_name)
-            owner.add_module(name, children[name])
-        owner = children[name]
+        if name not in owner.children:
+            owner.children[name] = _Tree(classes.get(".".join(names[:depth])))
+        owner = owner.children[name]
 
 
-def _define(module: Any, path: str, classes: dict[str, str]) -> Iterator[str]:
-    """Define the method that is inlined; the paths of the modules in the order of their nodes.
-
-    A list of modules is never called itself, so its owner calls what is in it.
-    """
+def _define(tree: _Tree, path: str) -> Iterator[str]:
+    """Define the method that is inlined; the paths of the modules in the order of their nodes."""
     lines = [] if not path else ["x = x.neg()"]
     if path:
         yield path
-    for route, child in _called(module, (), path, classes):
-        inner = ".".join([path, *route]).lstrip(".")
-        yield from _define(child, inner, classes)
+    for route, child in tree.called():
+        yield from _define(child, ".".join([path, *route]).lstrip("."))
         owner = "self"
         for name in route:
             owner = f"getattr({owner}, {name!r})"
         lines.append(f"x = {owner}.{_METHOD}(x)")
     body = "".join(f"    {line}\n" for line in [*lines, "return x"])
-    module.define(f"def {_METHOD}(self, x: Tensor) -> Tensor:\n{body}")
-
-
-def _called(
-    module: Any, route: tuple[str, ...], path: str, classes: dict[str, str]
-) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, child in module.named_children():
-        inner = (*route, name)
-        if ".".join([path, *inner]).lstrip(".") in classes:
-            yield inner, child
-        else:
-            yield from _called(child, inner, path, classes)
+    method = f"def {_METHOD}(self, x: Tensor) -> Tensor:\n{body}"
+    tree.module._define(tree.concrete, method, {"Tensor": torch.Tensor}.get)

@@ -43,6 +43,10 @@ class Walker:
         self.skipped: set[torch.fx.Node] = set()
         """Nodes that are not written, because nothing reads what they write."""
         self._ends = [self.graph.return_node()]
+        self._sized: dict[Any, tuple[int, tuple[Any, int]]] = {}
+        """By the expression of a size that is computed: a tensor of the graph and its axis, and
+        how many nodes read the tensor.
+        """
         self._node: torch.fx.Node | None = None
 
     def input(self, name: str, kind: Any = TENSOR) -> Any:
@@ -72,6 +76,7 @@ class Walker:
                 known[node] = None
             elif node.op == "call_function":
                 known[node] = self._call(node, known)
+                self._remember_sizes(node, known[node])
             elif node.op == "output":
                 (returned,) = node.args
                 found = returned if isinstance(returned, list | tuple) else [returned]
@@ -199,6 +204,8 @@ class Walker:
         if all(not isinstance(arg, C.Value | list | tuple) for arg in args):
             return target(*args)
         result = numbers.type_of(node.meta["val"])
+        if found := self._sized.get(_computed(node.meta["val"])):
+            return self.emit("aten::size", found[1], result)
         if target in (operator.pow, operator.rshift, operator.lshift, torch.sym_ite):
             return self._less_common(target, args, result)
         if target is getattr(torch, "sym_sum", None):
@@ -212,6 +219,21 @@ class Walker:
             name = getattr(target, "__name__", str(target))
             raise self._error(f"the function {name} of numbers has no counterpart in TorchScript")
         return self.emit(kind, args, result)
+
+    def _remember_sizes(self, node: torch.fx.Node, value: Known) -> None:
+        """Note the computed sizes of a tensor: reading one takes fewer layers than computing it. A
+        value inside a block is not seen after the block.
+
+        The tensor with the most readers is chosen. It is never one that a layer could be merged
+        with, such as a convolution before its normalization.
+        """
+        meta, readers = node.meta.get("val"), len(node.users)
+        if len(self._ends) > 1 or not isinstance(meta, torch.Tensor):
+            return
+        for axis, size in enumerate(meta.shape):
+            expression = _computed(size)
+            if expression is not None and readers >= self._sized.get(expression, (0,))[0]:
+                self._sized[expression] = readers, (value, axis)
 
     def _less_common(self, target: Any, args: Sequence[Known], result: Any) -> Any:
         if target is torch.sym_ite:
@@ -300,6 +322,7 @@ class Walker:
             "scan": self._scan,
             "map_impl": self._map,
             "wrap_with_set_grad_enabled": self._with_grad_mode,
+            "wrap_with_autocast": self._with_autocast,
         }
         write = known.get(name)
         if write is None:
@@ -310,6 +333,24 @@ class Walker:
         return write(*args, **named)
 
     def _with_grad_mode(self, enabled: bool, body: Any, *operands: Known) -> Known:
+        return tuple(self._inline(body, operands))
+
+    def _with_autocast(
+        self,
+        device: str,
+        dtype: Any,
+        enabled: bool,
+        cache_enabled: Any,
+        body: Any,
+        *operands: Known,
+    ) -> Known:
+        """Autocast that is switched off, as rotary embeddings do, changes no dtype."""
+        if enabled:
+            raise self._error(
+                f"the program computes a part with autocast ({device}), whose dtypes are not in"
+                " the program",
+                fix="export the model without autocast, and give `precision` in the manifest",
+            )
         return tuple(self._inline(body, operands))
 
     def _inline(self, body: torch.fx.GraphModule, operands: Sequence[Known]) -> list[Known]:
@@ -431,6 +472,12 @@ class Walker:
 def _output_count(module: torch.fx.GraphModule) -> int:
     (returned,) = next(iter(reversed(module.graph.nodes))).args
     return len(returned) if isinstance(returned, list | tuple) else 1
+
+
+def _computed(size: Any) -> Any:
+    """The expression of a size that is computed from others; None for another number."""
+    expression = size.node.expr if isinstance(size, torch.SymInt) else None
+    return None if expression is None or expression.is_Atom else expression
 
 
 def _metas(node: torch.fx.Node, count: int) -> Sequence[Any]:
