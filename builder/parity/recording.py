@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from builder.errors import ModelFileError, UsageError
+from builder.frontends import ExportedModule
 from builder.manifest import ModelSpec, Profile, TensorSpec, place, shared_first_axis
 from builder.parity import inputs, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
@@ -116,7 +117,9 @@ class _Recorder:
             for kind, sizes in inputs.sizes_of(merged).items():
                 name = f"p{index}-{kind}"
                 started = time.monotonic()
-                golden = self.golden(name, self._affordable(name, sizes, merged))
+                golden = self.golden(
+                    name, self._allowed(self._affordable(name, sizes, merged), merged)
+                )
                 self._measured(golden, time.monotonic() - started)
                 yield golden
                 if kind == "opt" and self._batch_like(merged):
@@ -124,6 +127,14 @@ class _Recorder:
         yield from sequences.record(self.spec, self.answer, self.styles[0])
         for name, tensors in user_inputs(self.spec):
             yield self._answered(name, tensors)
+
+    def _allowed(self, sizes: Mapping[str, int], profile: Profile) -> Mapping[str, int]:
+        """The sizes, or those next to them where an exported program relates its axes."""
+        if not isinstance(self.module, ExportedModule):
+            return sizes
+        relations = self.module.axes.relations(self.spec.inputs)
+        spans = {axis: (span[0], span[2]) for axis, span in profile.items()}
+        return relations.nearest(sizes, spans)
 
     def _measured(self, golden: Golden, seconds: float) -> None:
         """A short time is mostly overhead, which does not grow with the inputs."""

@@ -243,7 +243,19 @@ def record(lowered: Lowered) -> Recorded:
 
     state.check(lowered.spec, lowered.outputs)
     found = parity.record_goldens(lowered.module, lowered.spec, lowered.outputs)
-    return Recorded(lowered, found.goldens, found.warnings_of(_branches(lowered.graph)))
+    warnings = (*_relations(lowered), *found.warnings_of(_branches(lowered.graph)))
+    return Recorded(lowered, found.goldens, warnings)
+
+
+def _relations(lowered: Lowered) -> Iterator[str]:
+    """A warning for each size that an exported program computes from another: a request with other
+    sizes is not answered as the program would, which refuses it.
+    """
+    from builder import frontends
+
+    if isinstance(lowered.module, frontends.ExportedModule):
+        for text in lowered.module.axes.relations(lowered.spec.inputs).texts():
+            yield f"the program needs {text} in every request, which the server does not check"
 
 
 def _branches(lowered: LoweredGraph) -> set[str]:

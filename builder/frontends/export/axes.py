@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from builder.errors import UsageError
+from builder.frontends.export.relations import Relations
 from builder.manifest import Range, TensorSpec
 
 MOST = 512
@@ -45,7 +46,29 @@ class Axes:
 
     def specs(self) -> tuple[TensorSpec, ...]:
         """A spec for each input, in order, with the ranges of the program."""
-        return tuple(self._spec(name, meta) for name, meta in self.metas.items())
+        specs = tuple(self._spec(name, meta) for name, meta in self.metas.items())
+        dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
+        spans = {axis: (span[0], span[2]) for axis, span in dims.items()}
+        relations = self.relations(specs)
+        kinds = [
+            relations.nearest({axis: span[which] for axis, span in dims.items()}, spans)
+            for which in range(3)
+        ]
+        chosen = {axis: (kinds[0][axis], kinds[1][axis], kinds[2][axis]) for axis in dims}
+        return tuple(
+            replace(spec, dims={axis: chosen[axis] for axis in spec.dims}) for spec in specs
+        )
+
+    def relations(self, specs: Sequence[TensorSpec]) -> Relations:
+        """How the axes depend on each other, by their names in these specs."""
+        return Relations(
+            {
+                axis: size.node.expr
+                for spec, (_, shape) in zip(specs, self._shapes(), strict=True)
+                for axis, size in zip(spec.shape, shape, strict=True)
+                if isinstance(axis, str) and isinstance(size, torch.SymInt)
+            }
+        )
 
     def _spec(self, name: str, meta: Any) -> TensorSpec:
         if not isinstance(meta, torch.Tensor):
@@ -120,6 +143,24 @@ class Axes:
                 )
             for place, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
                 self._check_axis(spec, f"input {name}, axis {place}", axis, size, sizes, where)
+        self._check_relations(specs, where)
+
+    def _check_relations(self, specs: Sequence[TensorSpec], where: str | None) -> None:
+        """The least, usual and greatest sizes are each sizes of one request."""
+        relations = self.relations(specs)
+        dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
+        spans = {axis: (span[0], span[2]) for axis, span in dims.items()}
+        for which, kind in enumerate(("min", "opt", "max")):
+            sizes = {axis: span[which] for axis, span in dims.items()}
+            allowed = relations.nearest(sizes, spans)
+            if not relations.allow(sizes):
+                stated = "; ".join(relations.texts())
+                raise UsageError(
+                    f"the {kind} sizes {_listed(sizes)} cannot be those of one request: the"
+                    f" program has {stated}",
+                    where=where,
+                    fix=f"write {_listed(allowed)} as {kind}" if allowed != sizes else None,
+                )
 
     def _check_axis(
         self,
@@ -158,6 +199,10 @@ class Axes:
                 where=where,
                 fix="give both axes one name",
             )
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis} {size}" for axis, size in sizes.items())
 
 
 def _shown(axis: int | str, low: int, high: int) -> str:
