@@ -61,6 +61,12 @@ _TORCH = frozenset(
     _check_is_size
     """.split()
 )
+QUANTIZED = frozenset(
+    """
+    quantize_per_tensor dequantize_per_tensor quantize_per_channel dequantize_per_channel
+    """.split()
+)
+"""Operators of PT2E, in the namespace `quantized_decomposed`."""
 _HIGHER_ORDER = frozenset(
     """
     cond while_loop scan map_impl map wrap_with_set_grad_enabled wrap_with_autocast
@@ -172,6 +178,10 @@ def _refused(target: str, custom: bool) -> str | None:
     match parts:
         case ["torch", "ops", "higher_order", name]:
             return None if name in _HIGHER_ORDER else "no higher-order operator that is known"
+        case ["torch", "ops", "quantized_decomposed", name, _]:
+            if name in QUANTIZED:
+                return None
+            return "quantized operators that are read: " + ", ".join(sorted(QUANTIZED))
         case ["torch", "ops", namespace, name, _]:
             return reason(namespace, name, custom)
         case ["_operator", name]:

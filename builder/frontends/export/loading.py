@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +53,10 @@ def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], re
 def _load(path: str) -> Any:
     import torch
 
-    pytrees.register_named_tuples(Path(path))
+    program = _text(Path(path))
+    pytrees.register_named_tuples(json.loads(program))
+    if b'"torch.ops.quantized_decomposed.' in program:
+        import torch.ao.quantization.fx._decomposed  # registers the operators of PT2E
     with _quiet() as warnings:
         try:
             return torch.export.load(path)
@@ -60,6 +65,15 @@ def _load(path: str) -> Any:
             if warnings:
                 raise RuntimeError(warnings[-1]) from error
             raise
+
+
+def _text(path: Path) -> bytes:
+    """The program's JSON. The archive has passed inspection."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        return archive.read(
+            next(name for name in names if name.endswith(("models/model.json", "program.json")))
+        )
 
 
 @contextlib.contextmanager

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import collections
 import json
-import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from torch.utils import _pytree as pytree
@@ -16,15 +14,10 @@ from torch.utils import _pytree as pytree
 _NAMED_TUPLE = "collections.namedtuple"
 
 
-def register_named_tuples(path: Path) -> None:
-    """Register a class with the same fields for each named tuple of a program that is not
-    registered yet. The archive has passed inspection.
+def register_named_tuples(program: dict[str, Any]) -> None:
+    """Register a class with the same fields for each named tuple of a program, read from the JSON
+    of its archive, that is not registered yet.
     """
-    with zipfile.ZipFile(path) as archive:
-        name = next(
-            n for n in archive.namelist() if n.endswith(("models/model.json", "program.json"))
-        )
-        program = json.loads(archive.read(name))
     module = program["graph_module"]
     fields = module.get("treespec_namedtuple_fields", {})
     for entry in module["module_call_graph"]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from builder.errors import LoweringError
-from builder.frontends.export import numbers
+from builder.frontends.export import numbers, quantized
 from builder.frontends.export.origins import Origins, location
 
 C: Any = torch._C
@@ -82,7 +82,7 @@ class Walker:
                 found = returned if isinstance(returned, list | tuple) else [returned]
                 return [self._known(item, known) for item in found]
             else:
-                raise self._error(f"a node of kind {node.op} has no counterpart in TorchScript")
+                raise self.error(f"a node of kind {node.op} has no counterpart in TorchScript")
         return []
 
     def finish(self, outputs: Sequence[Known]) -> None:
@@ -113,6 +113,12 @@ class Walker:
             return (
                 self.emit("aten::Float", [item], kind) if form == "FloatType" and is_int else item
             )
+        if isinstance(item, quantized.Quantized):
+            raise LoweringError(
+                "a quantized tensor is read by another operator than dequantize",
+                where=location(item.node),
+                fix="export the model with a dequantize behind each quantize",
+            )
         if form == "ListType" and not isinstance(item, list | tuple):
             item = [item]
         if isinstance(item, list | tuple):
@@ -123,6 +129,12 @@ class Walker:
             return self._constant(_MEMORY_FORMATS[item])
         return self._constant(item)
 
+    def constant_of(self, item: Known) -> Any:
+        """The number or tensor that a value is; None for one that is computed."""
+        if not isinstance(item, C.Value):
+            return item
+        return item.toIValue() if item.node().kind() == "prim::Constant" else None
+
     def _list(self, items: Sequence[Known], kind: Any) -> Any:
         element = kind.getElementType() if kind is not None else None
         values = [self.value(item, element) for item in items]
@@ -132,14 +144,14 @@ class Walker:
 
     def _constant(self, item: Any) -> Any:
         if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
-            raise self._error(f"the size {item} is not computed in the graph")
+            raise self.error(f"the size {item} is not computed in the graph")
         if isinstance(item, torch.Tensor):
             item = item.detach()
         with self.graph.insert_point_guard(self._ends[-1]):
             try:
                 value = self.graph.insertConstant(item)
             except (TypeError, RuntimeError) as error:
-                raise self._error(f"a {type(item).__name__} cannot be a constant") from error
+                raise self.error(f"a {type(item).__name__} cannot be a constant") from error
         self._describe(value.node())
         return value
 
@@ -155,7 +167,8 @@ class Walker:
         if self._node is not None:
             self.origins.describe(created, self._node)
 
-    def _error(self, message: str, fix: str | None = None) -> LoweringError:
+    def error(self, message: str, fix: str | None = None) -> LoweringError:
+        """The error of the node that is being written, with its source location."""
         where = location(self._node) if self._node is not None else None
         return LoweringError(message, where=where, fix=fix)
 
@@ -181,6 +194,9 @@ class Walker:
                 return args[0]
             if name in ("aten.item", "aten._local_scalar_dense"):
                 return self._item(args[0], node.meta["val"])
+            if target.namespace == quantized.NAMESPACE:
+                given = _by_name(target._schema, args, named)
+                return quantized.call(self, node, target._opname, given)
             return self._operator(node, target, args, named)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(node, target, args, named)
@@ -198,7 +214,7 @@ class Walker:
     def _item_of(self, container: Known, index: Any) -> Known:
         if isinstance(container, list | tuple) and isinstance(index, int):
             return container[index]
-        raise self._error("an element of this value cannot be read in TorchScript")
+        raise self.error("an element of this value cannot be read in TorchScript")
 
     def _number(self, node: torch.fx.Node, target: Any, args: Sequence[Known]) -> Known:
         if all(not isinstance(arg, C.Value | list | tuple) for arg in args):
@@ -217,7 +233,7 @@ class Walker:
         kind = numbers.KINDS.get(target)
         if kind is None:
             name = getattr(target, "__name__", str(target))
-            raise self._error(f"the function {name} of numbers has no counterpart in TorchScript")
+            raise self.error(f"the function {name} of numbers has no counterpart in TorchScript")
         return self.emit(kind, args, result)
 
     def _remember_sizes(self, node: torch.fx.Node, value: Known) -> None:
@@ -255,7 +271,7 @@ class Walker:
     ) -> Known:
         """Write a call with all arguments of its schema, defaults included."""
         schema = target._schema
-        given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | named
+        given = _by_name(schema, args, named)
         _refuse_training(self, target, given)
         if str(target) == "aten._to_copy.default":
             return self._to_copy(given)
@@ -288,7 +304,7 @@ class Walker:
                     as_tensor.moveBefore(created)
                     created.replaceInput(index, as_tensor.output())
         if created.schema() == "(no schema)":
-            raise self._error(
+            raise self.error(
                 f"{target} has no operator in TorchScript with these arguments",
                 fix="export the program again with program.run_decompositions()",
             )
@@ -326,7 +342,7 @@ class Walker:
         }
         write = known.get(name)
         if write is None:
-            raise self._error(
+            raise self.error(
                 f"the higher-order operator {name} has no counterpart in TorchScript",
                 fix="export the program again with program.run_decompositions()",
             )
@@ -346,7 +362,7 @@ class Walker:
     ) -> Known:
         """Autocast that is switched off, as rotary embeddings do, changes no dtype."""
         if enabled:
-            raise self._error(
+            raise self.error(
                 f"the program computes a part with autocast ({device}), whose dtypes are not in"
                 " the program",
                 fix="export the model without autocast, and give `precision` in the manifest",
@@ -469,6 +485,11 @@ class Walker:
         return self._scan(body, (), xs, others)
 
 
+def _by_name(schema: Any, args: Sequence[Known], named: dict[str, Known]) -> dict[str, Known]:
+    """The arguments of a call by their names in the schema."""
+    return dict(zip((a.name for a in schema.arguments), args, strict=False)) | named
+
+
 def _output_count(module: torch.fx.GraphModule) -> int:
     (returned,) = next(iter(reversed(module.graph.nodes))).args
     return len(returned) if isinstance(returned, list | tuple) else 1
@@ -516,7 +537,7 @@ def _refuse_training(walker: Walker, target: Any, given: dict[str, Known]) -> No
     argument = _TRAINING.get(name)
     without_statistics = "running_mean" in given and given["running_mean"] is None
     if argument is not None and given.get(argument) is True and not without_statistics:
-        raise walker._error(
+        raise walker.error(
             f"the program was exported in training mode: {name} has {argument}=True",
             fix="call model.eval() before torch.export.export",
         )

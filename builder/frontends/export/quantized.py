@@ -1,0 +1,117 @@
+"""The quantized operators of PT2E (`quantized_decomposed`): a quantize and the dequantize of its
+result are a fake quantization, as QAT modules have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from builder.frontends.export.contents import QUANTIZED
+
+if TYPE_CHECKING:
+    from builder.frontends.export.walker import Walker
+
+NAMESPACE = "quantized_decomposed"
+_PAIRS = "quantize with static scales, and a dequantize behind each quantize, as convert_pt2e does"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a tensor is rounded to: scales and zero points, one or one for each place of `axis`,
+    and the range of whole numbers.
+    """
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    axis: int | None
+    low: int
+    high: int
+
+    def same(self, other: Grid) -> bool:
+        numbers = (self.axis, self.low, self.high) == (other.axis, other.low, other.high)
+        return (
+            numbers
+            and torch.equal(self.scale, other.scale)
+            and torch.equal(self.zero_point, other.zero_point)
+        )
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A tensor of the graph that the node rounds to a grid, with its dtype before."""
+
+    node: torch.fx.Node
+    value: Any
+    grid: Grid
+    dtype: torch.dtype
+
+
+def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any]) -> Any:
+    """What a node of these operators is: a Quantized for a quantize, the rounded value for a
+    dequantize. Raises LoweringError for scales that are computed, and for a quantized tensor that
+    the program does not quantize itself.
+    """
+    if name not in QUANTIZED:
+        raise walker.error(f"{NAMESPACE}::{name} computes scales from values", fix=_PAIRS)
+    grid, dtype = _grid(walker, given), given["dtype"]
+    if dtype.is_floating_point:
+        raise walker.error(
+            f"{NAMESPACE}::{name} with {dtype} rounds to whole numbers before the cast",
+            fix="quantize to int8 here, or export the float model and use `precision: fp8`",
+        )
+    source = given["input"]
+    if name.startswith("quantize"):
+        (tensor, *_) = node.args
+        meta = tensor.meta["val"] if isinstance(tensor, torch.fx.Node) else source
+        return Quantized(node, source, grid, meta.dtype)
+    result = node.meta["val"].dtype
+    if isinstance(source, Quantized):
+        if not source.grid.same(grid):
+            raise walker.error("a tensor is dequantized with other scales than it has", fix=_PAIRS)
+        rounded = _rounded(walker, source.value, grid)
+        return rounded if result == source.dtype else _cast(walker, rounded, result)
+    stored = walker.constant_of(source)
+    if not isinstance(stored, torch.Tensor):
+        raise walker.error("a tensor is dequantized that the program does not quantize", fix=_PAIRS)
+    return _rounded(walker, _restored(stored, grid).to(result), grid)
+
+
+def _grid(walker: Walker, given: Mapping[str, Any]) -> Grid:
+    scale, zero = (
+        walker.constant_of(given.get(name, given.get(f"{name}s")))
+        for name in ("scale", "zero_point")
+    )
+    axis = given.get("axis")
+    limits = [walker.constant_of(given[name]) for name in ("quant_min", "quant_max")]
+    if scale is None or None in limits or (zero is None and axis is None):
+        raise walker.error("a scale or zero point is computed from values", fix=_PAIRS)
+    scales = torch.as_tensor(scale, dtype=torch.float32).reshape(-1)
+    zeros = torch.zeros_like(scales) if zero is None else torch.as_tensor(zero).reshape(-1)
+    return Grid(scales, zeros.to(torch.int32), axis, int(limits[0]), int(limits[1]))
+
+
+def _restored(stored: torch.Tensor, grid: Grid) -> torch.Tensor:
+    """The float tensor that these whole numbers stand for; it is on the grid already."""
+    shape = [-1 if axis == grid.axis else 1 for axis in range(stored.dim())]
+    if grid.axis is None:
+        return (stored.int() - grid.zero_point).float() * grid.scale
+    return (stored.int() - grid.zero_point.reshape(shape)).float() * grid.scale.reshape(shape)
+
+
+def _rounded(walker: Walker, value: Any, grid: Grid) -> Any:
+    limits = [grid.low, grid.high]
+    if grid.axis is None:
+        numbers = [float(grid.scale), int(grid.zero_point), *limits]
+        return walker.emit("aten::fake_quantize_per_tensor_affine", [value, *numbers])
+    return walker.emit(
+        "aten::fake_quantize_per_channel_affine",
+        [value, grid.scale, grid.zero_point, grid.axis, *limits],
+    )
+
+
+def _cast(walker: Walker, value: Any, dtype: torch.dtype) -> Any:
+    return walker.emit("aten::to", [value, dtype, False, False, None])
