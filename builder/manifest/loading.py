@@ -39,6 +39,7 @@ _PLAIN = (
     "io",
     "instances",
     "layout",
+    "pad",
     "unroll_limit",
     "build",
     "constants",

@@ -193,6 +193,64 @@ def _batch_sizes_are_possible(document: Document) -> None:
             document.add(("batch_sizes", index), message)
 
 
+def _padding_is_possible(document: Document) -> None:
+    """Each padded input has an axis that varies behind the batch, and no other input has it."""
+    pad = document.data.get("pad")
+    if not isinstance(pad, dict) or not pad:
+        return
+    if states.written(document):
+        fix = "remove 'pad': requests of a sequence are not joined by length"
+        document.add(("pad",), "'pad' needs a model without state", fix, key=True)
+        return
+    if _mapping(document.data.get("batching")).get("enabled") is False:
+        document.add(("pad",), "'pad' needs batching", "remove batching.enabled: false", key=True)
+    inputs = {str(item.get("name")): item for item in _inputs(document)}
+    lengths = {name: _lengths(item) for name, item in inputs.items()}
+    for name, value in pad.items():
+        if name not in lengths:
+            near = did_you_mean(str(name), list(lengths))
+            document.add(("pad", name), f"pad: no input has the name {name!r}", near, key=True)
+        elif not lengths[name]:
+            document.add(
+                ("pad", name),
+                f"input {name!r} has no dynamic axis behind the first",
+                "remove it from 'pad', or name the axis in the input's shape",
+                key=True,
+            )
+        elif why := _not_a_value(value, str(inputs[name].get("dtype"))):
+            document.add(("pad", name), f"pad.{name}: {why}", None)
+    padded = {axis for name in pad for axis in lengths.get(name, ())}
+    for name in lengths.keys() - pad.keys():
+        for axis in sorted(lengths[name] & padded):
+            document.add(
+                ("pad",),
+                f"input {name!r} has the padded axis {axis!r}, and 'pad' has no value for it",
+                f"add '{name}: 0' to 'pad'",
+                key=True,
+            )
+
+
+def _lengths(item: dict[str, Any]) -> set[str]:
+    """The named axes of an input behind the first."""
+    return {axis for axis in _list(item.get("shape"))[1:] if isinstance(axis, str)}
+
+
+def _not_a_value(value: Any, dtype: str) -> str | None:
+    """Why a number cannot be an element of this dtype."""
+    if dtype == "bool":
+        return None if isinstance(value, bool) else f"{value!r} is not true or false"
+    if isinstance(value, bool):
+        return f"{value!r} is not a number"
+    if not isinstance(value, int | float) or dtype.startswith(("float", "bfloat")):
+        return None
+    if value != value or value in (float("inf"), float("-inf")) or value != int(value):
+        return f"{value!r} is not an integer, as input dtype {dtype} requires"
+    bits = int(dtype.lstrip("uint"))
+    low = 0 if dtype.startswith("u") else -(1 << bits - 1)
+    high = (1 << bits) - 1 if dtype.startswith("u") else (1 << bits - 1) - 1
+    return None if low <= value <= high else f"{value!r} is beyond the range of {dtype}"
+
+
 def _goldens_exist(document: Document, folder: Path) -> None:
     goldens = document.data.get("goldens")
     if (
@@ -250,6 +308,7 @@ _RULES: tuple[Callable[[Document], None], ...] = (
     _ranges_are_used,
     _batch_is_possible,
     _batch_sizes_are_possible,
+    _padding_is_possible,
     _percentile_has_its_method,
     _versions_are_kept,
     states.are_tensors,

@@ -196,6 +196,10 @@ class ModelSpec:
     sequences: Sequences = Sequences()
     calibration: Calibration | None = None
     runtime: Runtime = Runtime()
+    pad: Mapping[str, int | float | bool] = field(default_factory=dict)
+    """The value with which an input is padded, by name, so that requests of different lengths can
+    be joined to one batch.
+    """
     triton: Mapping[str, Any] = field(default_factory=dict)
     """Fields of Triton's ModelConfig, as protobuf's JSON form has them."""
     limits: Limits = Limits()

@@ -25,6 +25,8 @@ def artifact(
     """
     _within_ranges(model)
     reason = why_not_ensemble(model)
+    if model.spec.pad and not reason:
+        reason = "`pad` needs one process, which pads inputs and crops outputs"
     if layout == "ensemble" and reason and len(model.segments) > 1:
         raise UsageError(
             f"model {model.spec.name!r} cannot be an ensemble: {reason}",

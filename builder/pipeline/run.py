@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.pipeline import execution, ladder, stages
+from builder.pipeline import execution, ladder, padding, stages
 from builder.pipeline.fallback import Kept
 from builder.pipeline.order import Order, Progress, options_of
 from builder.pipeline.stages import Checked, Published, Recorded, Stage
@@ -133,7 +133,13 @@ def _attempt(
     clock.reached(built)
     checked = stages.assemble(built, order)
     with clock.phase("execute"):
-        return replace(checked, parity=execution.check_artifact(checked.artifact))
+        from builder.parity import plan_check
+
+        compared = execution.check_artifact(checked.artifact)
+        on_gpu = has_plans and plan_check.possible()
+        artifact, unused = padding.confirm(checked.artifact, engines=on_gpu)
+    warnings = (*checked.warnings, *unused)
+    return replace(checked, artifact=artifact, parity=compared, warnings=warnings)
 
 
 def publish(

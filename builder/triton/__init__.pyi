@@ -5,6 +5,7 @@ from . import dtypes as dtypes
 from . import ensemble as ensemble
 from . import goldens as goldens
 from . import history as history
+from . import padding as padding
 from . import releases as releases
 from . import sbom as sbom
 from . import section as section
@@ -32,5 +33,6 @@ from .history import Entry as Entry
 from .interface import refuse_incompatible as refuse_incompatible
 from .merge import AMPERE_PLUS as AMPERE_PLUS
 from .merge import merge as merge
+from .padding import Padding as Padding
 from .publish import publish as publish
 from .publish import publish_ensemble as publish_ensemble

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from builder.manifest import ModelSpec, Profile
+
+if TYPE_CHECKING:
+    from builder.triton.padding import Padding
 
 Shape = tuple[int, ...]
 Ranges = dict[str, tuple[Shape, Shape, Shape]]
@@ -102,6 +105,8 @@ class ModelArtifact:
     """Of a step: what the ensemble calls a tensor, where the step must call it otherwise
     (INPUT__0).
     """
+    padding: Padding | None = None
+    """How requests of different lengths are joined, where the goldens have confirmed it."""
     mixes: str | None = None
     """Why requests must not be joined to a batch, where the model's graph shows it and a golden may
     not.

@@ -76,6 +76,13 @@ def serve_as(artifact: ModelArtifact) -> str:
             f"unknown serve_as {artifact.serve_as!r}", fix=f"one of {', '.join(SERVE_AS)}"
         )
     flavour = artifact.plan_facts.get("flavour")
+    if artifact.padding and artifact.serve_as in ("tensorrt_plan", "pytorch_libtorch"):
+        raise PublishError(
+            f"model {artifact.spec.name!r} has `pad`, and only the Python runtime pads inputs",
+            fix="--serve-as python, or remove `pad`",
+        )
+    if artifact.padding:
+        return "python"
     if artifact.segments and artifact.serve_as == "tensorrt_plan":
         raise PublishError(
             f"model {artifact.spec.name!r} runs in {len(artifact.segments)} pieces, which no single"
@@ -142,6 +149,9 @@ def _tensors(message: Any, artifact: ModelArtifact, platform: str, max_batch: in
     for ios, field in sides:
         for io in ios:
             _tensor(field.add(), io, dtype[io.name], max_batch, platform)
+    if artifact.padding and max_batch:
+        for tensor in message.input:
+            tensor.allow_ragged_batch = tensor.name in artifact.padding.values
 
 
 def _tensor(tensor: Any, io: IO, dtype: str, max_batch: int, platform: str) -> None:

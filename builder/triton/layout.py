@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 import builder
 from builder.manifest import ModelSpec
 from builder.store import GENERATED, digest, published
-from builder.triton import batching, ensemble, goldens, sequences, warmup
+from builder.triton import batching, ensemble, goldens, padding, sequences, warmup
 from builder.triton.artifact import (
     IO,
     BranchFiles,
@@ -266,6 +266,7 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
     state = sequences.described(artifact, own, max_batch)
     return {
         **({"state": state, "max_sequences": artifact.spec.sequences.max} if state else {}),
+        **padding.serving(artifact.padding),
         "inputs": [
             {**_io(io, own[io.name], own[io.name]), "axes": _axes(spec.shape)}
             for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)

@@ -34,6 +34,7 @@ try:
     from trt_build_runtime.answering import answerer
     from trt_build_runtime.confine import confine
     from trt_build_runtime.errors import Description, InvalidRequest
+    from trt_build_runtime.padding import Padding
     from trt_build_runtime.pieces import SegmentsAnswerer as SegmentsAnswerer
     from trt_build_runtime.shapes import Profiles
     from trt_build_runtime.state import Memory
@@ -57,6 +58,7 @@ class TritonPythonModel:
         self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
         self.tensors, self.profiles = facts["serving"], Profiles(facts["serving"])
         self.axes = blame.Axes(self.tensors["inputs"])
+        self.padding = Padding(self.tensors)
         self.memory = Memory(folder.parent, self.tensors, self.batching)
         self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
         self.thread, self.says_parameters = 0, True
@@ -104,10 +106,12 @@ class TritonPythonModel:
             try:
                 self._describe_if_asked(request)
                 tensors = self._inputs(request)
+                if self.padding.used:
+                    self._check(tensors)  # before the sizes are made equal
             except Exception as error:
                 responses[index] = self._failure(error)
                 continue
-            key = tuple([t.shape[1:] for t in tensors]) if self.batching else index
+            key = self.padding.key(tensors) if self.batching else index
             groups.setdefault(key, []).append((index, tensors))
         for group in groups.values():
             for index, answer in self._run_group(group):
@@ -145,8 +149,7 @@ class TritonPythonModel:
             index, tensors = group[0]
             return [(index, self._run(tensors))]
         sizes = [tensors[0].shape[0] for _, tensors in group]
-        columns = zip(*(tensors for _, tensors in group))
-        outputs = self._run([torch.cat(column) for column in columns])
+        outputs = self._run(self.padding.joined([tensors for _, tensors in group]))
         for declared, output in zip(self.tensors["outputs"], outputs):
             if output.dim() == 0 or output.shape[0] != sum(sizes):
                 raise RuntimeError(
@@ -154,7 +157,15 @@ class TritonPythonModel:
                     f" {sum(sizes)}"
                 )
         rows = zip(*(output.split(sizes) for output in outputs))
-        return [(index, list(row)) for (index, _), row in zip(group, rows)]
+        return [
+            (index, self.padding.cropped(tensors, list(row)))
+            for (index, tensors), row in zip(group, rows)
+        ]
+
+    def _check(self, tensors: list[torch.Tensor]) -> None:
+        """Raise InvalidRequest for shapes that the model does not take."""
+        self.axes.check(tensors)
+        self.profiles.check(tensors)
 
     def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         self.axes.check(tensors)

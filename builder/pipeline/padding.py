@@ -1,0 +1,89 @@
+"""Confirms the padding of a manifest's `pad` before a model is published with it.
+
+Each golden that is shorter than the longest is padded to its sizes and run as it will be served.
+The cropped answer must equal the golden's within the tolerance. A model whose padding is not
+confirmed is published without it, with a warning: its requests are then joined only where they have
+the same length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from builder.errors import ParityError, TrtBuildError
+from builder.pipeline import segment_goldens
+from builder.pipeline.execution import Runner
+
+if TYPE_CHECKING:
+    from builder.triton import EnsembleArtifact, Golden, ModelArtifact, Padding
+
+
+def confirm(
+    artifact: ModelArtifact | EnsembleArtifact, *, engines: bool
+) -> tuple[ModelArtifact | EnsembleArtifact, tuple[str, ...]]:
+    """The artifact with the padding that its manifest declares, or as it is with a warning. With
+    `engines` the plans, which need a GPU, are run on the padded goldens, too.
+    """
+    from builder import triton
+
+    if isinstance(artifact, triton.EnsembleArtifact) or not artifact.spec.pad:
+        return artifact, ()
+    try:
+        return replace(artifact, padding=_confirmed(artifact, engines=engines)), ()
+    except (TrtBuildError, RuntimeError, IndexError) as error:
+        reason = error.message if isinstance(error, TrtBuildError) else str(error).splitlines()[-1]
+        return artifact, (f"`pad` is not used: {reason}",)
+
+
+def _confirmed(artifact: ModelArtifact, *, engines: bool) -> Padding:
+    from builder import triton
+
+    choice = triton.batching.choose(artifact)
+    if choice.max_batch_size < 2:
+        raise ParityError(f"Triton does not batch the model: {choice.reason}")
+    padding = triton.padding.declared(artifact.spec, artifact.goldens)
+    sizes = [padding.sizes(golden) for golden in artifact.goldens]
+    longest = {axis: max(one[axis] for one in sizes) for axis in sizes[0]}
+    shorter = [
+        golden
+        for golden in artifact.goldens
+        if padding.sizes(golden) != longest and not padding.has_empty_row(golden)
+    ]
+    if not shorter:
+        raise ParityError(
+            "no golden is shorter than the longest, and has more than padding in each row"
+        )
+    spec = artifact.spec
+    runners = [(Runner(artifact), segment_goldens.torch_precision(spec))]
+    if engines:
+        runners.append((Runner(artifact, engines=True), spec.precision))
+    for runner, precision in runners:
+        for golden in shorter:
+            _compare(runner, padding, golden, longest, precision)
+    return padding
+
+
+def _compare(
+    run: Runner, padding: Padding, golden: Golden, longest: dict[str, int], precision: str
+) -> None:
+    """Raise ParityError where the padded golden has another answer."""
+    from builder import parity
+    from builder.parity import to_numpy, to_torch
+
+    arrays = padding.padded(golden.inputs, longest)
+    inputs = {name: to_torch(array) for name, array in arrays.items()}
+    answer = {name: to_numpy(tensor.cpu()) for name, tensor in run(inputs).items()}
+    sizes = padding.sizes(golden)
+    comparison = parity.compare(
+        parity.widened(padding.cropped(answer, sizes), golden),
+        golden,
+        run.artifact.spec.tolerance,
+        precision=precision,
+    )
+    if not comparison.passed:
+        spans = ", ".join(f"{axis} from {sizes[axis]} to {size}" for axis, size in longest.items())
+        raise ParityError(
+            f"golden {golden.name}, padded along {spans}, has another answer:"
+            f" {'; '.join(comparison.problems)}"
+        )

@@ -1,0 +1,224 @@
+"""`pad` in the manifest: requests of different lengths share a batch, and no answer changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException
+
+from builder.errors import ManifestError
+from builder.manifest import load
+from builder.repository import ModelResult, build_repository
+from builder.serving import Server, serve
+from builder.triton import parse_config
+from tests.serving import fakes
+
+MANIFEST = """\
+inputs:
+  - {name: ids, dtype: int64, shape: [batch, length]}
+  - {name: mask, dtype: bool, shape: [batch, length]}
+dims:
+  batch: {min: 1, opt: 4, max: 16}
+  length: {min: 1, opt: 8, max: 24}
+pad: {ids: 0, mask: false}
+batching: {max_queue_delay_us: 200000}
+"""
+
+
+class Encoder(nn.Module):
+    """Attention that ignores masked tokens: an output for each token, and one for the request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(40, 16)
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        queries, keys, values = self.qkv(self.table(ids)).chunk(3, -1)
+        scores = (queries @ keys.transpose(1, 2)).masked_fill(~mask[:, None], -1e4)
+        tokens = self.out(scores.softmax(-1) @ values)
+        kept = mask[:, :, None].to(tokens.dtype)
+        return tokens, (tokens * kept).sum(1) / kept.sum(1).clamp(min=1.0)
+
+
+class Average(Encoder):
+    """The mean of all tokens, padding included."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        values = self.table(ids) * mask[:, :, None].to(torch.float32)
+        return values, values.mean(1)
+
+
+class Doubled(Encoder):
+    """An output that is twice as long as the input, so no axis has the size of the input's."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        values = self.table(ids) * mask[:, :, None].to(torch.float32)
+        return values.repeat_interleave(2, 1), values.sum(1)
+
+
+MODELS = {"encoder": Encoder, "average": Average, "doubled": Doubled}
+
+
+def write(folder: Path) -> Path:
+    torch.manual_seed(0)
+    folder.mkdir()
+    for name, made in MODELS.items():
+        torch.jit.script(made().eval()).save(str(folder / f"{name}.pt"))
+        (folder / f"{name}.yaml").write_text(MANIFEST)
+    torch.jit.script(Encoder().eval()).save(str(folder / "same.pt"))
+    same = MANIFEST.replace("{min: 1, opt: 8, max: 24}", "{min: 8, opt: 8, max: 8}")
+    (folder / "same.yaml").write_text(same)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, ModelResult]]:
+    folder = tmp_path_factory.mktemp("padding")
+    repository = folder / "repository"
+    results = build_repository(write(folder / "models"), repository)
+    return repository, {result.name: result for result in results}
+
+
+def test_padding_is_used_where_the_goldens_confirm_it(
+    built: tuple[Path, dict[str, ModelResult]],
+) -> None:
+    repository, results = built
+    assert all(result.ok for result in results.values())
+    unused = {
+        name: next((text for text in result.warnings if "`pad`" in text), None)
+        for name, result in results.items()
+    }
+    assert unused["encoder"] is None
+    assert "padded along length from" in str(unused["average"])
+    assert "'output_1'" in str(unused["average"])
+    assert "output_0" in str(unused["doubled"])
+    assert "no golden is shorter" in str(unused["same"])
+    for name in results:
+        file = repository / name / "config.pbtxt"
+        config = parse_config(file.read_text(), str(file))
+        assert {tensor.allow_ragged_batch for tensor in config.input} == {name == "encoder"}
+        facts = json.loads((repository / name / "1" / "plan.json").read_text())["serving"]
+        assert ("padding" in facts) == (name == "encoder")
+    facts = json.loads((repository / "encoder" / "1" / "plan.json").read_text())["serving"]
+    assert facts["padding"]["crops"] == {"output_0": {"1": "length"}}
+
+
+def requests(seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Requests of one to three rows and 1 to 24 tokens, some of them masked."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for length in (24, 1, 7, 7, 13, 2):
+        rows = int(torch.randint(1, 4, (), generator=generator))
+        ids = torch.randint(1, 40, (rows, length), generator=generator)
+        mask = torch.rand(rows, length, generator=generator) > 0.3
+        mask[:, 0] = True
+        made.append((ids, mask))
+    return made
+
+
+def test_the_runtime_joins_requests_and_refuses_only_the_bad_one(
+    built: tuple[Path, dict[str, ModelResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, _ = built
+    model, _ = fakes.runtime()
+    served = model.TritonPythonModel()
+    arguments = {
+        "model_repository": str(repository / "encoder"),
+        "model_version": "1",
+        "model_name": "encoder",
+        "model_config": '{"max_batch_size": 16}',
+        "model_instance_kind": "CPU",
+        "model_instance_device_id": "0",
+    }
+    served.initialize(arguments)
+    module = torch.jit.load(str(repository.parent / "models" / "encoder.pt"))
+    batches: list[tuple[int, ...]] = []
+    run = served.answerer.run
+
+    def counted(tensors: list[Tensor]) -> list[Tensor]:
+        batches.append(tuple(tensors[0].shape))
+        return run(tensors)
+
+    served.answerer.run = counted
+    sent = requests(0)
+    outputs = ["output_0", "output_1"]
+    bad = fakes.Request(outputs, ids=sent[0][0], mask=sent[0][1][:, :5])
+    long = fakes.Request(outputs, ids=torch.zeros(1, 25).long(), mask=torch.ones(1, 25).bool())
+    sent.append((torch.ones(2, 5).long(), torch.tensor([[True] * 5, [False] * 5])))
+    asked = [fakes.Request(outputs, ids=ids, mask=mask) for ids, mask in sent]
+    *answers, refused, beyond = served.execute([*asked, bad, long])
+    assert batches == [(sum(len(ids) for ids, _ in sent[:-1]), 24), (2, 5)]
+    for (ids, mask), answer in zip(sent, answers, strict=True):
+        for name, expected in zip(outputs, module(ids, mask), strict=True):
+            assert answer.tensors[name].shape == expected.shape
+            torch.testing.assert_close(answer.tensors[name], expected, rtol=1e-4, atol=1e-5)
+    assert "axis 'length' must have one size" in refused.error
+    assert "input 'ids' has shape [1, 25]" in beyond.error
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("pad: {ids: 0, mask: false}", "pad: {ids: 0}", "input 'mask' has the padded axis"),
+        ("pad: {ids: 0,", "pad: {idz: 0, ids: 0,", "no input has the name 'idz'"),
+        ("pad: {ids: 0,", "pad: {ids: 0.5,", "0.5 is not an integer"),
+        ("pad: {ids: 0,", "pad: {ids: 1e30,", "beyond the range of int64"),
+        ("mask: false}", "mask: 0}", "0 is not true or false"),
+        ("max_queue_delay_us: 200000", "enabled: false", "'pad' needs batching"),
+        ("mask: false}", "mask: false}\nstate: [{input: ids, output: y}]", "without state"),
+        ("[batch, length]", "[batch, 8]", "has no dynamic axis behind the first"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_mistake_in_pad_is_reported(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    (tmp_path / "net.pt").touch()
+    text = MANIFEST.replace(before, after)
+    (tmp_path / "net.yaml").write_text(text)
+    with pytest.raises(ManifestError, match=message.replace("[", r"\[")):
+        load(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def server(built: tuple[Path, dict[str, ModelResult]]) -> Iterator[Server]:
+    with serve(built[0], http_port=0, grpc_port=0, metrics_port=0) as started:
+        yield started
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_a_server_joins_requests_of_different_lengths(
+    built: tuple[Path, dict[str, ModelResult]], server: Server
+) -> None:
+    module = torch.jit.load(str(built[0].parent / "models" / "encoder.pt"))
+
+    def answers(sent: tuple[Tensor, Tensor]) -> list[np.ndarray]:
+        inputs = []
+        for name, tensor, dtype in zip(("ids", "mask"), sent, ("INT64", "BOOL"), strict=True):
+            inputs.append(grpc.InferInput(name, list(tensor.shape), dtype))
+            inputs[-1].set_data_from_numpy(tensor.numpy())
+        with grpc.InferenceServerClient(server.grpc_url) as client:
+            found = client.infer("encoder", inputs)
+        return [found.as_numpy(name) for name in ("output_0", "output_1")]
+
+    sent = [one for seed in range(4) for one in requests(seed)]
+    with ThreadPoolExecutor(len(sent)) as pool:
+        found = list(pool.map(answers, sent))
+    for (ids, mask), outputs in zip(sent, found, strict=True):
+        for output, expected in zip(outputs, module(ids, mask), strict=True):
+            np.testing.assert_allclose(output, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        (counts,) = client.get_inference_statistics("encoder").model_stats
+        assert counts.execution_count < len(sent) / 2
+    with pytest.raises(InferenceServerException, match="must have one size"):
+        answers((sent[0][0], sent[0][1][:, :5]))
