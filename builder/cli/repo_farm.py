@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder.cli import live
 from builder.cli.command import describe
 from builder.cli.repo import agreed
 from builder.cli.terminal import Terminal
@@ -59,7 +60,7 @@ def run(context: click.Context) -> int:
     terminal: Terminal = context.obj
     given = context.params
     described = farm.read(given["farm_file"])
-    with terminal.progress() as progress:
+    with live.progress(terminal) as progress:
         outcomes = farm.build_on_farm(
             given["models"],
             given["out"],

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from builder.farm.cluster import NAMESPACE
@@ -44,13 +44,16 @@ class Board:
 
 
 class Posted:
-    """The command's side of its run's actor. A cluster that does not answer costs nothing but the
-    status.
+    """The command's side of its run's actor; `counts` gives what is shown of the run.
+
+    A cluster that does not answer costs nothing but the status.
     """
 
-    def __init__(self, library: Any, repository: str) -> None:
+    def __init__(
+        self, library: Any, repository: str, counts: Callable[[], Mapping[str, Any]]
+    ) -> None:
         self.library, self.name = library, f"{PREFIX}{uuid.uuid4().hex[:8]}"
-        self.counts: dict[str, Any] = {}
+        self.counts = counts
         self.answer: Any = None
         self.sent = 0.0
         about = {
@@ -76,7 +79,7 @@ class Posted:
         if self.answer is None and time.monotonic() - self.sent > UPDATE_SECONDS:
             self.sent = time.monotonic()
             with contextlib.suppress(Exception):
-                self.answer = self.actor.update.remote(self.counts)
+                self.answer = self.actor.update.remote(self.counts())
         if self.answer is None or not self.library.wait([self.answer], timeout=0)[0]:
             return False
         answer, self.answer = self.answer, None

@@ -33,6 +33,8 @@ class Journal:
         self.states: Counter[str] = Counter(waiting=len(self.tasks))
         self.began: dict[str, float] = {}
         self.seconds: list[float] = []
+        estimates = [task.estimate for task in self.tasks if task.estimate is not None]
+        self.estimated, self.unknown = sum(estimates), len(self.tasks) - len(estimates)
         folder.mkdir(parents=True, exist_ok=True)
         self.file = (folder / "events.jsonl").open("w", encoding="utf-8")
 
@@ -65,11 +67,9 @@ class Journal:
         if not self.seconds:
             return None
         mean = sum(self.seconds) / len(self.seconds)
-        left = [task for task in self.tasks if task.ended is None]
-        whole = sum(task.estimate if task.estimate is not None else mean for task in left)
         now = time.monotonic()
-        begun = sum(min(now - self.began[task.name], mean)
-                    for task in left if task.name in self.began)  # fmt: skip
+        begun = sum(min(now - began, mean) for began in self.began.values())
+        whole = self.estimated + self.unknown * mean
         return round(max(0.0, whole - begun) / max(1, self.states["running"]), 1)
 
     def _count(self, task: Task, event: Event) -> None:
@@ -84,6 +84,8 @@ class Journal:
             began = self.began.pop(task.name, None)
             self.states.update({"running" if began is not None else "waiting": -1})
             self.states.update({"done" if event["ok"] else "failed": 1})
+            self.estimated -= task.estimate or 0.0
+            self.unknown -= task.estimate is None
             if began is not None:
                 self.seconds.append(time.monotonic() - began)
 

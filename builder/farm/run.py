@@ -90,7 +90,9 @@ def build_on_farm(
     with cluster.connected(farm) as library:
         jobs, failed = _jobs(wanted, Folders(store), store, settings, rebuild, require_sandbox)
         outcomes += failed
-        tasks = _tasks([(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs], farm)
+        tasks = _tasks(
+            [(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs], farm, store
+        )
         _run(library, tasks, farm, out, progress or (lambda model, phase: None))
     _remember(store, tasks)
     outcomes += [_outcome(task) for task in tasks]
@@ -170,10 +172,10 @@ def _build(settings: Settings, target: Target) -> dict[str, Any]:
     return job.written((settings.options or BuildOptions()).over(target.build))
 
 
-def _tasks(chosen: Sequence[tuple[Combination, job.Job]], farm: Farm) -> list[Task]:
+def _tasks(chosen: Sequence[tuple[Combination, job.Job]], farm: Farm, store: str) -> list[Task]:
     """The tasks in the order in which they are started."""
     jobs = {_name(one): done for one, done in chosen}
-    seconds = [matrix.seconds_before(done.store, done.model, done.target) for done in jobs.values()]
+    seconds = matrix.seconds_before(store, [_name(one) for one, _ in chosen])
     ordered = matrix.longest_first([one for one, _ in chosen], seconds)
     return [
         Task(
@@ -193,12 +195,7 @@ def _run(
 ) -> None:
     """Run the tasks to their ends. Raises KeyboardInterrupt."""
     with contextlib.closing(journal.Journal(journal.folder_of(out), tasks, progress)) as notes:
-        posted = board.Posted(library, str(out.resolve()))
-
-        def canceled() -> bool:
-            posted.counts = notes.counts()
-            return posted.canceled()
-
+        posted = board.Posted(library, str(out.resolve()), notes.counts)
         schedule.Schedule(
             library,
             remote.build,
@@ -206,7 +203,7 @@ def _run(
             notes.observe,
             farm.retries,
             farm.node_seconds,
-            canceled,
+            posted.canceled,
         ).run(tasks)
 
 

@@ -217,6 +217,8 @@ def memory(count: int, result_bytes: int) -> dict[str, Any]:
     """One run of `count` tasks that return a result of the size of a build's: the time for each,
     and this process's memory after each tenth.
     """
+    import ray
+
     there = cluster(2)
     timed(20, 0.0)
     resident, ended = [mebibytes()], 0
@@ -228,6 +230,7 @@ def memory(count: int, result_bytes: int) -> dict[str, Any]:
             resident.append(mebibytes())
 
     wall = timed(count, 0.0, result_bytes, observe)
+    ray.shutdown()
     there.shutdown()
     return {
         "tasks": count,

@@ -1,0 +1,35 @@
+"""The table of the tasks that run."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from builder.cli.live import MOST_ROWS, Running
+
+
+def shown(running: Running) -> list[list[str]]:
+    """The rows of the table as words, without the column of seconds."""
+    console = Console(file=io.StringIO(), width=100)
+    console.print(running.table())
+    assert isinstance(console.file, io.StringIO)
+    return [line.split()[:3] for line in console.file.getvalue().splitlines()]
+
+
+def test_the_table_has_the_tasks_that_run_with_node_and_phase() -> None:
+    running = Running()
+    for task in ("a@x", "b@x"):
+        running(task, "started on 10.0.0.2")
+    running("b@x", "build")
+    running("a@x", "finished: built on 10.0.0.2 (1 of 2)")
+    assert shown(running) == [["task", "node", "phase"], ["b@x", "10.0.0.2", "build"]]
+    assert running.finished == ["a@x: finished: built on 10.0.0.2 (1 of 2)"]
+
+
+def test_the_table_names_how_many_more_there_are() -> None:
+    running = Running()
+    for number in range(MOST_ROWS + 3):
+        running(f"task{number}", "started on here")
+    assert len(shown(running)) == MOST_ROWS + 2
+    assert shown(running)[-1] == ["and", "3", "more"]
