@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.cli import live
+from builder.cli import live, options
 from builder.cli.command import describe
 from builder.cli.repo import agreed
 from builder.cli.terminal import Terminal
@@ -60,6 +60,7 @@ def run(context: click.Context) -> int:
     terminal: Terminal = context.obj
     given = context.params
     described = farm.read(given["farm_file"])
+    options.note_unread(terminal, given["models"])
     with live.progress(terminal) as progress:
         outcomes = farm.build_on_farm(
             given["models"],
@@ -86,10 +87,10 @@ def _settings(given: dict[str, Any], described: Farm) -> Settings:
     from builder.cli import build_options
     from builder.repository import Settings
 
-    options = build_options.taken(dict(given))
+    taken = build_options.taken(dict(given))
     names = ("only", "precision", "flavour", "serve_as", "state", "layout", "torch_steps")
     kept = {name: given[name] for name in (*names, "accept_incompatible", "sign")}
-    return Settings(**kept, options=options, store=_store(given["store"], described))
+    return Settings(**kept, options=taken, store=_store(given["store"], described))
 
 
 def _store(given: str | None, described: Farm) -> str | None:

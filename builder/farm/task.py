@@ -129,7 +129,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the command cancels its tasks
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        emit(perform(job, emit))
+        ended = perform(job, emit)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the caller closes standard input now
+        emit(ended)
     except (_Stopped, BrokenPipeError):
         os._exit(1)
 

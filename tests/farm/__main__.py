@@ -18,12 +18,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 STORE_BYTES = 80 << 20
-CAPABILITIES = {"turing": "7.5", "ampere": "8.6", "ada": "8.9"}
+CAPABILITIES = {"ampere": "8.6", "ada": "8.9", "blackwell": "12.0"}
 KEY = "the key of the proof"
 
 
@@ -46,101 +46,167 @@ def add(found: Any, resources: dict[str, float]) -> Any:
 
 
 def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
-    """Build with trouble, and compare with builds on one machine."""
-    from builder.engine import BuildOptions, parse_capabilities
+    """Build with trouble, and compare with builds on one machine. Then build again: nothing is
+    to be built.
+    """
     from builder.farm import Farm, Retries, Target, build_on_farm
-    from builder.repository import Settings, build_repository
-    from tests.farm.test_cluster import events, same_model
+    from builder.repository import Settings
 
     root = Path(tempfile.mkdtemp(prefix="farm-proof-"))
     write_models(root / "models", models)
     everywhere = dict.fromkeys(CAPABILITIES, 1.0)
-    found = cluster(nodes, **everywhere)
+    there = cluster(nodes, **everywhere)
     targets = tuple(
         Target(name, resources={name: 0.01}, build={"compute_capabilities": [capability]})
         for name, capability in CAPABILITIES.items()
     )
     farm = Farm("connected", targets, retries=Retries(count, 0.1), node_seconds=600)
-    out = root / "out"
-    trouble = Trouble(found, out, count, models * len(targets), everywhere, random.Random(seed))
+    settings = Settings(store=root / "store")
+    trouble = Trouble(there, root, count, models * len(targets), everywhere, random.Random(seed))
     began = time.monotonic()
-    outcomes = build_on_farm(
-        root / "models", out, farm, Settings(store=root / "store"), progress=trouble
-    )
-    seconds = time.monotonic() - began
-    different = []
-    for name, capability in CAPABILITIES.items():
-        options = BuildOptions(compute_capabilities=parse_capabilities([capability]))
-        alone = root / "alone" / name
-        build_repository(root / "models", alone, options=options)
-        different += [
-            f"{folder.name}@{name}"
-            for folder in alone.iterdir()
-            if not same_model(out / name / folder.name, folder)
-        ]
-    ended = [one for one in events(out) if one["event"] == "ended"]
+    outcomes = build_on_farm(root / "models", root / "out", farm, settings, progress=trouble)
+    first = time.monotonic() - began
+    happened = events_of(root)
+    began = time.monotonic()
+    again = build_on_farm(root / "models", root / "out", farm, settings)
     return {
         "combinations": len(outcomes),
         "published": sum(one.published == "published" for one in outcomes),
         "killed": trouble.killed,
-        "lost": Counter(one["event"] for one in events(out))["lost"],
-        "states": Counter(one["state"] for one in ended),
-        "keys_ended_twice": [k for k, n in Counter(one["key"] for one in ended).items() if n > 1],
-        "different_from_one_machine": different,
-        "seconds": round(seconds, 1),
+        "lost": sum(one["event"] == "lost" for one in happened),
+        "states": Counter(one.state for one in outcomes),
+        "built_though_in_the_store": trouble.built_in_vain(outcomes),
+        "published_before_the_end": trouble.early,
+        "half_published": half_published(root / "out"),
+        **compared(root, outcomes),
+        "seconds": round(first, 1),
+        "states_again": Counter((one.state, one.published) for one in again).most_common(),
+        "seconds_again": round(time.monotonic() - began, 1),
     }
 
 
+def compared(root: Path, outcomes: Sequence[Any]) -> dict[str, list[str]]:
+    """Build everything on one machine without a store, and name the models whose files or keys
+    differ from those of the farm.
+    """
+    from builder.engine import BuildOptions, parse_capabilities
+    from builder.repository import build_repository
+    from builder.store import digest
+    from tests.farm.test_cluster import said, same_model
+
+    keys = {(one.model, one.target): one.key for one in outcomes}
+    files, requests = [], []
+    for name, capability in CAPABILITIES.items():
+        options = BuildOptions(compute_capabilities=parse_capabilities([capability]))
+        alone = root / "alone" / name
+        build_repository(root / "models", alone, options=options)
+        for folder in sorted(alone.iterdir()):
+            key = digest({"name": folder.name, "request": said(folder)["request"]})
+            files += [] if same_model(root / "out" / name / folder.name, folder) else [folder.name]
+            requests += [] if keys[folder.name, name] == key else [folder.name]
+    return {"files_or_plan_keys_differ": files, "keys_differ": requests}
+
+
+def half_published(out: Path) -> list[str]:
+    """What in the repositories is no whole model: staged folders, damaged and missing files."""
+    from builder.store import published
+
+    found = []
+    for folder in sorted(out.glob("*/*")):
+        if not published.versions(folder):
+            found.append(str(folder))
+        found += [f"{folder}/{name}" for name in published.damaged(folder)]
+    return found
+
+
+def events_of(root: Path) -> list[dict[str, Any]]:
+    """The events of the last run."""
+    from tests.farm.test_cluster import events
+
+    return events(root / "out")
+
+
 class Trouble:
-    """A farm's `progress` that kills a process or a node at `count` random events."""
+    """A farm's `progress` that kills a process or a node at `count` random events. It also notes
+    what the store has when an attempt starts, and what is published before the end.
+    """
 
     def __init__(
         self,
-        found: Any,
-        out: Path,
+        there: Any,
+        root: Path,
         count: int,
         tasks: int,
         resources: dict[str, float],
         choose: random.Random,
     ) -> None:
-        self.cluster, self.out, self.resources, self.choose = found, out, resources, choose
-        # a task that is not killed has about twelve events
-        self.moments = sorted(choose.sample(range(tasks * 12), count))
+        self.cluster, self.root, self.resources, self.choose = there, root, resources, choose
+        # a task that is not killed has about ten events
+        self.moments = sorted(choose.sample(range(tasks * 9), count))
         self.seen = 0
         self.killed: Counter[str] = Counter()
+        self.stored: dict[str, set[str]] = {}
+        self.early: list[str] = []
 
     def __call__(self, task: str, phase: str) -> None:
         self.seen += 1
         print(self.seen, task, phase, file=sys.stderr, flush=True)
+        if phase.startswith("started"):
+            self.stored[task] = keys_in(self.root / "store")
+        self.early += [str(path) for path in self.root.glob("out/*/*")]
         if not self.moments or self.seen < self.moments[0]:
             return
-        from tests.farm.test_cluster import events
-
-        happened = events(self.out)
         running: dict[str, dict[str, Any]] = {}
-        for one in happened:
+        for one in events_of(self.root):
             if one["event"] == "started":
                 running[one["task"]] = one
             elif one["event"] in ("lost", "ended"):
                 running.pop(one["task"], None)
-        if running:
+        if running and self._kill(self.choose.choice([*running.values()])):
             self.moments.pop(0)
-            self._kill(self.choose.choice([*running.values()]))
 
-    def _kill(self, started: dict[str, Any]) -> None:
+    def _kill(self, started: dict[str, Any]) -> bool:
+        """Whether there was something to kill."""
         kind = self.choose.choice(["Ray process", "build process", "node"])
         if kind == "node":
             nodes = {node.node_id: node for node in self.cluster.worker_nodes}
-            if started["node_id"] in nodes:
-                self.cluster.remove_node(nodes[started["node_id"]])
-                add(self.cluster, self.resources)
+            if started["node_id"] not in nodes:
+                return False
+            self.cluster.remove_node(nodes[started["node_id"]])
+            add(self.cluster, self.resources)
         else:
             pid = started["pid"] if kind == "Ray process" else child_of(started["pid"])
+            if pid is None:
+                return False
             try:
-                os.kill(pid or started["pid"], signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
-                kind = "ended before"
+                return False
         self.killed[kind] += 1
+        return True
+
+    def built_in_vain(self, outcomes: Sequence[Any]) -> list[str]:
+        """The models whose last attempt built what the store had when that attempt started."""
+        from tests.farm.test_cluster import said
+
+        found = []
+        for one in outcomes:
+            name = f"{one.model}@{one.target}"
+            plans = said(self.root / "out" / one.target / one.model)["plans"]
+            if not plans:
+                raise RuntimeError(f"{name} has no plan: it proves nothing")
+            has_plans = {plan["key"] for plan in plans.values()} <= self.stored[name]
+            is_whole = one.key in self.stored[name]
+            if (is_whole and one.state != "found") or (has_plans and one.state == "built"):
+                found.append(name)
+        return found
+
+
+def keys_in(store: Path) -> set[str]:
+    """The keys of the plans and of the published models that the store has."""
+    return {path.parent.name for path in store.glob("plans/*/*/record.json")} | {
+        path.stem for path in store.glob("published/*/*.json")
+    }
 
 
 def child_of(pid: int) -> int | None:
