@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +11,6 @@ from builder.tuning.space import Configuration, Space, key
 
 DEFAULT, MODEL, SAMPLED = "default", "queueing model", "Optuna"
 """Who proposed a configuration."""
-RANDOM = 4
-"""Trials before Optuna's estimator (TPE) has enough of them to propose more than random ones."""
 PROPOSALS = 50
 """Optuna proposes again what it knows; after so many in a row the search is at its end."""
 
@@ -115,12 +112,12 @@ def _study(space: Space, seed: int) -> tuple[Any, dict[str, Any]]:
         raise EnvironmentProblem(
             "tune needs Optuna, which is not installed", fix="pip install 'trt-build[tune]'"
         ) from error
+    from builder.tuning.sampler import GridSampler
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM, multivariate=True)
     # positions in the ordered values: neighbors are alike, which categories would hide
     distributions = {
         d.name: optuna.distributions.IntDistribution(0, len(d.values) - 1) for d in space.dimensions
     }
+    sampler = GridSampler(distributions, seed)
     return optuna.create_study(direction="maximize", sampler=sampler), distributions

@@ -1,0 +1,89 @@
+"""Optuna's proposals for few trials on a small grid: a Gaussian process over the grid's positions.
+
+Optuna's own sampler (TPE) proposes at random until it has many trials. On the grids that were
+measured in full (tests/tuning), nine trials of it reached less of the optimum than this.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+
+LENGTH = 0.5
+"""Distance at which values are alike, as a share of the whole range of a setting."""
+NOISE = 0.05
+"""Variance of a measurement, relative to the variance of all that are known."""
+OPTIMISM = 1.0
+"""Standard deviations that are added to the estimate (the upper confidence bound)."""
+
+Array = NDArray[np.float64]
+
+
+class GridSampler(optuna.samplers.BaseSampler):
+    """Proposes the position with the highest upper confidence bound. The kernel is the mean of a
+    squared exponential over all settings and of one for each (Rasmussen and Williams,
+    Gaussian Processes for Machine Learning, 2006, equations 2.25 and 2.26). Positions that are
+    known are not proposed while there are others.
+    """
+
+    def __init__(self, distributions: Mapping[str, Any], seed: int) -> None:
+        self.distributions = dict(distributions)
+        self.random = random.Random(seed)
+        ranges = [range(one.low, one.high + 1) for one in self.distributions.values()]
+        self.grid = list(itertools.product(*ranges))
+        self.spans = np.array([max(len(one) - 1, 1) for one in ranges], dtype=np.float64)
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        """All settings are chosen together."""
+        return self.distributions
+
+    def sample_relative(
+        self, study: Any, trial: Any, search_space: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The proposal, by setting."""
+        done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+        known = [tuple(one.params[name] for name in self.distributions) for one in done]
+        rest = sorted(set(self.grid) - set(known)) or self.grid
+        chosen = rest[self.random.randrange(len(rest))]
+        if known:
+            bounds = self._bounds(known, [float(one.value) for one in done], rest)
+            chosen = rest[int(np.argmax(bounds))]
+        return dict(zip(self.distributions, chosen, strict=True))
+
+    def sample_independent(
+        self, study: Any, trial: Any, param_name: str, param_distribution: Any
+    ) -> Any:
+        """A random position; for a setting that is not in the grid."""
+        return self.random.randint(param_distribution.low, param_distribution.high)
+
+    def _bounds(
+        self,
+        known: Sequence[tuple[int, ...]],
+        values: Sequence[float],
+        rest: Sequence[tuple[int, ...]],
+    ) -> Array:
+        """The upper confidence bound of each position in `rest`, in units of the values' spread."""
+        seen, asked = (np.array(one, dtype=np.float64) / self.spans for one in (known, rest))
+        spread = float(np.std(values)) or 1.0
+        scaled = (np.array(values) - np.mean(values)) / spread
+        between = _kernel(asked, seen)
+        covariance = _kernel(seen, seen) + NOISE * np.eye(len(seen))
+        solved = np.linalg.solve(covariance, np.column_stack([scaled, between.T]))
+        variance = 1.0 - np.einsum("ij,ji->i", between, solved[:, 1:])
+        ties = np.array([self.random.random() for _ in rest])
+        optimism = OPTIMISM * np.sqrt(np.maximum(variance, 0.0))
+        bounds: Array = between @ solved[:, 0] + optimism + 1e-6 * ties
+        return bounds
+
+
+def _kernel(first: Array, second: Array) -> Array:
+    """Covariances of shape (len(first), len(second)), 1 for equal positions."""
+    squares = np.square(first[:, None, :] - second[None, :, :]) / (2 * LENGTH**2)
+    mean: Array = (np.exp(-squares.sum(-1)) + np.exp(-squares).mean(-1)) / 2
+    return mean
