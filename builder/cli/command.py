@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 import click
 
+from builder.cli import places
 from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
 
@@ -57,7 +58,8 @@ class Command(click.Command):
 
     def _guarded(self, ctx: click.Context, terminal: Terminal) -> int:
         try:
-            code = int(super().invoke(ctx) or 0)
+            with places.local(ctx, terminal):
+                code = int(super().invoke(ctx) or 0)
             # a full disk is told here, or the interpreter meets it on its way out
             for stream in _streams(terminal):
                 stream.flush()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.choices import FLAVOURS, LAYOUTS, SERVE_AS, STATE_MODES, TORCH_STEPS
+from builder.cli import places
 from builder.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Any], Any]
 
-PATH = click.Path(path_type=Path)
+PATH = places.LocalPath(path_type=Path)
+PLACE = places.Place(path_type=Path)
+"""A path or a URL: the command reads what is there."""
+CHANGED_PLACE = places.Place(path_type=Path, writes=True)
+"""A path or a URL: the command may change what is there."""
 SECONDS = click.FloatRange(0, min_open=True)
 
 
@@ -264,7 +269,7 @@ write_env = click.option(
     help="Write the variables of docker-compose.yml to a block in the .env beside the repository.",
 )
 _MODELS: tuple[Decorator, ...] = (
-    click.argument("models", type=PATH),
+    click.argument("models", type=PLACE),
     only,
     inputs,
     sample,

@@ -80,10 +80,10 @@ COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "
 )
 @click.option(
     "--out",
-    type=options.PATH,
+    type=options.CHANGED_PLACE,
     required=True,
     metavar="DIR",
-    help="The model repository; made if missing.",
+    help="The model repository, a folder or a URL as s3://bucket/repository; made if missing.",
 )
 @click.option(
     "--farm",

@@ -78,7 +78,8 @@ class Terminal:
     """Where a command's words go. `as_json`: standard output carries one JSON document and nothing
     else; `debug`: the tracebacks of errors are shown; `quiet`: no progress; `verbose`: every row of
     a result, where the command usually shows a summary. `out` is the stream of the JSON document
-    where it is not sys.stdout.
+    where it is not sys.stdout. `names` has texts that are shown in the place of others, and
+    `before_result` what is done once before the result is shown.
 
     Control characters in names and messages are shown as escapes.
     """
@@ -94,19 +95,32 @@ class Terminal:
         self.as_json, self.debug = as_json, debug
         self.quiet, self.verbose = quiet, verbose
         self.out: TextIO | None = None
+        self.names: dict[str, str] = {}
+        self.before_result: list[Callable[[], None]] = []
 
     def result(self, data: Any, show: Callable[[], None]) -> None:
         """The command's answer: `data` as JSON, or what `show` prints."""
+        while self.before_result:
+            self.before_result.pop(0)()
         if self.as_json:
-            import json
-
-            click.echo(json.dumps(data, indent=2, default=str), file=self.out)
+            self._document(data)
         else:
             show()
 
+    def _document(self, data: Any) -> None:
+        import json
+
+        text = self._named(json.dumps(data, indent=2, default=str))
+        click.echo(text, file=self.out)
+
+    def _named(self, text: str) -> str:
+        for path, name in self.names.items():
+            text = text.replace(path, name)
+        return text
+
     def line(self, text: str = "", *, color: str | None = None, bold: bool = False) -> None:
         """One line of the answer."""
-        shown = self._styled(printable(text), sys.stdout, color, bold)
+        shown = self._styled(printable(self._named(text)), sys.stdout, color, bold)
         click.echo(shown, color=may_color(sys.stdout))
 
     def styled(self, text: str) -> None:
@@ -115,14 +129,14 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """A word beside the answer."""
-        click.echo(printable(text), err=True)
+        click.echo(printable(self._named(text)), err=True)
 
     def failure(self, text: str, data: Any) -> None:
         """An error that ends the command."""
         if self.as_json:
             with contextlib.suppress(OSError):  # it may be standard output that failed
-                self.result({"error": data}, lambda: None)
-        head, _, rest = printable(text).partition("\n")
+                self._document({"error": data})
+        head, _, rest = printable(self._named(text)).partition("\n")
         prefix = self._styled("error:", sys.stderr, "red", True)
         click.echo(
             f"{prefix} {head}" + (f"\n{rest}" if rest else ""),
@@ -143,7 +157,7 @@ class Terminal:
         numbers: Sequence[str] = (),
     ) -> None:
         """A table; the columns named in `numbers` are right-aligned."""
-        cells = [[printable(str(cell)) for cell in row] for row in rows]
+        cells = [[printable(self._named(str(cell))) for cell in row] for row in rows]
         if is_terminal(sys.stdout):
             self._rich_table(columns, cells, numbers)
         else:

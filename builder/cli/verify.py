@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command(
     "verify", cls=Command, short_help="Compare a live endpoint with the recorded answers."
 )
-@click.argument("repository", type=options.PATH)
+@click.argument("repository", type=options.PLACE)
 @options.url
 @options.grpc_url
 @options.access

@@ -1,3 +1,4 @@
+from . import buckets as buckets
 from . import edits as edits
 from . import published as published
 from . import retired as retired

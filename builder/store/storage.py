@@ -24,7 +24,7 @@ from typing import Any
 
 from builder.engine import Plan
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store import signing
+from builder.store import buckets, signing
 from builder.store.canonical import plain, text
 
 FORMAT = 2
@@ -73,6 +73,7 @@ class Store:
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs
 
+        buckets.refuse_password(url)
         self.url = url
         self.warnings: list[str] = []
         try:
@@ -174,12 +175,12 @@ class Store:
 
     def _placed(self, path: str, write: Callable[[str], object]) -> None:
         """Let `write` make the file: under another name first, where half a file would show."""
-        self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
-        if self._moves and self.fs.isdir(path):
-            self.fs.rm(path, recursive=True)  # else the file would be moved into the folder
-        if not self._moves:
+        if not self._moves:  # an object store has no folders
             write(path)
             return
+        self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
+        if self.fs.isdir(path):
+            self.fs.rm(path, recursive=True)  # else the file would be moved into the folder
         staged = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
             write(staged)

@@ -1,0 +1,270 @@
+"""Folders at a URL of fsspec, such as s3://bucket/repository: a command works on a copy of them.
+
+An object store has no rename, so what has changed is written in an order in which a server that
+reads the bucket finds whole models only. For each model: the files of a new version first, then
+what stands beside it, trt-build.json, and config.pbtxt last, which names the version that is
+served. Nothing that the published config serves is overwritten, and what is no longer needed is
+removed at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from builder.errors import EnvironmentProblem, PublishError, UsageError
+from builder.store import retired
+from builder.store.published import CONFIG, SIDECAR, SIGNATURE
+from builder.torchscript import sha256
+
+MARKS = ("size", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
+"""What file systems of fsspec say of a file that tells one content from another."""
+
+
+def is_url(text: str) -> bool:
+    """Whether this is a URL and no path of this machine."""
+    return "://" in text
+
+
+def refuse_password(url: str) -> None:
+    """Raise UsageError for a URL with a password, which would get into logs and records."""
+    if is_url(url) and urlsplit(url).password is not None:
+        parts = urlsplit(url)
+        raise UsageError(
+            f"the URL of {parts.hostname} has a password, which would be written to logs",
+            fix="leave it out; the packages of fsspec read credentials from the environment",
+        )
+
+
+@contextlib.contextmanager
+def opened(url: str, *, writes: bool = False) -> Iterator[Mirror]:
+    """A copy of the folder at `url`, or of the folder of a file, until the end of the block.
+
+    With `writes` a folder that is missing is an empty one, and the block may call `publish`.
+    Raises UsageError for a URL that is none or has nothing there, and EnvironmentProblem where it
+    cannot be read or, with `writes`, written.
+    """
+    with tempfile.TemporaryDirectory(prefix="trt-build-mirror-") as scratch:
+        yield Mirror(url, Path(scratch).resolve(), writes=writes)
+
+
+class Mirror:
+    """`path` is the copy of what is at `url`. Folders beside the copy are written beside the URL,
+    too, but for those with a name that begins with a dot.
+    """
+
+    def __init__(self, url: str, scratch: Path, *, writes: bool) -> None:
+        self.url, self.writes = url, writes
+        self.fs, root = _file_system(url)
+        self.root = PurePosixPath(root)
+        if len(self.root.parts) < 2:
+            raise UsageError(
+                f"{url} names no folder", fix="a folder in the bucket, as s3://bucket/models"
+            )
+        self.copy = scratch / "copy"
+        self.first = scratch / "first"  # what may be overwritten, to restore it from
+        is_file = False
+        with _explained(url, "read"):
+            self.fs.invalidate_cache()
+            is_file = bool(self.fs.isfile(str(self.root)))
+        self.folder = self.root.parent if is_file else self.root
+        self.path = self.copy / self.folder.name
+        if writes:
+            self._try_to_write()
+        self.marks = self._listed()
+        if not self.marks and not writes:
+            raise UsageError(f"there is nothing at {url}", fix="check the name of the folder")
+        self.before = {name: self._fetch(name) for name in self.marks}
+        self._keep_first()
+        self.path.mkdir(parents=True, exist_ok=True)
+        if is_file:
+            self.path /= self.root.name
+
+    def publish(self) -> None:
+        """Write back what was changed in the copy.
+
+        Raises PublishError where somebody else has changed the same models, UsageError where a file
+        that is served would be overwritten, EnvironmentProblem where the bucket cannot be written.
+        What was written of a model that fails is taken back.
+        """
+        now = {name: sha256(self.copy / name) for name in self._in_copy()}
+        changed = [name for name in now if now[name] != self.before.get(name)]
+        gone = [name for name in self.before if name not in now]
+        models = {self._model_of(name) for name in (*changed, *gone)}
+        self._refuse_changes_of_others(models)
+        self._refuse_overwriting(changed)
+        for model in sorted(models, key=self._is_not_step):
+            self._write([name for name in changed if self._model_of(name) == model])
+        with _explained(self.url, "written"):
+            for name in sorted(gone, key=lambda name: PurePosixPath(name).name != CONFIG):
+                self.fs.rm_file(self._place(name))
+        self.before = now
+        self.marks = self._listed()
+
+    def _write(self, names: Sequence[str]) -> None:
+        """Write the files of one model, or take all of them back."""
+        written: list[str] = []
+        try:
+            with _explained(self.url, "written"):
+                for name in sorted(names, key=self._rank):
+                    written.append(name)
+                    self.fs.put_file(str(self.copy / name), self._place(name))
+        except BaseException:
+            for name in reversed(written):
+                with contextlib.suppress(Exception):
+                    self._take_back(name)
+            raise
+
+    def _take_back(self, name: str) -> None:
+        if name not in self.before:
+            self.fs.rm_file(self._place(name))
+        else:
+            self.fs.put_file(str(self.first / name), self._place(name))
+
+    def _rank(self, name: str) -> tuple[int, str]:
+        """Config last, the record of the model before it."""
+        inside = PurePosixPath(name).relative_to(self._model_of(name)).as_posix()
+        order = {SIDECAR: 1, SIGNATURE: 2, CONFIG: 3}
+        return order.get(inside, 0), name
+
+    def _model_of(self, name: str) -> str:
+        """The folder of the model that a file belongs to, "." where it belongs to none."""
+        parents = [*PurePosixPath(name).parents][-2::-1]
+        for parent in parents:
+            known = (f"{parent}/{CONFIG}", f"{parent}/{SIDECAR}")
+            if any((self.copy / one).is_file() or one in self.before for one in known):
+                return str(parent)
+        return "."
+
+    def _is_not_step(self, model: str) -> tuple[bool, str]:
+        """The order of models: steps before the ensembles that name them."""
+        return retired.step_of(self.copy / model) is None, model
+
+    def _is_of_version(self, name: str) -> bool:
+        """Whether a file is in the folder of a version."""
+        return PurePosixPath(name).relative_to(self._model_of(name)).parts[0].isdigit()
+
+    def _keep_first(self) -> None:
+        """Keep copies of what may be overwritten: not of versions, which are large."""
+        if not self.writes:
+            return
+        for name in self.before:
+            if not self._is_of_version(name):
+                target = self.first / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(self.copy / name, target)
+
+    def _refuse_overwriting(self, changed: Iterable[str]) -> None:
+        """A file in a version's folder is what a server has loaded, or is about to load."""
+        touched = set()
+        for name in changed:
+            if name in self.before and self._is_of_version(name):
+                touched.add(PurePosixPath(self._model_of(name)).name)
+        if touched:
+            raise UsageError(
+                f"{self.url} is in an object store, which cannot replace a version of a model that"
+                f" a server may be loading: {', '.join(sorted(touched))}",
+                fix="add `versions: {keep: 2}` to the manifest: each publication is a new version",
+            )
+
+    def _refuse_changes_of_others(self, models: Iterable[str]) -> None:
+        there, wanted = self._listed(), set(models) - {"."}
+        differs = {
+            name
+            for name in {*there, *self.marks}
+            if there.get(name) != self.marks.get(name) and self._model_of(name) in wanted
+        }
+        if differs:
+            raise PublishError(
+                f"somebody else has changed {', '.join(sorted(map(self._model_of, differs)))}"
+                f" in {self.url} meanwhile; nothing was written",
+                fix="run the command again",
+            )
+
+    def _listed(self) -> dict[str, str]:
+        """What marks the content of each file, by its path from the folder's parent."""
+        with _explained(self.url, "read"):
+            self.fs.invalidate_cache()
+            found = self.fs.find(str(self.folder), detail=True)
+            return {
+                name: repr([str(info.get(mark)) for mark in MARKS])
+                for path, info in found.items()
+                if (name := self._name(path)) is not None
+            }
+        return {}
+
+    def _name(self, path: str) -> str | None:
+        """The path of a file from the folder's parent; None where it is none of a file below."""
+        found = PurePosixPath(path)
+        inside = found.is_relative_to(self.folder) and found != self.folder
+        if not inside or path.endswith("/") or ".." in found.parts:
+            return None
+        return found.relative_to(self.folder.parent).as_posix()
+
+    def _fetch(self, name: str) -> str:
+        """Copy a file here; its SHA-256."""
+        target = self.copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _explained(self.url, "copied"):
+            self.fs.get_file(self._place(name), str(target))
+        return sha256(target)
+
+    def _in_copy(self) -> list[str]:
+        """The files of the copy, and those beside it."""
+        names = [
+            path.relative_to(self.copy) for path in sorted(self.copy.rglob("*")) if path.is_file()
+        ]
+        return [name.as_posix() for name in names if not name.parts[0].startswith(".")]
+
+    def _place(self, name: str) -> str:
+        return str(self.folder.parent / name)
+
+    def _try_to_write(self) -> None:
+        """Before hours of builds, not after them."""
+        probe = self._place(f".trt-build-{uuid.uuid4().hex}")
+        with _explained(self.url, "written"):
+            self.fs.pipe_file(probe, b"trt-build can write here")
+            self.fs.rm_file(probe)
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    refuse_password(url)
+    try:
+        fs, root = url_to_fs(url)
+    except ValueError as error:
+        raise UsageError(f"{url}: {error}", fix="a folder, or a URL as s3://bucket/a") from error
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"{url}: {error}", fix="install the package that it names"
+        ) from error
+    except Exception as error:  # some backends connect at once, and each raises its own
+        raise _unusable(url, "opened", error) from error
+    return fs, str(root).rstrip("/")
+
+
+def _unusable(url: str, done: str, error: Exception) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"{url} could not be {done}: {error}",
+        fix="check that it exists and can be reached from this machine, and its credentials",
+    )
+
+
+@contextlib.contextmanager
+def _explained(url: str, done: str) -> Iterator[None]:
+    """Turn what a backend of fsspec raises into an EnvironmentProblem."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if done == "read":
+            return  # the caller says what is missing
+        raise _unusable(url, done, error) from error
+    except Exception as error:
+        raise _unusable(url, done, error) from error

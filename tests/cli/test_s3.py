@@ -1,0 +1,186 @@
+"""Models, store and repository in the buckets of a real S3 server on the loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from tests.cli.conftest import PROGRAM
+from tests.cli.s3 import SECRET, Server, serving
+from tests.cli.test_versions import states, write
+
+Run = Callable[..., Result]
+OUT, STORE, MODELS = "s3://models/out", "s3://models/store", "s3://models/in"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """The server, with the environment that makes s3fs use it, and the bucket `models`."""
+    import s3fs
+
+    with serving() as server:
+        for name, value in {**SECRET, "AWS_ENDPOINT_URL": server.url}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("models")
+        yield server
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+def upload(models: Path) -> None:
+    fs = file_system()
+    for file in models.iterdir():
+        fs.put_file(str(file), f"models/in/{file.name}")
+
+
+def file_system() -> Any:
+    import s3fs
+
+    found = s3fs.S3FileSystem()
+    found.invalidate_cache()
+    return found
+
+
+def objects() -> dict[str, bytes]:
+    fs = file_system()
+    return {path: fs.cat_file(path) for path in fs.find("models")}
+
+
+def served_version() -> int:
+    """The version that the published config serves; its folder is whole."""
+    found = objects()
+    config = found["models/out/net/config.pbtxt"].decode()
+    served = [int(number) for number in re.findall(r"versions: (\d+)", config)]
+    said = json.loads(found["models/out/net/trt-build.json"])
+    assert served == [said["version"]]
+    for name in said["files"]:
+        assert f"models/out/net/{name}" in found
+    return served[0]
+
+
+def check_order(writes: list[tuple[str, str]]) -> None:
+    """Of each publication: nothing that is there is overwritten in a version's folder, config.pbtxt
+    is written last, and files are removed after it.
+    """
+    inside = [(method, path) for method, path in writes if path.startswith("models/out/net/")]
+    puts = [path for method, path in inside if method == "PUT"]
+    assert puts[-1].endswith("net/config.pbtxt")
+    assert puts[-2].endswith("net/trt-build.json")
+    methods = [method for method, _ in inside]
+    assert "DELETE" not in methods[: len(puts)]
+    assert any(re.match(r"models/out/net/\d+/", path) for path in puts)
+
+
+def test_models_store_and_repository_may_be_in_buckets(
+    tmp_path: Path, run: Run, s3: Server
+) -> None:
+    shown = ""
+    for number, factor in enumerate((1.0, 2.0), 1):
+        write(tmp_path / "models", factor)
+        upload(tmp_path / "models")
+        s3.writes.clear()
+        words = [] if number == 1 else ["--no-isolate"]  # it is faster
+        done = run("repo", MODELS, "--out", OUT, "--store", STORE, *words)
+        assert done.exit_code == 0, done.output
+        assert "1 models in s3://models/out" in done.stdout and "mirror" not in done.output
+        shown += done.output
+        check_order(s3.writes)
+        assert served_version() == number
+        into = {path.split("/")[3] for _, path in s3.writes if re.match(r"models/out/net/\d", path)}
+        assert into == {str(number)}
+    assert states(run, OUT) == [(2, "current"), (1, "kept")]  # type: ignore[arg-type]
+    s3.writes.clear()
+    done = run("repo", MODELS, "--out", OUT, "--store", STORE)
+    assert "unchanged" in done.stdout
+    assert not [path for _, path in s3.writes if "/out/" in path]
+    done = run("rollback", OUT, "net")
+    assert "version 1 is served, and was 2" in done.stdout and served_version() == 1
+    s3.writes.clear()
+    assert run("prune", OUT, "--keep", 1).exit_code == 0 and served_version() == 1
+    methods = [method for method, path in s3.writes if "/out/net/" in path]
+    assert methods == sorted(methods, reverse=True) and {"PUT", "DELETE"} == set(methods)
+    assert not any(path.startswith("models/out/net/2/") for path in objects())
+    done = run("promote", OUT, "s3://models/live")
+    assert done.exit_code == 0 and "models/live/net/config.pbtxt" in objects()
+    kept = objects()
+    assert any(path.startswith("models/store/plans/") for path in kept)
+    for secret in SECRET.values():
+        assert secret not in shown
+        assert not [path for path, data in kept.items() if secret.encode() in data]
+
+
+FARM = """\
+address: local
+store: s3://models/store
+targets: {ada: {build: {compute_capabilities: ["8.9"]}}}
+environment: [AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_DEFAULT_REGION]
+"""
+
+
+def test_a_farm_builds_from_one_bucket_into_another(tmp_path: Path, s3: Server) -> None:
+    """No file that it writes has the secret: not its events and logs, not those of Ray."""
+    pytest.importorskip("ray")
+    write(tmp_path / "models", 1.0)
+    upload(tmp_path / "models")
+    (tmp_path / "farm.yaml").write_text(FARM)
+    ray_folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # a long path is refused
+    environment = {**os.environ, "RAY_TMPDIR": str(ray_folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    words = ["repo", MODELS, "--out", OUT, "--farm", str(tmp_path / "farm.yaml"), "--json"]
+    try:
+        done = subprocess.run(
+            [*PROGRAM, *words], env=environment, capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        assert said["results"][0]["published"] == "published"
+        assert said["repository"] == OUT
+        assert said["events"] == "s3://models/out.farm/events.jsonl"
+        written = objects()
+        assert {"models/out/ada/net/config.pbtxt", "models/out.farm/events.jsonl"} <= set(written)
+        assert any(name.startswith("models/store/published/") for name in written)
+        logs = {str(path): path.read_bytes() for path in ray_folder.rglob("*.*") if path.is_file()}
+        assert any(path.endswith("raylet.out") for path in logs)
+        shown = {"output": f"{done.stdout}{done.stderr}".encode()}
+        for secret in SECRET.values():
+            holders = [
+                n for n, data in {**written, **logs, **shown}.items() if secret.encode() in data
+            ]
+            assert holders == []
+    finally:
+        shutil.rmtree(ray_folder, ignore_errors=True)
+
+
+def test_what_cannot_be_published_whole_changes_nothing(
+    tmp_path: Path, run: Run, s3: Server
+) -> None:
+    words = ["repo", tmp_path / "models", "--out", OUT, "--no-isolate"]
+    write(tmp_path / "models", 1.0, "")
+    assert run(*words).exit_code == 0
+    before = objects()
+    write(tmp_path / "models", 2.0, "")
+    done = run(*words, "--json")
+    assert done.exit_code == 2
+    assert "versions: {keep: 2}" in json.loads(done.stdout)["error"]["fix"]
+    assert objects() == before
+    write(tmp_path / "models", 2.0)
+    s3.refused = "net/config.pbtxt"  # the last file: all others are taken back
+    done = run(*words)
+    assert done.exit_code == 4 and "s3://models/out could not be written" in done.stderr
+    assert objects() == before
+    s3.refused = ""
+    assert run(*words).exit_code == 0
+    assert states(run, OUT) == [(2, "current"), (1, "kept")]  # type: ignore[arg-type]
+    done = run("repo", tmp_path / "models", "--out", "s3://missing/out")
+    assert done.exit_code == 4 and "s3://missing/out could not be written" in done.stderr

@@ -1,0 +1,137 @@
+"""Publication at a URL: in which order, and what is refused or taken back."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import EnvironmentProblem, PublishError, UsageError
+from builder.store import Store, buckets, published
+
+FILES = ("1/model.plan", "config.pbtxt", "goldens/0.npz")
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{uuid.uuid4().hex}/repository"
+
+
+def write(folder: Path, version: int, **said: Any) -> None:
+    """A model as published, with one version folder more."""
+    (folder / str(version)).mkdir(parents=True)
+    (folder / "goldens").mkdir(exist_ok=True)
+    (folder / str(version) / "model.plan").write_text(f"plan {version}")
+    (folder / "config.pbtxt").write_text(f"serves {version}")
+    (folder / "goldens" / "0.npz").write_text(f"golden {version}")
+    published.write(folder, {"version": version, **said})
+
+
+def contents(url: str) -> dict[str, bytes]:
+    with buckets.opened(url) as mirror:
+        return {
+            path.relative_to(mirror.path).as_posix(): path.read_bytes()
+            for path in mirror.path.rglob("*")
+            if path.is_file()
+        }
+
+
+@pytest.fixture
+def first(url: str) -> dict[str, bytes]:
+    """What is at the URL: the model `net`, version 1."""
+    with buckets.opened(url, writes=True) as mirror:
+        write(mirror.path / "net", 1)
+        mirror.publish()
+    return contents(url)
+
+
+def test_steps_come_first_and_configs_last(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    with buckets.opened(url, writes=True) as mirror:
+        write(mirror.path / "a", 1)
+        write(mirror.path / "z.1f", 1, step_of="a")
+        put = mirror.fs.put_file
+
+        def record(source: str, target: str) -> None:
+            order.append(target.partition("/repository/")[2])
+            put(source, target)
+
+        monkeypatch.setattr(mirror.fs, "put_file", record)
+        mirror.publish()
+        mirror.publish()  # nothing is left to write
+    files = ("1/model.plan", "goldens/0.npz", "trt-build.json", "config.pbtxt")
+    assert order == [f"{model}/{file}" for model in ("z.1f", "a") for file in files]
+
+
+def test_what_was_removed_is_removed_after_all_else(url: str, first: dict[str, bytes]) -> None:
+    with buckets.opened(url, writes=True) as mirror:
+        write(mirror.path / "net", 2)
+        (mirror.path / "net" / "1" / "model.plan").unlink()
+        (mirror.path.parent / "repository.farm").mkdir()
+        (mirror.path.parent / "repository.farm" / "events.jsonl").write_text("{}")
+        (mirror.path.parent / ".repository.lock").write_text("")
+        mirror.publish()
+        root = mirror.folder.parent
+        assert mirror.fs.cat_file(f"{root}/repository.farm/events.jsonl") == b"{}"
+        assert not mirror.fs.exists(f"{root}/.repository.lock")
+    now = contents(url)
+    assert sorted(now) == sorted(name.replace("/1/", "/2/") for name in first)
+    assert now["net/config.pbtxt"] == b"serves 2"
+
+
+@pytest.mark.parametrize("failing", ["2/model.plan", "trt-build.json", "config.pbtxt"])
+def test_a_publication_that_fails_is_taken_back(
+    url: str, first: dict[str, bytes], failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with buckets.opened(url, writes=True) as mirror:
+        write(mirror.path / "net", 2)
+        put = mirror.fs.put_file
+
+        def fail_once(source: str, target: str) -> None:
+            put(source, target)
+            if target.endswith(failing) and "/copy/" in source:
+                raise OSError("no route to host")
+
+        monkeypatch.setattr(mirror.fs, "put_file", fail_once)
+        with pytest.raises(EnvironmentProblem, match="could not be written: no route to host"):
+            mirror.publish()
+    assert contents(url) == first
+
+
+def test_a_version_that_may_be_served_is_not_overwritten(url: str, first: dict[str, bytes]) -> None:
+    with buckets.opened(url, writes=True) as mirror:
+        (mirror.path / "net" / "1" / "model.plan").unlink()
+        (mirror.path / "net" / "1" / "model.plan").write_text("another plan")
+        with pytest.raises(UsageError, match="cannot replace a version") as raised:
+            mirror.publish()
+    assert "versions: {keep: 2}" in str(raised.value)
+    assert contents(url) == first
+
+
+def test_changes_of_others_are_not_overwritten(url: str, first: dict[str, bytes]) -> None:
+    with buckets.opened(url, writes=True) as mirror:
+        write(mirror.path / "net", 2)
+        write(mirror.path / "new", 1)
+        with buckets.opened(url, writes=True) as other:
+            write(other.path / "other", 1)
+            other.publish()
+        mirror.fs.pipe_file(f"{mirror.folder}/net/config.pbtxt", b"of somebody else")
+        with pytest.raises(PublishError, match="somebody else has changed repository/net in"):
+            mirror.publish()
+    assert "net/2/model.plan" not in contents(url)
+
+
+def test_a_password_in_a_url_is_refused_and_not_shown(tmp_path: Path) -> None:
+    for use in (Store, lambda url: buckets.opened(url).__enter__()):
+        with pytest.raises(UsageError, match="has a password") as raised:
+            use("sftp://me:hunter22@host/plans")
+        assert "hunter22" not in str(raised.value)
+
+
+def test_a_url_needs_a_folder_with_something_in_it(url: str) -> None:
+    with pytest.raises(UsageError, match="there is nothing at"), buckets.opened(url):
+        pass
+    with pytest.raises(UsageError, match="names no folder"), buckets.opened("memory://"):
+        pass
