@@ -1,4 +1,4 @@
-"""trt-build: TorchScript files in, a parity-checked Triton model repository out.
+"""trt-build: model files in, a parity-checked Triton model repository out.
 
 The names in `__init__.pyi` are the public interface. They load on first use, so `import builder`
 brings neither torch nor TensorRT.

@@ -120,4 +120,4 @@ def _did_you_mean(word: str) -> str:
 )
 @click.version_option(__version__, prog_name="trt-build")
 def main(**_: Any) -> None:
-    """TorchScript files in, a parity-checked Triton model repository out."""
+    """Model files in, a parity-checked Triton model repository out."""

@@ -130,3 +130,29 @@ def test_operators_that_choose_scales_are_not_loaded() -> None:
     assert not list(
         contents.problems({"target": target.replace("choose_qparams", "quantize_per_tensor")})
     )
+
+
+def test_operators_of_torchao_are_refused_with_what_to_use_instead() -> None:
+    """A library that brings the namespace makes them custom operators."""
+    target = {"target": "torch.ops.torchao.quantize_affine.default"}
+    (problem,) = contents.problems(target)
+    assert "torchao.quantization.pt2e" in problem and "Int8WeightOnlyConfig" in problem
+    assert not list(contents.problems(target, custom=True))
+
+
+class WeightOnly(Weights):
+    """What Int8WeightOnlyConfig of torchao exports."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = torch.ops.aten.mm(x, self.weight.t().to(x.dtype))
+        return (whole * self.scales.flatten()).add_(self.bias)
+
+
+def test_weights_of_whole_numbers_become_floats() -> None:
+    """There is nothing to round: the network has the restored weights."""
+    module = WeightOnly()
+    conversion = builder.convert(exported(module))
+    assert not any("QUANTIZE" in kind for kind in layers(conversion))
+    x = torch.randn(3, 6)
+    (answer,) = builder.reference.run(conversion, [x])
+    torch.testing.assert_close(answer, module(x))

@@ -67,6 +67,10 @@ QUANTIZED = frozenset(
     """.split()
 )
 """Operators of PT2E, in the namespace `quantized_decomposed`."""
+_TORCHAO = (
+    "operators of torchao that round activations are not read. Quantize with prepare_pt2e and"
+    " convert_pt2e of torchao.quantization.pt2e, or only the weights (Int8WeightOnlyConfig)"
+)
 _HIGHER_ORDER = frozenset(
     """
     cond while_loop scan map_impl map wrap_with_set_grad_enabled wrap_with_autocast
@@ -182,6 +186,8 @@ def _refused(target: str, custom: bool) -> str | None:
             if name in QUANTIZED:
                 return None
             return "quantized operators that are read: " + ", ".join(sorted(QUANTIZED))
+        case ["torch", "ops", "torchao", _, _] if not custom:
+            return _TORCHAO
         case ["torch", "ops", namespace, name, _]:
             return reason(namespace, name, custom)
         case ["_operator", name]:

@@ -45,7 +45,8 @@ class ExportedModule:
         """Write the program's graph. Raises LoweringError for what TorchScript cannot express, and
         for a program that was exported in training mode or changes its buffers.
         """
-        self.program = _supported(program)
+        _refuse_changes(program)
+        self.program = program
         self._module: Any = None
         self._leaves: list[Any] = []
         self.fixed: dict[str, str] = {}
@@ -200,14 +201,6 @@ def _number(leaf: Any, left: Iterator[torch.Tensor]) -> Any:
     return leaf.value if isinstance(leaf, _Constant) else next(left).item()
 
 
-def _supported(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program, without what only torch's decompositions express. Raises LoweringError for
-    buffers that outputs depend on and that the program changes.
-    """
-    _refuse_changes(program)
-    return program
-
-
 def _dead_writes(placeholders: list[Any], specs: list[Any]) -> set[torch.fx.Node]:
     """Writes to buffers that nothing reads, such as a count of calls. Raises LoweringError for a
     write to a buffer that is read.
@@ -242,6 +235,7 @@ def _keeps_state(what: str, where: str | None = None) -> LoweringError:
 
 
 def _refuse_changes(program: torch.export.ExportedProgram) -> None:
+    """Raises LoweringError for buffers and arguments that the program changes."""
     for spec in program.graph_signature.output_specs:
         if spec.kind is OutputKind.USER_OUTPUT:
             continue
