@@ -14,9 +14,7 @@ from builder.conversion import extension, operators
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.naming import LayerNames
-from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, Predicate, converter, key_of
-from builder.conversion.sizes import propagate_sizes
 from builder.conversion.walker import GraphWalker, Refusal
 from builder.decompositions import DECOMPOSITIONS, Condition, Decomposition
 from builder.errors import ConversionError
@@ -24,23 +22,18 @@ from builder.errors import ConversionError
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class FormulaBackend:
+class FormulaBackend(operators.Operators):
     """Converts the nodes of a formula for one node of the model: its layers are that node's, which
     names them, and a refusal is that node's.
     """
 
     def __init__(self, ctx: ConversionContext) -> None:
-        self.ctx, self.node = ctx, ctx.node
-        self.policy: Policy = ctx.walker.backend.policy
+        super().__init__(ctx, ctx.walker.backend.policy)
+        self.node = ctx.node
 
-    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
-        """See `operators.evaluate`."""
-        return operators.evaluate(self.ctx, node, values)
-
-    def convert(self, node: Any, values: list[Any]) -> list[Any]:
-        """See `operators.convert`."""
-        name = LayerNames().peek(node) if self.policy.half is not None else ""
-        return operators.convert(self.ctx, node, values, self.policy, name)
+    def layer_name(self, node: Any) -> str:
+        """Of the formula alone."""
+        return LayerNames().peek(node)
 
     def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
         """The whole formula is refused."""
@@ -50,8 +43,7 @@ class FormulaBackend:
 
     def finish(self, node: Any, results: list[Any], first: int) -> None:
         """Sizes only: the names of a formula's values repeat."""
-        for index in range(first, self.ctx.net.num_layers):
-            propagate_sizes(self.ctx, self.ctx.net.get_layer(index))
+        self.follow_sizes(first)
         self.ctx.node = self.node  # warnings state the model's line
 
 

@@ -23,7 +23,7 @@ long.
 """
 
 
-class NetworkBackend:
+class NetworkBackend(operators.Operators):
     """Converts nodes into one context's network; goes on where one cannot be, with MISSING
     outputs.
     """
@@ -31,20 +31,13 @@ class NetworkBackend:
     def __init__(
         self, ctx: ConversionContext, policy: Policy | None = None, names: LayerNames | None = None
     ) -> None:
-        self.ctx = ctx
-        self.policy = policy or Policy()
+        super().__init__(ctx, policy or Policy())
         self.names = names or LayerNames()
         self.unsupported: list[UnsupportedOperator] = []
 
-    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
-        """See `operators.evaluate`."""
-        return operators.evaluate(self.ctx, node, values)
-
-    def convert(self, node: Any, values: list[Any]) -> list[Any]:
-        """See `operators.convert`."""
-        # no policy without half precision asks for the name
-        name = self.names.peek(node) if self.policy.half is not None else ""
-        return operators.convert(self.ctx, node, values, self.policy, name)
+    def layer_name(self, node: Any) -> str:
+        """As `names` gives it."""
+        return self.names.peek(node)
 
     def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
         """Report the node, unless it only lacks an input; a converter's defect is raised."""

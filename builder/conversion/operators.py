@@ -19,12 +19,41 @@ from builder.conversion.registry import (
     Converter,
     key_of_node,
 )
+from builder.conversion.sizes import propagate_sizes
 
 FALLBACK_FIX = (
     "rewrite the line for one whole engine; `trt-build repo` runs it in torch unless"
     " fallback.require_full"
 )
 """What a user can do about an operator that TensorRT does not run."""
+
+
+class Operators:
+    """The part of a backend (see walker.Backend) that all share: nodes are evaluated and converted
+    by the registries, in the precisions of `policy`.
+    """
+
+    def __init__(self, ctx: ConversionContext, policy: precision.Policy) -> None:
+        self.ctx, self.policy = ctx, policy
+
+    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
+        """See `evaluate` of this module."""
+        return evaluate(self.ctx, node, values)
+
+    def convert(self, node: Any, values: list[Any]) -> list[Any]:
+        """See `convert` of this module."""
+        # no policy without half precision reads the name
+        name = self.layer_name(node) if self.policy.half is not None else ""
+        return convert(self.ctx, node, values, self.policy, name)
+
+    def layer_name(self, node: Any) -> str:
+        """The name of the node's first layer."""
+        return ""
+
+    def follow_sizes(self, first: int) -> None:
+        """Follow the sizes through the layers from index `first` on."""
+        for index in range(first, self.ctx.net.num_layers):
+            propagate_sizes(self.ctx, self.ctx.net.get_layer(index))
 
 
 def evaluate(ctx: ConversionContext, node: Any, values: list[Any]) -> list[Any] | None:

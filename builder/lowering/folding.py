@@ -63,6 +63,14 @@ def foldable(lines: Iterable[Line]) -> bool:
     return False
 
 
+def take_static_branches(graph: Any) -> None:
+    """Replace each If whose condition is a constant by the branch that is taken."""
+    for node in ir.nodes_of(graph, "prim::If"):
+        taken = ir.constant(node.inputsAt(0))
+        if isinstance(taken, bool):
+            ir.splice(node, list(node.blocks())[0 if taken else 1])
+
+
 def unread(lines: Sequence[Line]) -> bool:
     """Whether there is a node or a value without readers, or a branch or a loop, which may give
     more than is read.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -17,6 +17,7 @@ from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.grpc import model_config_pb2 as pb
 
+from builder.errors import UsageError
 from builder.parity.shared_memory import BODY, Regions, wire
 from builder.serving import PLAIN, Access
 from builder.triton import Golden
@@ -168,10 +169,35 @@ class GrpcClient:
         self._client.close()
 
 
-def open_clients(
-    http_url: str | None, grpc_url: str | None, timeout: float, access: Access = PLAIN
+@contextmanager
+def connected(
+    command: str,
+    http_url: str | None,
+    grpc_url: str | None,
+    timeout: float,
+    access: Access = PLAIN,
+    *,
+    other: str = "",
+) -> Iterator[dict[str, Client]]:
+    """The clients of the protocols that were given an address, for the length of a `with`. Raises
+    UsageError where none was, which names the `command` and its `other` options for an endpoint.
+    """
+    with ExitStack() as stack:
+        clients = _open(http_url, grpc_url, timeout, access)
+        for client in clients.values():
+            stack.enter_context(closing(client))
+        if not clients:
+            raise UsageError(
+                f"{command} needs the address of an endpoint",
+                fix=f"--url HOST:PORT, --grpc-url HOST:PORT{other}",
+            )
+        yield clients
+
+
+def _open(
+    http_url: str | None, grpc_url: str | None, timeout: float, access: Access
 ) -> dict[str, Client]:
-    """The protocols that were given an address. Raises UsageError for one that is none."""
+    """The protocols that were given an address. Raises UsageError for a malformed one."""
     clients: dict[str, Client] = {}
     if http_url:
         clients["http"] = HttpClient(http_url, timeout, access)

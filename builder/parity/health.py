@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from builder.errors import EnvironmentProblem, UsageError
 from builder.parity import served, streams
-from builder.parity.clients import Client, open_clients
+from builder.parity.clients import Client, connected
 from builder.parity.comparison import compare
 from builder.parity.results import FAILURES
 from builder.parity.served import PublishedModel
@@ -61,15 +60,7 @@ def health(
 
     Raises UsageError for an unknown model or no address, EnvironmentProblem where nothing answers.
     """
-    with ExitStack() as stack:
-        clients = open_clients(http_url, grpc_url, timeout, access)
-        for client in clients.values():
-            stack.enter_context(closing(client))
-        if not clients:
-            raise UsageError(
-                "health needs the address of an endpoint",
-                fix="--url HOST:PORT, --grpc-url HOST:PORT",
-            )
+    with connected("health", http_url, grpc_url, timeout, access) as clients:
         names = models or [
             name for name in served.chosen(repository, None) if not _is_step(repository / name)
         ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.errors import EnvironmentProblem, UsageError
 from builder.parity import config_check, served, streams
-from builder.parity.clients import Answer, Client, describe, open_clients
+from builder.parity.clients import Answer, Client, connected, describe
 from builder.parity.comparison import Comparison, compare
 from builder.parity.results import (
     FAILURES,
@@ -64,15 +63,8 @@ def verify(
     or there is no such memory here. Whatever else goes wrong is in the results.
     """
     check_memory(shared_memory)
-    with ExitStack() as stack:
-        clients = open_clients(http_url, grpc_url, timeout, access)
-        for client in clients.values():
-            stack.enter_context(closing(client))
-        if not clients:
-            raise UsageError(
-                "verify needs the address of an endpoint",
-                fix="--url HOST:PORT, --grpc-url HOST:PORT, or --serve",
-            )
+    opened = connected("verify", http_url, grpc_url, timeout, access, other=", or --serve")
+    with opened as clients:
         chosen = served.chosen(repository, models)
         found = []
         for number, name in enumerate(chosen, 1):

@@ -90,14 +90,12 @@ class Memory:
         return self.known[known_by]
 
 
-class ShapeInterpreter:
+class ShapeInterpreter(operators.Operators):
     """A backend that executes nodes on meta tensors.
 
     A size that depends on data is an unknown, as in torch.export, and lives as long as the shapes
     of later values need it; a node for which not even that is known has MISSING outputs.
     """
-
-    policy = Policy()
 
     def __init__(
         self, memory: Memory | None = None, sizes: Mapping[str, int] | None = None
@@ -105,7 +103,7 @@ class ShapeInterpreter:
         """`sizes`: by value the length of its axes that depend on data, where the user has given a
         range.
         """
-        self.ctx = ConversionContext(net=_NoNetwork())
+        super().__init__(ConversionContext(net=_NoNetwork()), Policy())
         self.walker = GraphWalker(self.ctx, self)
         self.sizes = sizes or {}
         self.sources: dict[str, Any] = {}
@@ -181,12 +179,8 @@ class ShapeInterpreter:
         return self._ranged(node, results) if key == packed.PAD else results
 
     def _static(self, node: Any, values: list[Any]) -> list[Any]:
-        results = operators.evaluate(self.ctx, node, values)
+        results = super().evaluate(node, values)
         return self.convert(node, values) if results is None else results
-
-    def convert(self, node: Any, values: list[Any]) -> list[Any]:
-        """See `operators.convert`; what makes a layer fails, for there is no network."""
-        return operators.convert(self.ctx, node, values, self.policy)
 
     def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
         """A branch or loop on data can still determine shapes; a node that fails is a defect."""

@@ -27,7 +27,6 @@ from builder.conversion import (
     add_input,
     key_of_node,
     operators,
-    propagate_sizes,
     refusals,
 )
 from builder.engine import new_network
@@ -61,15 +60,14 @@ class Support:
     warnings: tuple[str, ...]
 
 
-class TrialBackend:
+class TrialBackend(operators.Operators):
     """Converts what it can; where a node cannot be, its outputs go on as inputs of the network."""
-
-    policy = Policy()
 
     def __init__(
         self, ctx: ConversionContext, shapes: Shapes, ops: Collection[str], kept: Collection[int]
     ) -> None:
-        self.ctx, self.walker = ctx, GraphWalker(ctx, self)
+        super().__init__(ctx, Policy())
+        self.walker = GraphWalker(ctx, self)
         # Their own, to be added to: copies for each of thousands of placeholders would cost the
         # square of it.
         self.profiles: tuple[dict[str, Range], ...] = tuple(
@@ -123,11 +121,7 @@ class TrialBackend:
             raise Unconvertible(BY_MODULE)
         if any(fnmatch.fnmatchcase(node.kind(), pattern) for pattern in self.ops):
             raise Unconvertible("the manifest keeps it in torch (fallback: ops)")
-        return operators.evaluate(self.ctx, node, values)
-
-    def convert(self, node: Any, values: list[Any]) -> list[Any]:
-        """See `operators.convert`."""
-        return operators.convert(self.ctx, node, values, self.policy)
+        return super().evaluate(node, values)
 
     def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
         """Remember the first reason for the top-level node, and go on; a converter's defect falls
@@ -159,8 +153,7 @@ class TrialBackend:
         """Sizes only: the names and source lines of a scratch network are never read, and they take
         longest.
         """
-        for index in range(first, self.ctx.net.num_layers):
-            propagate_sizes(self.ctx, self.ctx.net.get_layer(index))
+        self.follow_sizes(first)
 
     def _placeholders(self, node: Any) -> list[Any]:
         return [self._placeholder(value.debugName()) for value in node.outputs()]

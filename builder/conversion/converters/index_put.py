@@ -13,7 +13,7 @@ from builder.conversion.converters.cumulative import scanned
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
 from builder.conversion.converters.indexing import expand_masks, linear_index
 from builder.conversion.converters.scattering import in_steps, spliced, upright
-from builder.conversion.converters.select import bound, length_between
+from builder.conversion.converters.select import length_between, sliced_range
 from builder.conversion.converters.shape import broadcast_sizes, permuted
 from builder.conversion.dynamic import Size
 from builder.conversion.layers import alike, as_index, choose, comparison, gathered
@@ -172,9 +172,7 @@ def slice_scatter(
     ctx: ConversionContext, x: Any, src: Any, dim: int, start: Any, end: Any, step: Any
 ) -> Any:
     """self with self[start:end:step] of an axis replaced by src"""
-    axis = ctx.axis(x, dim)
-    size = ctx.size(x, axis)
-    first, last = bound(ctx, start, size, 0), bound(ctx, end, size, size)
+    axis, first, last = sliced_range(ctx, x, dim, start, end)
     if step != 1:
         return in_steps(ctx, x, src, axis, first, step)
     length = length_between(ctx, first, last, 1)

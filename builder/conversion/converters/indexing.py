@@ -12,7 +12,7 @@ import torch
 from builder.conversion import nonzero
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.select import taken
-from builder.conversion.converters.shape import broadcast_sizes
+from builder.conversion.converters.shape import broadcast_sizes, has_sizes
 from builder.conversion.dynamic import Size
 from builder.conversion.layers import as_index, gathered
 from builder.conversion.registry import converter
@@ -105,8 +105,7 @@ def element_gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> A
 
 def cut(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
     """The leading values of every axis, up to `sizes`; x itself where those are its own."""
-    own = [ctx.expr(x, axis) for axis in range(ctx.rank(x))]
-    if own == [getattr(size, "expr", size) for size in sizes]:
+    if has_sizes(ctx, x, sizes):
         return x
     return ctx.slice(x, [0] * len(sizes), list(sizes), [1] * len(sizes))
 

@@ -60,10 +60,17 @@ def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -
 )
 def slice_(ctx: ConversionContext, x: Any, dim: int, start: Any, end: Any, step: Any) -> Any:
     """self[..., start:end:step, ...] on axis dim"""
+    axis, first, last = sliced_range(ctx, x, dim, start, end)
+    return _part(ctx, x, axis, first, length_between(ctx, first, last, step), step)
+
+
+def sliced_range(
+    ctx: ConversionContext, x: Any, dim: int, start: Any, end: Any
+) -> tuple[int, Size, Size]:
+    """The axis, and the first and last position of a slice of it, both from the front."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
-    first, last = bound(ctx, start, size, 0), bound(ctx, end, size, size)
-    return _part(ctx, x, axis, first, length_between(ctx, first, last, step), step)
+    return axis, bound(ctx, start, size, 0), bound(ctx, end, size, size)
 
 
 def position(ctx: ConversionContext, index: Size, size: Size) -> Size:

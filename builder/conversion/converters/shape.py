@@ -13,10 +13,13 @@ from builder.conversion.registry import converter
 
 def reshaped(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
     """x with these sizes (one may be -1); x itself where they are known to be its own."""
+    return x if has_sizes(ctx, x, sizes) else ctx.reshape(x, list(sizes))
+
+
+def has_sizes(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> bool:
+    """Whether these are known to be the sizes of all axes of x."""
     own = [ctx.expr(x, axis) for axis in range(ctx.rank(x))]
-    if own == [expression(size) for size in sizes]:
-        return x
-    return ctx.reshape(x, list(sizes))
+    return own == [expression(size) for size in sizes]
 
 
 @converter(

@@ -12,7 +12,7 @@ import torch
 from builder.analysis import Facts
 from builder.dtypes import code_of, dtype_of
 from builder.lowering import ir
-from builder.lowering.folding import propagate_constants
+from builder.lowering.folding import propagate_constants, take_static_branches
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.views import Emit
 
@@ -36,10 +36,7 @@ def fold_known_facts(graph: Any, context: Context) -> None:
         if not _fold(graph, input_facts(graph, context), context):
             return
         propagate_constants(graph)
-        for node in ir.nodes_of(graph, "prim::If"):
-            taken = ir.constant(node.inputsAt(0))
-            if isinstance(taken, bool):
-                ir.splice(node, list(node.blocks())[0 if taken else 1])
+        take_static_branches(graph)
 
 
 # each resolves the branches that the last one's answers made static; no query is nested deeper

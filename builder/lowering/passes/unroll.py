@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from builder.lowering import ir
-from builder.lowering.folding import eliminate_dead_code, propagate_constants
+from builder.lowering.folding import (
+    eliminate_dead_code,
+    propagate_constants,
+    take_static_branches,
+)
 from builder.lowering.passes import Context, lowering_pass
 
 
@@ -91,7 +95,4 @@ def _locate(copy: Any, child: Any, loop: Any) -> None:
 @lowering_pass("resolve-static-ifs", touches=("prim::If",))
 def resolve_static_ifs(graph: Any, context: Context) -> None:
     """Replace an if whose condition is a constant by the branch that is taken."""
-    for node in ir.nodes_of(graph, "prim::If"):
-        taken = ir.constant(node.inputsAt(0))
-        if isinstance(taken, bool):
-            ir.splice(node, list(node.blocks())[0 if taken else 1])
+    take_static_branches(graph)

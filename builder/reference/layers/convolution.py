@@ -19,6 +19,11 @@ TRANSPOSED: dict[int, Any] = {
 }
 
 
+def _window(layer: Any) -> tuple[list[int], list[int], list[int]]:
+    """The sizes, strides and dilations of the kernel, by spatial axis."""
+    return list(layer.kernel_size_nd), list(layer.stride_nd), list(layer.dilation_nd)
+
+
 @evaluates("CONVOLUTION")
 @in_float32
 def convolution(
@@ -27,11 +32,7 @@ def convolution(
     """x of N, C and spatial axes; the kernel (K, C / groups, ...) and the bias (K) are weights, or
     inputs 1 and 2.
     """
-    window, stride, dilation = (
-        list(layer.kernel_size_nd),
-        list(layer.stride_nd),
-        list(layer.dilation_nd),
-    )
+    window, stride, dilation = _window(layer)
     kernel, bias = _weights(
         layer, x, kernel, bias, (layer.num_output_maps, x.shape[1] // layer.num_groups, *window)
     )
@@ -54,11 +55,7 @@ def deconvolution(
     """The inverse of a convolution: each element of x adds its kernel (C, K / groups, ...); padding
     trims.
     """
-    window, stride, dilation = (
-        list(layer.kernel_size_nd),
-        list(layer.stride_nd),
-        list(layer.dilation_nd),
-    )
+    window, stride, dilation = _window(layer)
     kernel, bias = _weights(
         layer, x, kernel, bias, (x.shape[1], layer.num_output_maps // layer.num_groups, *window)
     )
