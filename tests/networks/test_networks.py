@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from tests.networks import zoo
 from tests.networks.comparing import measure
 from tests.networks.small import NETWORKS
 
@@ -43,3 +44,11 @@ def test_the_published_networks_are_listed_where_their_packages_are_missing(
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "tests.networks.published", raising=False)
     assert "DETR (2 + 2 layers)" in importlib.import_module("tests.networks.published").NETWORKS
+
+
+def test_the_page_of_exported_networks_has_the_kept_rows() -> None:
+    """At least 60 networks are whole, and 10 of them are not scriptable."""
+    assert zoo.WAYS.read_text() == zoo.ways_page(list(zoo.kept().values()))
+    whole = [row for row in zoo.kept().values() if row["mode"] == "exported" and "layers" in row]
+    assert len(whole) >= 60 and not any(row["result"] == "another answer" for row in whole)
+    assert sum(bool(zoo.networks()[row["network"]].unscriptable) for row in whole) >= 10

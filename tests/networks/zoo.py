@@ -1,4 +1,4 @@
-"""Runs every network and writes the table of docs/networks.md.
+"""Runs every network and writes docs/networks.md and docs/export-networks.md.
 
     python -m tests.networks.zoo                      every network, each in a process of its own
     python -m tests.networks.zoo "ResNet-50" --modes traced
@@ -16,8 +16,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from tests.networks import ways
+
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, STORE = ROOT / "docs/networks.md", ROOT / "docs/networks.json"
+WAYS = ROOT / "docs/export-networks.md"
 MODES = ["scripted", "traced", "exported"]
 LIMIT = 1e-4
 """Of the output's greatest magnitude: errors of a hundred layers of sums of thousands of products
@@ -26,8 +29,9 @@ LIMIT = 1e-4
 HEAD = """# Networks
 
 Written by `python -m tests.networks.zoo`. Every network is converted whole, without fallback, in float32 with random
-weights, from scripted or traced TorchScript, and from the program of `torch.export`. The named axes are dynamic. Batch norms have the statistics of a batch,
-as after training.
+weights, from scripted or traced TorchScript, and from the program of `torch.export`. The named axes are dynamic. Batch norms
+have the statistics of a batch, as after training. [Networks from both formats](export-networks.md) compares exported programs
+with traced modules.
 
 The network is evaluated on the CPU with TensorRT's documented semantics and compared with torch at three shapes. Then the
 plan is compiled. The error is the largest difference, relative to the largest magnitude of that output, over all shapes. Up
@@ -99,10 +103,18 @@ def kept() -> dict[str, Any]:
 
 
 def write(rows: dict[str, Any]) -> None:
-    """The store and the table."""
+    """The store and the pages."""
     STORE.write_text(json.dumps(rows, indent=1) + "\n")
-    lines = [_line(row) for row in sorted(rows.values(), key=_order)]
+    ordered = sorted(rows.values(), key=_order)
+    lines = [_line(row) for row in ordered]
     TABLE.write_text(HEAD.format(limit=LIMIT) + "\n".join(lines) + "\n")
+    WAYS.write_text(ways_page(ordered))
+
+
+def ways_page(rows: list[dict[str, Any]]) -> str:
+    """docs/export-networks.md, made of these rows."""
+    unscriptable = frozenset(name for name, network in networks().items() if network.unscriptable)
+    return ways.text(sorted(rows, key=_order), unscriptable)
 
 
 def _order(row: dict[str, Any]) -> tuple[int, str]:
