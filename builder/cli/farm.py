@@ -39,7 +39,8 @@ def status_command(terminal: Terminal, /, farm_file: str) -> None:
             for target in described.targets
         ]
         runs = [about for about, _ in board.runs(library)]
-    data = {"nodes": len(alive), "targets": targets, "runs": runs}
+        dashboard = cluster.dashboard(library)
+    data = {"nodes": len(alive), "dashboard": dashboard, "targets": targets, "runs": runs}
     terminal.result(data, lambda: _show(terminal, data))
 
 
@@ -80,6 +81,8 @@ def _show(terminal: Terminal, data: dict[str, Any]) -> None:
         for one in data["targets"]
     ]
     terminal.table(("target", "takes", "nodes"), rows, numbers=("nodes",))
+    if data["dashboard"]:
+        terminal.line(f"Ray's dashboard: {data['dashboard']}")
     terminal.line()
     runs = [
         [

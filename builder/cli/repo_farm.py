@@ -61,6 +61,13 @@ def run(context: click.Context) -> int:
     given = context.params
     described = farm.read(given["farm_file"])
     options.note_unread(terminal, given["models"])
+    dashboards: list[str] = []
+
+    def connected(url: str) -> None:
+        dashboards.append(url)
+        if url and not terminal.quiet:
+            terminal.note(f"Ray's dashboard: {url}")
+
     with live.progress(terminal) as progress:
         outcomes = farm.build_on_farm(
             given["models"],
@@ -71,11 +78,13 @@ def run(context: click.Context) -> int:
             require_all=given["require_all"],
             require_sandbox=given["require_sandbox"],
             progress=progress,
+            connected=connected,
         )
     code = exit_code(outcomes)
     data = {
         "repository": given["out"],
         "ok": code == 0,
+        "dashboard": "".join(dashboards),
         "events": farm.folder_of(given["out"]) / "events.jsonl",
         "results": [as_dict(one) for one in outcomes],
     }

@@ -67,6 +67,12 @@ def connected(farm: Farm) -> Iterator[Any]:
         library.shutdown()
 
 
+def dashboard(library: Any) -> str:
+    """The URL of Ray's dashboard; empty where the cluster runs none."""
+    context = library.init(ignore_reinit_error=True, logging_level=logging.ERROR)
+    return f"http://{context.dashboard_url}" if context.dashboard_url else ""
+
+
 def local_cpus(farm: Farm) -> int:
     """The cores that a cluster of this machine alone offers: for targets that take one core, as
     many builds run at a time as `repo` without a farm runs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -23,6 +24,8 @@ LOCAL = "local"
 class Target:
     """What models are built for, and what a build takes of a node: cores, GPUs, MiB of memory, and
     Ray's custom resources. `build` has options of TensorRT's builder as a manifest writes them.
+    `entry` is the name in the farm file where that is another one: of h100-fp16 it is h100, with
+    `precisions: [fp16, fp32]`.
     """
 
     name: str
@@ -34,6 +37,12 @@ class Target:
     precision: str | None = None
     build: Mapping[str, Any] = field(default_factory=dict)
     concurrency: int = 100
+    entry: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What manifests and exclusions may call it."""
+        return (self.name, self.entry) if self.entry else (self.name,)
 
 
 @dataclass(frozen=True)
@@ -44,9 +53,11 @@ class Exclusion:
     target: str
     because: str
 
-    def matches(self, model: str, target: str) -> bool:
+    def matches(self, model: str, target: Target) -> bool:
         """Whether the model is not built for the target."""
-        return fnmatchcase(model, self.model) and fnmatchcase(target, self.target)
+        return fnmatchcase(model, self.model) and any(
+            fnmatchcase(name, self.target) for name in target.names
+        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +122,9 @@ def _named(message: str) -> str:
 
 
 def _farm(data: Mapping[str, Any], file: str) -> Farm:
-    targets = tuple(Target(name, **(said or {})) for name, said in data["targets"].items())
+    targets = tuple(
+        target for name, said in data["targets"].items() for target in _targets(name, said or {})
+    )
     return Farm(
         address=data["address"],
         targets=targets,
@@ -124,6 +137,17 @@ def _farm(data: Mapping[str, Any], file: str) -> Farm:
     )
 
 
+def _targets(name: str, said: Mapping[str, Any]) -> list[Target]:
+    """The target of an entry, or one for each of its precisions."""
+    if "precisions" not in said:
+        return [Target(name, **said)]
+    rest = {key: value for key, value in said.items() if not key.startswith("precision")}
+    return [
+        Target(f"{name}-{precision}", precision=precision, entry=name, **rest)
+        for precision in said["precisions"]
+    ]
+
+
 def _check(found: document.Document) -> None:
     """Add the mistakes that the schema cannot express."""
     targets = found.data["targets"]
@@ -132,10 +156,17 @@ def _check(found: document.Document) -> None:
         found.add(("store",), message, "a folder that all machines share, or a URL such as s3://")
     for name, said in targets.items():
         _check_target(found, name, said, is_local=found.data["address"] == LOCAL)
+    built = [target for name, said in targets.items() for target in _targets(name, said)]
+    for name, count in Counter(target.name for target in built).items():
+        if count > 1:
+            entry = next(one.entry for one in built if one.name == name and one.entry)
+            message = f"two targets are named {name!r}"
+            found.add(("targets", entry, "precisions"), message, "rename one of them")
+    names = list(dict.fromkeys(name for target in built for name in target.names))
     for index, said in enumerate(found.data.get("exclude", ())):
-        if not any(fnmatchcase(name, said["target"]) for name in targets):
-            near = nearest(said["target"], targets)
-            fix = f"did you mean {near!r}?" if near else f"one of {', '.join(targets)}"
+        if not any(fnmatchcase(name, said["target"]) for name in names):
+            near = nearest(said["target"], names)
+            fix = f"did you mean {near!r}?" if near else f"one of {', '.join(names)}"
             route = ("exclude", index, "target")
             found.add(route, f"{schema.label(route)}: no target is named {said['target']!r}", fix)
 
@@ -147,10 +178,16 @@ def _check_target(
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         fix = "letters, digits, - and _: it is the name of a folder"
         found.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
-    if said.get("precision") not in (None, *PRECISIONS):
-        route_ = (*route, "precision")
-        message = f"{schema.label(route_)}: {said['precision']!r} is no precision"
-        found.add(route_, message, f"one of {', '.join(PRECISIONS)}")
+    written = [((*route, "precision"), said["precision"])] if "precision" in said else []
+    several = said.get("precisions", ())
+    written += [((*route, "precisions", index), one) for index, one in enumerate(several)]
+    for where, precision in written:
+        if precision not in PRECISIONS:
+            message = f"{schema.label(where)}: {precision!r} is no precision"
+            found.add(where, message, f"one of {', '.join(PRECISIONS)}")
+    if "precision" in said and several:
+        message = f"{name!r} has both precision and precisions"
+        found.add((*route, "precisions"), message, "leave one of them out")
     if is_local and said.get("resources"):
         message = "a cluster of this machine alone has no custom resources"
         found.add((*route, "resources"), message, "remove them, or start Ray with --resources")
@@ -175,9 +212,9 @@ def _check_build(
 
 
 def known_target(farm: Farm, name: str, where: str) -> Target:
-    """The target of this name. Raises UsageError, with `where` it is written."""
+    """The first target of this name. Raises UsageError, with `where` it is written."""
     for target in farm.targets:
-        if target.name == name:
+        if name in target.names:
             return target
     names = [target.name for target in farm.targets]
     near = nearest(name, names)

@@ -39,10 +39,10 @@ def combinations(specs: Sequence[ModelSpec], farm: Farm) -> list[Combination]:
 
 
 def _excluded(spec: ModelSpec, target: Target, farm: Farm) -> str:
-    if spec.targets and target.name not in spec.targets:
+    if spec.targets and not set(target.names) & set(spec.targets):
         return "the manifest's targets do not name it"
     for one in farm.exclude:
-        if one.matches(spec.name, target.name):
+        if one.matches(spec.name, target):
             return one.because
     return ""
 

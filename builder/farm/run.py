@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ def build_on_farm(
     require_all: bool = False,
     require_sandbox: bool = False,
     progress: journal.Progress | None = None,
+    connected: Callable[[str], None] | None = None,
 ) -> list[Outcome]:
     """Build every model of the folder `models` for the targets of the farm, each on a machine that
     has what the target takes. The repository of a target is `out`/<target>. What became of each
@@ -66,7 +67,8 @@ def build_on_farm(
 
     A model that fails on one target does not fail the others; with `require_all` nothing is
     published then. `settings.store` is the store that all machines use. Publication begins when all
-    tasks have ended, so an interrupted run publishes nothing.
+    tasks have ended, so an interrupted run publishes nothing. `connected` is called once with the
+    URL of Ray's dashboard, which is empty where there is none.
 
     Raises ManifestError and UsageError before anything is built, EnvironmentProblem where Ray is
     missing or the cluster or the store cannot be used, and KeyboardInterrupt where the run is
@@ -88,6 +90,8 @@ def build_on_farm(
     ]
     wanted = [one for one in chosen if not one.because]
     with cluster.connected(farm) as library:
+        if connected is not None:
+            connected(cluster.dashboard(library))
         jobs, failed = _jobs(wanted, Folders(store), store, settings, rebuild, require_sandbox)
         outcomes += failed
         tasks = _tasks(

@@ -212,5 +212,6 @@ def test_status_lists_targets_and_nodes(nodes: Nodes, tmp_path: Path) -> None:
     )
     done = CliRunner().invoke(main, ["farm", "status", str(file), "--json"])
     assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["dashboard"] == ""  # the cluster of the tests has none
     found = {one["target"]: one["nodes"] for one in json.loads(done.stdout)["targets"]}
     assert found == {"ada": 1, "h100": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -60,6 +61,9 @@ def test_a_farm_file_is_read(tmp_path: Path) -> None:
         ("address: local\ntargts: {a: {}}\ntargets: {a: {}}\n", 2, "unknown key 'targts'"),
         ("address: local\ntargets:\n  a: {gpu: 1}\n", 3, "did you mean 'gpus'"),
         ("address: local\ntargets:\n  a: {precision: fp61}\n", 3, "'fp61' is no precision"),
+        ("address: local\ntargets:\n  a: {precisions: [fp16, fp61]}\n", 3, "'fp61' is no"),
+        ("address: local\ntargets:\n  a: {precisions: [fp16]}\n  a-fp16: {}\n", 3, "two targets"),
+        ("address: local\ntargets:\n  a: {precision: fp16, precisions: [fp16]}\n", 3, "has both"),
         ("address: local\ntargets:\n  a/b: {}\n", 3, "'a/b' cannot be the name of a target"),
         ("address: local\ntargets:\n  a: {resources: {A: 1}}\n", 3, "has no custom resources"),
         ("address: local\nstore: memory://x\ntargets: {a: {}}\n", 2, "seen by one process only"),
@@ -106,6 +110,28 @@ def test_excluded_combinations_have_a_reason(tmp_path: Path, models: Path) -> No
         matrix.combinations(load(models), Farm(LOCAL, (Target("h200"),)))
     assert raised.value.where == f"{models / 'net.yaml'}:6"
     assert raised.value.fix == "did you mean 'h200'?"
+
+
+def test_precisions_give_a_target_each(tmp_path: Path, models: Path) -> None:
+    text = "address: local\ntargets:\n  h100: {gpus: 1, precisions: [fp32, fp16]}\n  l4: {}\n"
+    text += "exclude:\n  - {model: llm_a, target: h100-fp16, because: it overflows}\n"
+    text += "  - {model: llm_a, target: l4, because: it is slow}\n"
+    farm = read(farm_file(tmp_path, text))
+    assert [(one.name, one.precision, one.gpus) for one in farm.targets] == [
+        ("h100-fp32", "fp32", 1),
+        ("h100-fp16", "fp16", 1),
+        ("l4", None, 0),
+    ]
+    found = matrix.combinations(load(models), farm)  # net has targets: [h100]
+    built = [(one.spec.name, one.target.name) for one in found if not one.because]
+    assert built == [("llm_a", "h100-fp32"), ("net", "h100-fp32"), ("net", "h100-fp16")]
+
+
+def test_the_dashboard_is_a_url_where_there_is_one() -> None:
+    for given, wanted in (("127.0.0.1:8265", "http://127.0.0.1:8265"), ("", ""), (None, "")):
+        context = SimpleNamespace(dashboard_url=given)
+        library = SimpleNamespace(init=lambda context=context, **options: context)
+        assert cluster.dashboard(library) == wanted
 
 
 def test_unknown_and_long_builds_come_first(tmp_path: Path, models: Path) -> None:
