@@ -86,7 +86,7 @@ def requests(
     Raises UsageError where there are none, or the file does not have the model's inputs.
     """
     if file is not None:
-        return ((_from_file(model, file),),)
+        return tuple((golden,) for golden in _from_file(model, file))
     goldens = [model.wire(golden) for golden in model.goldens]
     if model.keeps_state:
         found = tuple(stream.requests for stream in recorded_streams(model, goldens))
@@ -98,20 +98,28 @@ def requests(
     return found
 
 
-def _from_file(model: PublishedModel, file: Path) -> Golden:
+def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
+    """One request of arrays that have the inputs' names, or several, named `<n>/<input>`."""
     wanted = {tensor.name for tensor in model.config.input}
     try:
         with np.load(file, allow_pickle=False) as read:
             arrays: dict[str, Any] = {name: read[name] for name in read.files}
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"the requests cannot be read: {error}", where=str(file)) from error
-    if set(arrays) != wanted:
+    sets: dict[str, dict[str, Any]] = {}
+    for key, array in arrays.items():
+        number, _, name = key.rpartition("/")
+        sets.setdefault(number, {})[name] = array
+    wrong = next((number for number, one in sets.items() if set(one) != wanted), None)
+    if wrong is not None or not sets:
+        found = ", ".join(sorted(sets.get(wrong or "", {}))) or "none"
+        of = f"request {wrong!r} of the file" if wrong else "the file"
         raise UsageError(
-            f"the file has the arrays {', '.join(sorted(arrays))}",
+            f"{of} has the arrays: {found}",
             where=str(file),
             fix=f"one array for each input of {model.name!r}: {', '.join(sorted(wanted))}",
         )
-    return model.wire(Golden(file.stem, arrays, {}))
+    return [model.wire(Golden(f"{file.stem}-{n}", one, {})) for n, one in sets.items()]
 
 
 def rows(golden: Golden, max_batch_size: int) -> int:

@@ -108,7 +108,7 @@ class Limit(click.ParamType[tuple[float, float]]):
     "file",
     type=options.PATH,
     metavar="NPZ",
-    help="Send these arrays, by input name, in place of the goldens.",
+    help="Send these arrays in place of the goldens: by input name, or `<n>/<name>` for several.",
 )
 @click.option(
     "--seconds",

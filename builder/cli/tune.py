@@ -114,7 +114,7 @@ class Names(click.ParamType[tuple[str, ...]]):
     "file",
     type=options.PATH,
     metavar="NPZ",
-    help="Send these arrays, by input name, in place of the goldens.",
+    help="Send these arrays in place of the goldens: by input name, or `<n>/<name>` for several.",
 )
 @click.option("--dry-run", is_flag=True, help="Write no manifest.")
 @options.flavour

@@ -67,12 +67,33 @@ def test_several_processes_and_shared_memory_count_the_same(
 def test_errors_are_counted_by_kind(repository: Path, endpoint: Endpoint, tmp_path: Path) -> None:
     """Another shape than the model's: Triton refuses each request."""
     np.savez(tmp_path / "r.npz", points=np.zeros((2, 3), np.float32))
-    with pytest.raises(UsageError, match="the file has the arrays points"):
+    with pytest.raises(UsageError, match="the file has the arrays: points"):
         bench(repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz"))
     wrong = {"x": np.zeros((2, 9), np.float32), "ids": np.zeros((2, 9), np.int64)}
     np.savez(tmp_path / "r.npz", **wrong)
     (found,) = bench(repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz"))
     assert found.problem is not None and "no request was answered" in found.problem
+
+
+def test_requests_of_several_sizes_come_from_a_file(
+    repository: Path, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """In a closed loop they are sent in turn, so half of the requests have each size."""
+    file = tmp_path / "r.npz"
+    sets = {}
+    for number, rows in enumerate((1, 3)):
+        with np.load(repository / "scorer" / "goldens" / "p0-opt.npz") as golden:
+            for name in ("x", "ids"):
+                sets[f"{number}/{name}"] = np.resize(
+                    golden[f"input:{name}"], (rows, *golden[f"input:{name}"].shape[1:])
+                )
+    np.savez(file, **sets)
+    level = measured(repository, endpoint, "scorer", Load(1), file=file)
+    assert level.counts_agree and not level.errors
+    assert abs(level.server["rows"] - 2 * level.requests) <= 1
+    np.savez(file, **{name: array for name, array in sets.items() if name != "1/ids"})
+    with pytest.raises(UsageError, match="request '1' of the file has the arrays: x"):
+        measured(repository, endpoint, "scorer", Load(1), file=file)
 
 
 def test_nothing_listens(repository: Path) -> None:
