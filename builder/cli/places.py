@@ -45,7 +45,7 @@ class LocalPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The value as click.Path gives it."""
         if isinstance(value, str) and "://" in value:
-            self.fail(f"{value!r} is a URL, and must be a path of this machine", param, ctx)
+            self.fail("a URL cannot be used here: name a path of this machine", param, ctx)
         return super().convert(value, param, ctx)
 
 
