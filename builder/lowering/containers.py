@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import torch
+from typing import Any, Protocol
 
 LISTS = ("ModuleList", "ModuleDict", "Sequential")
 UNKNOWN = "UNKNOWN_INSTANCE"
@@ -24,7 +22,14 @@ means.
 """
 
 
-def containers(module: torch.jit.ScriptModule) -> Containers:
+class Modules(Protocol):
+    """A ScriptModule, or the module tree of an exported program."""
+
+    def named_children(self) -> Iterator[tuple[str, Any]]:
+        """Name and module of each that this one contains."""
+
+
+def containers(module: Modules) -> Containers:
     """What every name of a layer in a list means; a name that two lists use for layers of one class
     is left out.
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch._C import _jit_tree_views as views
-from torch.jit import _recursive
 
 C: Any = torch._C
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
@@ -41,7 +40,7 @@ class Origins:
         self._stated = {node: (_stack(node), _range_text(node)) for node in nodes}
         stacks = dict.fromkeys(stack for stack, _ in self._stated.values())
         texts = dict.fromkeys(text for _, text in self._stated.values() if text is not None)
-        self.script, self._named = _module_nodes(stacks)
+        self.script, self._named, self._inlined = _module_nodes(stacks)
         self._function, self._located = _location_nodes(list(texts))
 
     def describe(self, created: Any, node: torch.fx.Node) -> None:
@@ -136,17 +135,29 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
     return function, dict(zip(texts, nodes, strict=True))
 
 
-class _Tree:
-    """A module's class, what it contains by name, and torch's module for it."""
+class ModuleTree:
+    """A module of the program: its class and what it contains, as a ScriptModule states them, and
+    torch's module `_c`. Wrapping every module as a ScriptModule takes as long as writing the graph.
+    """
 
     def __init__(self, class_name: str | None) -> None:
         self.is_list = class_name is None
-        self.class_name = class_name or "ModuleList"
-        self.children: dict[str, _Tree] = {}
+        self.original_name = class_name or "ModuleList"
+        self.children: dict[str, ModuleTree] = {}
         self.concrete: Any = None
-        self.module: Any = None
+        self._c: Any = None
 
-    def called(self, route: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], _Tree]]:
+    def named_children(self) -> Iterator[tuple[str, ModuleTree]]:
+        """Name and module of each that this one contains."""
+        yield from self.children.items()
+
+    def named_modules(self, path: str = "") -> Iterator[tuple[str, ModuleTree]]:
+        """Path and module of this one and of all inside."""
+        yield path, self
+        for name, child in self.children.items():
+            yield from child.named_modules(f"{path}.{name}" if path else name)
+
+    def called(self, route: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], ModuleTree]]:
         """The modules that this one calls, with the names that lead to them: a list is never
         called itself.
         """
@@ -157,57 +168,73 @@ class _Tree:
             else:
                 yield inner, child
 
-    def create(self) -> None:
+    def create(self, types: dict[Any, Any]) -> None:
         """Create torch's modules, without the search of a Python class for methods and attributes
-        that torch.jit.script does.
+        that torch.jit.script does. `types` has the types so far: modules of one class with the same
+        children share one, and its method is compiled once.
         """
-        kind = type(self.class_name, (torch.nn.Module,), {"__module__": "exported"})
+        for child in self.children.values():
+            child.create(types)
+        contents = [(name, id(child.concrete)) for name, child in self.children.items()]
+        key = (self.is_list, self.original_name, *contents)
+        if key not in types:
+            types[key] = self._type()
+        self.concrete = types[key]
+        self._c = C._create_module_with_type(self.concrete.jit_type)
+        for name, child in self.children.items():
+            self._c.setattr(name, child._c)
+
+    def _type(self) -> Any:
+        kind = type(self.original_name, (torch.nn.Module,), {"__module__": "exported"})
         builder = C.ConcreteModuleTypeBuilder(kind)
         for name, child in self.children.items():
-            child.create()
             builder.add_module(name, child.concrete)
         if self.is_list:
             builder.set_module_list()
-        self.concrete = builder.build()
-        self.module = C._create_module_with_type(self.concrete.jit_type)
-        for name, child in self.children.items():
-            self.module.setattr(name, child.module)
+        return builder.build()
 
 
-def _module_nodes(stacks: Iterable[Stack]) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:
-    """The tree of modules, and a node that was inlined from each module but the root."""
+def _module_nodes(stacks: Iterable[Stack]) -> tuple[ModuleTree, dict[str, Any], Any]:
+    """The tree of modules, a node that was inlined from each module but the root, and the graph
+    that these nodes are in.
+    """
     classes = {path: name for stack in stacks for path, name in stack}
-    root = _Tree(classes.get("", "Module"))
+    root = ModuleTree(classes.get("", "Module"))
     for path in sorted(filter(None, classes)):
         _add(root, path.split("."), classes)
-    root.create()
-    order = list(_define(root, ""))
-    graph = root.module._get_method(_METHOD).graph.copy()
+    root.create({})
+    defined: set[int] = set()
+    order = list(_define(root, "", defined))
+    graph = root._c._get_method(_METHOD).graph.copy()
     C._jit_pass_inline(graph)
     nodes = [node for node in graph.nodes() if node.kind() == "aten::neg"]
-    wrap: Any = _recursive.wrap_cpp_module
-    return wrap(root.module), dict(zip(order, nodes, strict=True))
+    return root, dict(zip(order, nodes, strict=True)), graph
 
 
-def _add(owner: _Tree, names: list[str], classes: dict[str, str]) -> None:
+def _add(owner: ModuleTree, names: list[str], classes: dict[str, str]) -> None:
     """Add the module at this path; what contains it and is never called is a list of modules."""
     for depth, name in enumerate(names, 1):
         if name not in owner.children:
-            owner.children[name] = _Tree(classes.get(".".join(names[:depth])))
+            owner.children[name] = ModuleTree(classes.get(".".join(names[:depth])))
         owner = owner.children[name]
 
 
-def _define(tree: _Tree, path: str) -> Iterator[str]:
-    """Define the method that is inlined; the paths of the modules in the order of their nodes."""
+def _define(tree: ModuleTree, path: str, defined: set[int]) -> Iterator[str]:
+    """Define the method that is inlined, once for each type: `defined` has those that have it. The
+    paths of the modules in the order of their nodes.
+    """
     lines = [] if not path else ["x = x.neg()"]
     if path:
         yield path
     for route, child in tree.called():
-        yield from _define(child, ".".join([path, *route]).lstrip("."))
+        yield from _define(child, ".".join([path, *route]).lstrip("."), defined)
         owner = "self"
         for name in route:
             owner = f"getattr({owner}, {name!r})"
         lines.append(f"x = {owner}.{_METHOD}(x)")
+    if id(tree.concrete) in defined:
+        return
+    defined.add(id(tree.concrete))
     body = "".join(f"    {line}\n" for line in [*lines, "return x"])
     method = f"def {_METHOD}(self, x: Tensor) -> Tensor:\n{body}"
-    tree.module._define(tree.concrete, method, {"Tensor": torch.Tensor}.get)
+    tree._c._define(tree.concrete, method, {"Tensor": torch.Tensor}.get)

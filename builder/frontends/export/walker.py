@@ -48,6 +48,8 @@ class Walker:
         how many nodes read the tensor.
         """
         self._node: torch.fx.Node | None = None
+        self._plain: dict[tuple[type, str], Any] = {}
+        """The constants outside of blocks that are no tensors, by type and text."""
 
     def input(self, name: str, kind: Any = TENSOR) -> Any:
         """Add an input of the graph; a number is read from a tensor of one element."""
@@ -147,12 +149,16 @@ class Walker:
             raise self.error(f"the size {item} is not computed in the graph")
         if isinstance(item, torch.Tensor):
             item = item.detach()
+        elif found := self._plain.get((type(item), repr(item))):
+            return found
         with self.graph.insert_point_guard(self._ends[-1]):
             try:
                 value = self.graph.insertConstant(item)
             except (TypeError, RuntimeError) as error:
                 raise self.error(f"a {type(item).__name__} cannot be a constant") from error
         self._describe(value.node())
+        if len(self._ends) == 1 and not isinstance(item, torch.Tensor):
+            self._plain[type(item), repr(item)] = value
         return value
 
     def _create(self, kind: str, values: Sequence[Any], types: Sequence[Any]) -> Any:
