@@ -369,6 +369,7 @@ _RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
     "aten::reshape": _listed(1),
     "aten::view": _listed(1),
     "aten::expand": _listed(1),
+    "aten::expand_as": lambda facts, node: facts.rank(node.inputsAt(1)),
     "aten::repeat": _listed(1),
     "aten::zeros": _listed(0),
     "aten::ones": _listed(0),

@@ -120,6 +120,24 @@ def test_each_part_has_a_layer_of_its_own(cut: str, bias: bool) -> None:
     assert not found["split_with_sizes"] and not found["split"]
 
 
+class Placed(Packed):
+    """Positions are expanded to the tokens before their embedding, as in BERT; the axes of the sum
+    are known only if those of the expanded indices are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(selected)
+        self.places = nn.Embedding(16, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.size(1), device=x.device).expand_as(x[..., 0])
+        return super().forward(x + self.places(places))
+
+
+def test_axes_are_followed_through_expand_as() -> None:
+    assert kinds(lowered(Placed(), torch.randn(2, 4, WIDTH)))["linear"] == 3
+
+
 class TwoReaders(nn.Module):
     """The whole projection is an answer, too."""
 
