@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -150,19 +149,14 @@ def test_no_configuration_is_measured_twice(spec: manifest.ModelSpec) -> None:
     assert len(search(found, few, trials=5)) == len(asked) == 5
 
 
-@pytest.mark.skipif(not MEASURED.exists(), reason="no measurement is recorded")
 def test_a_fifth_of_the_trials_finds_95_percent_of_the_optimum() -> None:
-    """Over what was measured of every configuration, for ten seeds of the search. Scores are
-    medians of several measurements, for the chosen configurations and the best.
-    """
+    """Over what was measured of every configuration, for ten seeds of the search."""
     for model in json.loads(MEASURED.read_text())["models"]:
         names = [Dimension(name, tuple(values)) for name, values in model["dimensions"].items()]
         found = Space(model["default"], tuple(names))
         table = {key(one["configuration"]): one["score"] for one in model["configurations"]}
         assert len(table) == len(found)
-        again = model["searches"]["measured_again"]
-        medians = {key(one["configuration"]): one["median"] for one in again}
-        shares = []
+        best = max(filter(None, table.values()))
         for seed in range(10):
             measure, _ = looked_up(table)
             trials = search(
@@ -172,6 +166,5 @@ def test_a_fifth_of_the_trials_finds_95_percent_of_the_optimum() -> None:
                 first=lambda default, proposed=model["proposed"]: proposed,
                 seed=seed,
             )
-            chosen = max(trials, key=lambda trial: trial.score or 0.0)
-            shares.append(medians[key(chosen.configuration)] / max(medians.values()))
-        assert statistics.mean(shares) >= 0.95, (model["name"], shares)
+            reached = max(trial.score or 0.0 for trial in trials)
+            assert reached >= 0.95 * best, (model["name"], seed)
