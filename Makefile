@@ -45,7 +45,7 @@ fuzz: $(READY)
 
 # Hostile archives, manifests, repositories and published files for a minute, other ones every day.
 hostile: $(READY)
-	nice $(BIN)/python -m tests.hostile --seconds 35 --seed $$(date +%Y%m%d)000
+	nice $(BIN)/python -m tests.hostile --seconds 50 --seed $$(date +%Y%m%d)000
 
 check: lint
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not docker and not gpu" --cov --cov-report=term $(PYTEST_ARGS)
