@@ -100,16 +100,8 @@ class Limit(click.ParamType[tuple[float, float]]):
     show_default=True,
     help="Where tensors lie. May be given several times.",
 )
-@click.option(
-    "--golden", "goldens", multiple=True, metavar="NAME", help="Send only goldens of these names."
-)
-@click.option(
-    "--requests",
-    "file",
-    type=options.PATH,
-    metavar="NPZ",
-    help="Send these arrays in place of the goldens: by input name, or `<n>/<name>` for several.",
-)
+@options.goldens
+@options.requests
 @click.option(
     "--seconds",
     type=options.SECONDS,

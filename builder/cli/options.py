@@ -20,9 +20,9 @@ Decorator = Callable[[Any], Any]
 
 PATH = places.LocalPath(path_type=Path)
 PLACE = places.Place(path_type=Path)
-"""A path or a URL: the command reads what is there."""
+"""A path or URL that the command reads from."""
 CHANGED_PLACE = places.Place(path_type=Path, writes=True)
-"""A path or a URL: the command may change what is there."""
+"""A path or URL that the command may write to."""
 SECONDS = click.FloatRange(0, min_open=True)
 
 
@@ -45,6 +45,16 @@ inputs = click.option(
         "An input of a model without a manifest: image:float32:batch(1,8,32)x3x224x224; once for"
         " each argument."
     ),
+)
+goldens = click.option(
+    "--golden", "goldens", multiple=True, metavar="NAME", help="Send only goldens of these names."
+)
+requests = click.option(
+    "--requests",
+    "file",
+    type=PATH,
+    metavar="NPZ",
+    help="Send these arrays in place of the goldens: by input name, or `<n>/<name>` for several.",
 )
 sample = click.option(
     "--sample", type=PATH, metavar="NPZ", help="Inputs of a model without a manifest, as arrays."

@@ -108,14 +108,8 @@ class Names(click.ParamType[tuple[str, ...]]):
     default="none",
     show_default=True,
 )
-@click.option("--golden", "goldens", multiple=True, metavar="NAME", help="Send only this golden.")
-@click.option(
-    "--requests",
-    "file",
-    type=options.PATH,
-    metavar="NPZ",
-    help="Send these arrays in place of the goldens: by input name, or `<n>/<name>` for several.",
-)
+@options.goldens
+@options.requests
 @click.option("--dry-run", is_flag=True, help="Write no manifest.")
 @options.flavour
 @options.serve_as

@@ -35,7 +35,7 @@ class Board:
         return self.stop
 
     def read(self) -> dict[str, Any]:
-        """What is known of the run."""
+        """The description of the run, its counts, and whether it is canceled."""
         return {**self.about, "canceled": self.stop}
 
     def cancel(self) -> None:
@@ -89,7 +89,7 @@ class Posted:
 
 
 def runs(library: Any) -> list[tuple[dict[str, Any], Any]]:
-    """What is known of every run on the cluster, with its actor."""
+    """For each run on the cluster, its description and its actor."""
     named = library.util.list_named_actors(all_namespaces=True)
     found = []
     for one in named:

@@ -61,8 +61,9 @@ class Journal:
         }
 
     def seconds_left(self) -> float | None:
-        """The time of what is left, shared by the tasks that run now; None before one has ended.
-        A task without a recorded time counts as the mean of those that have ended.
+        """Estimated seconds until all tasks have ended, at the present number of running tasks.
+        A task without a recorded time counts as the mean of those that have ended. None before
+        the first task has ended.
         """
         if not self.seconds:
             return None

@@ -15,6 +15,7 @@ from builder.pipeline import segment_goldens
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
     from builder.engine import Engine
     from builder.parity import Comparison
@@ -46,14 +47,12 @@ def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]
 def _check_model(artifact: ModelArtifact) -> list[Comparison]:
     """The comparison of each golden's answer, which all passed."""
     from builder import parity
-    from builder.parity import to_numpy, to_torch
 
     spec = artifact.spec
     run = Runner(artifact)
     compared: list[Comparison] = []
     for golden in artifact.goldens:
-        inputs = {name: to_torch(array) for name, array in golden.inputs.items()}
-        answer = {name: to_numpy(tensor) for name, tensor in run(inputs).items()}
+        answer = run.answer(golden.inputs)
         for name, array in golden.outputs.items():
             if not array.ndim:  # Triton's PyTorch backend has no tensors without axes
                 answer[name] = answer[name].reshape(())
@@ -91,6 +90,13 @@ class Runner:
         else:
             self._execute(artifact.lowered, [t.name for t in artifact.inputs], outputs, values)
         return {name: values[name] for name in outputs}
+
+    def answer(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The outputs by name, of arrays as goldens have them. Raises what a call raises."""
+        from builder.parity import to_numpy, to_torch
+
+        outputs = self({name: to_torch(array) for name, array in inputs.items()})
+        return {name: to_numpy(tensor.cpu()) for name, tensor in outputs.items()}
 
     def _chain(self, files: Sequence[Files], values: Tensors) -> None:
         """Run the segments one after another; their outputs are added to `values`."""

@@ -69,11 +69,8 @@ def _compare(
 ) -> None:
     """Raise ParityError where the padded golden has another answer."""
     from builder import parity
-    from builder.parity import to_numpy, to_torch
 
-    arrays = padding.padded(golden.inputs, longest)
-    inputs = {name: to_torch(array) for name, array in arrays.items()}
-    answer = {name: to_numpy(tensor.cpu()) for name, tensor in run(inputs).items()}
+    answer = run.answer(padding.padded(golden.inputs, longest))
     sizes = padding.sizes(golden)
     comparison = parity.compare(
         parity.widened(padding.cropped(answer, sizes), golden),
