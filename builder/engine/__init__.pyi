@@ -4,6 +4,7 @@ from . import config as config
 from . import flavour as flavour
 from . import fp8 as fp8
 from . import gpu as gpu
+from . import refit as refit
 from . import tensorrt8 as tensorrt8
 from . import weights as weights
 from .build import Plan as Plan
@@ -17,8 +18,10 @@ from .flavour import trt as trt
 from .network import MESSAGES as MESSAGES
 from .network import has_half as has_half
 from .network import layer_dtypes as layer_dtypes
+from .network import layer_type as layer_type
 from .network import named_values as named_values
 from .network import new_network as new_network
+from .network import typed_layers as typed_layers
 from .options import BuildOptions as BuildOptions
 from .options import Capability as Capability
 from .options import parse_capabilities as parse_capabilities

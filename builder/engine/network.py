@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from builder.engine import capabilities
+from builder.engine import capabilities, flavour
 from builder.engine.flavour import trt
 from builder.errors import EnvironmentProblem
 
@@ -71,6 +71,21 @@ def layer_type(layer: Any) -> str:
     its own.
     """
     return str(trt.ILayer.type.__get__(layer).name)
+
+
+def typed_layers(network: Any) -> Iterator[Any]:
+    """Each layer as an instance of its own class; INetworkDefinition gives the base class."""
+    for layer in map(network.get_layer, range(network.num_layers)):
+        layer.__class__ = _layer_classes().get(layer_type(layer), layer.__class__)
+        yield layer
+
+
+@lru_cache(maxsize=1)
+def _layer_classes() -> dict[str, Any]:
+    flavour.load()  # Polygraphy imports the flavour that this process uses
+    from polygraphy.backend.trt.util import get_layer_class_mapping
+
+    return {kind.name: layer_class for kind, layer_class in get_layer_class_mapping().items()}
 
 
 def layer_dtypes(network: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from builder.conversion import CONVERTERS, EVALUATORS, Conversion, key_of_node
-from builder.engine import BuildOptions, caches
+from builder.engine import BuildOptions, caches, refit
 from builder.lowering import ir
 from builder.store import sources
 from builder.store.canonical import digest, plain
@@ -71,6 +71,11 @@ def _shared(level: str, gpu: Mapping[str, str]) -> dict[str, str]:
 def key(parts: Mapping[str, Any]) -> str:
     """The key itself, 64 hexadecimal digits."""
     return digest(parts)
+
+
+def structure(parts: Mapping[str, Any], network: Any) -> str:
+    """What two networks share that differ in weights only, 64 hexadecimal digits."""
+    return digest({**parts, "weights": "", "structure": refit.structure(network)})
 
 
 def option_parts(options: BuildOptions) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.engine import BuildOptions, Plan
-from builder.errors import TrtBuildError
+from builder.engine import BuildOptions, Plan, refit
+from builder.errors import EngineError, TrtBuildError
 from builder.store import key as keys
 from builder.store.differences import because
 from builder.store.storage import Entry, Store
@@ -49,8 +49,8 @@ class Plans:
     def build(
         self, conversion: Any, options: BuildOptions, compile: Compile, label: str = "model"
     ) -> Plan:
-        """The plan of this conversion: from the store, else what `compile` makes, which is then
-        kept.
+        """The plan of this conversion: from the store, else a stored one with new weights, else
+        what `compile` makes. A new one is kept.
         """
         parts = keys.parts(conversion, options)
         key = keys.key(parts)
@@ -60,10 +60,45 @@ class Plans:
         if entry is not None:
             self.made[label] = Made(key, parts, True, "")
             return entry.plan
-        plan = compile()
-        self._guarded("written", lambda store: store.put(key, parts, plan))
-        self.made[label] = Made(key, parts, False, self._reason(label, parts))
+        plan, reason = self._refitted(conversion, options, parts), "weights replaced by refit"
+        if plan is None:
+            plan, reason = compile(), self._reason(label, parts)
+        self._keep(key, parts, plan, conversion, options)
+        self.made[label] = Made(key, parts, False, reason)
         return plan
+
+    def _refitted(
+        self, conversion: Any, options: BuildOptions, parts: Mapping[str, Any]
+    ) -> Plan | None:
+        """A stored plan of the same structure with this network's weights; None where there is
+        none, or TensorRT refuses, which is a warning.
+        """
+        if self.store is None or self.rebuild or not refit.possible(options):
+            return None
+        structure = keys.structure(parts, conversion.network)
+        base = self._guarded("read", lambda store: store.base(structure))
+        entry: Entry | None = base and self._guarded("read", lambda store: store.get(base["key"]))
+        if entry is None:
+            return None
+        try:
+            return refit.refit(entry.plan, conversion, base["weights"], options)
+        except EngineError as refusal:
+            self.warnings.append(f"the plan is built, not refitted: {refusal.message}")
+            return None
+
+    def _keep(
+        self,
+        key: str,
+        parts: Mapping[str, Any],
+        plan: Plan,
+        conversion: Any,
+        options: BuildOptions,
+    ) -> None:
+        self._guarded("written", lambda store: store.put(key, parts, plan))
+        if refit.possible(options) and self.store is not None:
+            structure = keys.structure(parts, conversion.network)
+            base = {"key": key, "weights": refit.digests(conversion.network)}
+            self._guarded("written", lambda store: store.remember_base(structure, base))
 
     def record(self) -> dict[str, Any]:
         """JSON-able, for the model's trt-build.json and the store: by label the key, its parts, and

@@ -128,6 +128,23 @@ class Store:
         """Keep what was built under this name."""
         self._write(self.place("models", f"{name}.json"), _sign(record))
 
+    def base(self, structure: str) -> dict[str, Any] | None:
+        """The plan that `remember_base` was last given for this structure: its `key`, and the
+        digests of its `weights`.
+        """
+        path = self.place("structures", f"{structure}.json")
+        record = self._signed(path)
+        if record is not None and not (
+            isinstance(record.get("key"), str) and isinstance(record.get("weights"), dict)
+        ):
+            self._refused(path, "is not the record of a structure")
+            return None
+        return record
+
+    def remember_base(self, structure: str, base: Mapping[str, Any]) -> None:
+        """Keep which plan has this structure and can be refitted."""
+        self._write(self.place("structures", f"{structure}.json"), _sign(base))
+
     def place(self, *parts: str) -> str:
         """The path of an entry on the store's file system."""
         return posixpath.join(self.root, *parts)

@@ -1,0 +1,83 @@
+"""A plan with new weights answers as torch does, and as a plan that was built from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from builder.engine import BuildOptions, refit
+from builder.parity import verify_engines
+from builder.repository import build_repository
+
+pytestmark = pytest.mark.gpu
+
+MANIFEST = """\
+inputs:
+  - {{name: x, dtype: float32, shape: [batch, 3, 16, 16]}}
+dims: {{batch: {{min: 1, opt: 4, max: 8}}}}
+precision: {precision}
+build: {{refit: true, optimization_level: 0}}
+"""
+
+
+class Layers(torch.nn.Module):
+    """Convolutions with normalization, attention, and a recurrent layer: their weights are folded
+    and split by passes.
+    """
+
+    def __init__(self, seed: int, column: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.features = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 32, 3, padding=1),
+            torch.nn.BatchNorm2d(32),
+            torch.nn.ReLU(),
+            torch.nn.ConvTranspose2d(32, 16, 2, stride=2),
+        )
+        self.features[1].running_mean.normal_()
+        self.features[1].running_var.uniform_(0.5, 2)
+        self.attention = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+        self.norm, self.head = torch.nn.LayerNorm(32), torch.nn.Linear(32, 5)
+        self.register_buffer("column", torch.tensor([column]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.features(x).mean(1)
+        mixed, _ = self.attention(rows, rows, rows, need_weights=False)
+        return self.head(self.norm(mixed)).index_select(1, self.column)
+
+
+def publish(folder: Path, precision: str, **settings: int) -> str:
+    """Why the plan of the model was made; every golden is answered right by it."""
+    models, repository = folder / "models", folder / "repository"
+    models.mkdir(exist_ok=True)
+    module = torch.jit.script(Layers(**settings).eval())
+    module.save(str(models / "layers.pt"))
+    (models / "layers.yaml").write_text(MANIFEST.format(precision=precision))
+    (result,) = build_repository(
+        models, repository, isolate=False, jobs=1, store=str(folder / "store")
+    )
+    assert result.ok, result.error
+    assert not [warning for warning in result.warnings if "plan" in warning], result.warnings
+    assert all(parity.passed for parity in verify_engines(repository))
+    return str(result.because)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_new_weights_are_put_into_the_stored_plan(tmp_path: Path, precision: str) -> None:
+    assert refit.possible(BuildOptions(refit=True))
+    publish(tmp_path, precision, seed=0)
+    assert "weights replaced by refit" in publish(tmp_path, precision, seed=1)
+
+
+def test_an_index_that_tensorrt_cannot_replace_is_built(tmp_path: Path) -> None:
+    publish(tmp_path, "fp32", seed=0)
+    models, repository = tmp_path / "models", tmp_path / "repository"
+    torch.jit.script(Layers(0, column=3).eval()).save(str(models / "layers.pt"))
+    (result,) = build_repository(
+        models, repository, isolate=False, jobs=1, store=str(tmp_path / "store")
+    )
+    assert result.ok, result.error
+    assert "refit" not in str(result.because)
+    assert all(parity.passed for parity in verify_engines(repository))

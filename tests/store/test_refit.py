@@ -1,0 +1,126 @@
+"""New weights go into a stored plan where the network is the same, and nowhere else."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+import torch
+
+from builder.conversion import convert
+from builder.engine import BuildOptions, Plan, refit
+from builder.errors import EngineError
+from builder.manifest.spec import TensorSpec
+from builder.store import Store
+from builder.store.plans import Plans
+from tests.store.conftest import small
+
+REFIT = BuildOptions(refit=True)
+BUILT, REFITTED = Plan(b"built"), Plan(b"refitted")
+
+
+class Layers(torch.nn.Module):
+    """A convolution, an activation with an attribute, a permutation and an index."""
+
+    def __init__(self, seed: int, slope: float = 0.1, column: int = 1) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.convolution, self.norm = torch.nn.Conv2d(3, 8, 3), torch.nn.LayerNorm(6)
+        self.slope = slope
+        self.register_buffer("column", torch.tensor([column]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.leaky_relu(self.convolution(x), self.slope)
+        return self.norm(y.permute(0, 2, 1, 3)).index_select(1, self.column)
+
+
+def network(precision: str = "fp32", **settings: Any) -> Any:
+    spec = TensorSpec("float32", ("b", 3, 8, 8), dims={"b": (1, 2, 4)}, name="x")
+    module = torch.jit.script(Layers(**settings).eval())
+    return convert(module, [spec], precision=precision)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_networks_that_differ_in_weights_alone_have_one_structure(precision: str) -> None:
+    one, other = (network(precision, seed=seed) for seed in (0, 1))
+    assert refit.structure(one.network) == refit.structure(other.network)
+    before, after = refit.digests(one.network), refit.digests(other.network)
+    assert before.keys() == after.keys()
+    changed = {label.rpartition("/")[2] for label in before if before[label] != after[label]}
+    assert changed == {"KERNEL", "BIAS"}
+
+
+def test_weights_that_cannot_be_read_always_differ() -> None:
+    one = network("bf16", seed=0).network
+    before, after = refit.digests(one), refit.digests(one)
+    kernels = [label for label in before if label.endswith("KERNEL")]
+    assert kernels and all(before[label] != after[label] for label in kernels)
+
+
+@pytest.mark.parametrize("change", [{"slope": 0.2}, {"precision": "fp16"}])
+def test_another_attribute_is_another_structure(change: dict[str, Any]) -> None:
+    one, other = network(seed=0), network(**{"seed": 0, **change})
+    assert refit.structure(one.network) != refit.structure(other.network)
+
+
+def test_an_index_is_a_weight_that_can_differ() -> None:
+    """TensorRT replaces no integers, so `refit` must see the difference."""
+    one, other = network(seed=0), network(seed=0, column=2)
+    assert refit.digests(one.network) != refit.digests(other.network)
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that get new weights, on a machine with a GPU by assumption."""
+    found: list[Plan] = []
+
+    def replace(plan: Plan, conversion: Any, before: Any, options: BuildOptions) -> Plan:
+        assert before.keys() == refit.digests(conversion.network).keys()
+        found.append(plan)
+        return REFITTED
+
+    monkeypatch.setattr(refit, "possible", lambda options: options.refit)
+    monkeypatch.setattr(refit, "refit", replace)
+    return found
+
+
+def test_new_weights_take_the_stored_plan(attempts: list[Plan]) -> None:
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    plans = [Plans(store) for _ in range(3)]
+    assert plans[0].build(small(), REFIT, lambda: BUILT) == BUILT
+    assert plans[1].build(small(2.0), REFIT, lambda: BUILT) == REFITTED
+    assert plans[1].made["model"].because == "weights replaced by refit"
+    assert attempts == [BUILT]
+    assert plans[2].build(small(2.0), REFIT, lambda: BUILT) == REFITTED
+    assert plans[2].made["model"].found and len(attempts) == 1
+
+
+@pytest.mark.parametrize("change", ["profile", "option", "no refit", "rebuild"])
+def test_anything_else_that_changes_is_built(attempts: list[Plan], change: str) -> None:
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    Plans(store).build(small(), REFIT, lambda: BUILT)
+    conversion = small(2.0, **({"batch": (1, 4, 8)} if change == "profile" else {}))
+    options = {
+        "option": BuildOptions(refit=True, optimization_level=1),
+        "no refit": BuildOptions(),
+    }.get(change, REFIT)
+    plans = Plans(store, rebuild=change == "rebuild")
+    assert plans.build(conversion, options, lambda: BUILT) == BUILT
+    assert not attempts
+
+
+def test_a_refusal_of_tensorrt_costs_a_warning_and_a_build(
+    attempts: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Plan:
+        raise EngineError("TensorRT cannot replace the weights of a/CONSTANT")
+
+    monkeypatch.setattr(refit, "refit", refuse)
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    Plans(store).build(small(), REFIT, lambda: BUILT)
+    plans = Plans(store)
+    assert plans.build(small(2.0), REFIT, lambda: BUILT) == BUILT
+    assert plans.warnings == [
+        "the plan is built, not refitted: TensorRT cannot replace the weights of a/CONSTANT"
+    ]
