@@ -171,7 +171,9 @@ def _carried(
     """What hands a value from iteration to iteration; `count` is the trip count, where nothing else
     ends the loop.
     """
-    adds = output.node().kind() == "aten::add" and len(parameter.uses()) == 1
+    # the body sees only what this iteration adds, so neither list may be read in it
+    alone = len(parameter.uses()) == len(output.uses()) == 1
+    adds = alone and output.node().kind() == "aten::add"
     own = (
         [part.debugName() == parameter.debugName() for part in output.node().inputs()]
         if adds

@@ -70,14 +70,24 @@ def _values(items: Items) -> list[Any]:
 def _join(memory: Memory, node: Any, alias: Alias, finals: list[Final]) -> None:
     one, other = finals
     if one.items is None or other.items is None:
-        return memory.renew(alias, _phi(node, one.value, other.value))
+        return _join_whole(memory, node, alias, finals)
     keys = [list(f.items) if isinstance(f.items, dict) else len(f.items or ()) for f in finals]
     if keys[0] == keys[1]:
         return _join_items(memory, node, alias, one, other)
     if isinstance(alias.items, dict):
         raise cannot(node, "the branches of an if leave different keys in a dictionary")
-    memory.forget_items(alias)
-    return memory.renew(alias, _phi(node, one.value, other.value))
+    return _join_whole(memory, node, alias, finals)
+
+
+def _join_whole(memory: Memory, node: Any, alias: Alias, finals: list[Final]) -> None:
+    """One output for both branches: a tensor, or a list whose elements are not known after the if;
+    such a list may hold the elements of either branch.
+    """
+    if alias.items is not None:
+        memory.forget_items(alias)
+        held = [item for final in finals for item in _values(final.items or []) if holds(item)]
+        alias.storage.link(storage for item in held for storage in memory.storages(item))
+    memory.renew(alias, _phi(node, finals[0].value, finals[1].value))
 
 
 def _join_items(memory: Memory, node: Any, alias: Alias, one: Final, other: Final) -> None:

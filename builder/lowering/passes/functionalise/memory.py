@@ -101,11 +101,12 @@ class Memory:
     def known(self, value: Any) -> bool:
         return value.unique() in self._aliases
 
-    def linked(self, value: Any, others: list[Any]) -> None:
+    def linked(self, value: Any, others: list[Any], *, built: bool = False) -> None:
         """Say that `value` may share memory with any of `others`, values of the original graph, or
-        with their elements.
+        with their elements; `built` as of Storage.
         """
-        self.linked_to(value, [storage for other in others for storage in self.storages(other)])
+        storages = [storage for other in others for storage in self.storages(other)]
+        self.linked_to(value, storages, built=built)
 
     def storages(self, value: Any) -> list[Storage]:
         """The memory of a value of the original graph, and of the elements that it is known to
@@ -119,9 +120,9 @@ class Memory:
         inner = [self.alias(item) for item in items if holds(item)]
         return [alias, *(found for item in inner for found in self.with_elements(item))]
 
-    def linked_to(self, value: Any, storages: list[Storage]) -> None:
+    def linked_to(self, value: Any, storages: list[Storage], *, built: bool = False) -> None:
         """Say that `value` may share any of these memories."""
-        storage = Storage()
+        storage = Storage(built=built)
         storage.link(storages)
         self.define(value, storage)
 

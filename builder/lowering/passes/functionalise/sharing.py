@@ -15,6 +15,17 @@ CONSTRUCTORS = frozenset(["prim::ListConstruct", "prim::TupleConstruct", "prim::
 _PRIM_READERS = frozenset(
     ["prim::TupleIndex", "prim::TupleUnpack", "prim::ListUnpack", "prim::unchecked_cast"]
 )
+COPIES = frozenset(
+    f"aten::{name}" for name in ("slice", "add", "mul", "list", "copy", "dict", "sorted", "items")
+)
+"""Operators that build a list or a dictionary of the elements of others. Their schemas declare no
+alias, but the elements are the same objects.
+"""
+
+
+def copies_container(node: Any) -> bool:
+    """Whether a node builds a container of elements that another one holds."""
+    return node.kind() in COPIES and node.output().type().kind() in ("ListType", "DictType")
 
 
 def holds(value: Any) -> bool:
@@ -59,6 +70,7 @@ def sources(node: Any, values: list[Any]) -> list[Any]:
         kind in UNDECLARED_VIEWS
         or kind in _PRIM_READERS
         or kind in CONSTRUCTORS
+        or copies_container(node)
         or _gives_alias(node.schema())
     )
     if not shares or _copies(node) or not any(holds(output) for output in node.outputs()):

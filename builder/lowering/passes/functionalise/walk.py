@@ -14,6 +14,7 @@ from builder.lowering.passes.functionalise.loops import loop
 from builder.lowering.passes.functionalise.memory import Memory, cannot
 from builder.lowering.passes.functionalise.sharing import (
     CONSTRUCTORS,
+    copies_container,
     holds,
     sources,
     writes,
@@ -160,8 +161,9 @@ class Walk:
             self._elements(node, kind, memory.alias(values[0]))
         # the node now reads their present content, which is not shared
         elif others := sources(node, values):
+            built = copies_container(node)
             for output in node.outputs():
-                memory.linked(output, others)
+                memory.linked(output, others, built=built)
         else:
             self._fresh(node.outputs())
 
