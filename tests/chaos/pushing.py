@@ -23,6 +23,7 @@ from builder.serving import Server, find
 from builder.serving.server import start
 from builder.store import published
 from builder.triton import publish, publish_ensemble
+from tests.chaos import plans as engines
 from tests.chaos.kill import single
 from tests.chaos.load import POLL
 from tests.triton.artifacts import pair, reseal
@@ -65,13 +66,19 @@ class Counts:
         return asdict(self)
 
 
-def run(folder: Path, mode: str, *, pushes: int, clients: int, pause: float) -> Counts:
+def run(
+    folder: Path, mode: str, *, pushes: int, clients: int, pause: float, plans: bool = False
+) -> Counts:
     """Push `pushes` generations under `clients` threads, half over HTTP and half over gRPC, which
-    wait `pause` seconds between their requests.
+    wait `pause` seconds between their requests. With `plans` TensorRT engines answer, by Triton's
+    own backend; else the Python backend runs torch.
     """
     served, counts = folder / "served", Counts(mode, clients)
+    publish_one = engines.write if plans else _publish
     for model in MODELS:
-        _publish(model, 1, served)
+        publish_one(model, 1, served)
+    if plans:
+        engines.prepare(MODELS, folder, range(2, 2 + pushes))
     server = start(
         served,
         port=dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0),
@@ -84,7 +91,10 @@ def run(folder: Path, mode: str, *, pushes: int, clients: int, pause: float) -> 
         server.wait_ready(240)
         with _asking(server, counts, pause):
             for generation in range(2, 2 + pushes):
-                _one(folder, served, server, generation, counts)
+                source = folder / str(generation)
+                model = MODELS[generation % len(MODELS)]
+                made = source / model if plans else _publish(model, generation, source)
+                _one(source, made, served, server, counts, bad=_is_bad(generation))
     return counts
 
 
@@ -98,17 +108,16 @@ def _is_bad(generation: int) -> bool:
     return generation % BAD_EVERY == 0
 
 
-def _one(folder: Path, served: Path, server: Server, generation: int, counts: Counts) -> None:
-    model = MODELS[generation % len(MODELS)]
-    source = folder / str(generation)
-    made = _publish(model, generation, source)
-    if _is_bad(generation):
+def _one(
+    source: Path, made: Path, served: Path, server: Server, counts: Counts, *, bad: bool
+) -> None:
+    if bad:
         spoil(made)
     target = Target(served, server.http_url, server.grpc_url, timeout=120, drain=1)
     (found,) = push(source, target)
     counts.pushes += 1
     counts.rejected += found.state == "rejected"
-    if found.state != ("rejected" if _is_bad(generation) else "pushed"):
+    if found.state != ("rejected" if bad else "pushed"):
         counts.wrong_verdicts += 1
         counts.errors[f"push: {found.state}: {'; '.join(found.problems)[:200]}"] = 1
     counts.memory_mib.append(_memory(server.process.pid))
