@@ -1,0 +1,190 @@
+"""Engines of the TorchScript module against engines of the exported program of the same module.
+
+    python -m benchmarks.frontends [--networks lstm unet] [--precision fp16] [--budget 500]
+
+Both engines of a network have the same weights, dynamic batch, profile (1 to 32) and builder
+options. They are built with one timing cache, the TorchScript one first, so that equal layers use
+the same tactics. They are timed alternately in the same run at batch 8 and 32, one input each, with
+CUDA events after a warm-up, and once more as CUDA graphs; medians in milliseconds. `ratio` is the
+exported program's by the TorchScript module's. `repeat_ratio` is that of the TorchScript plan
+loaded a second time, which shows the noise of the measurement. `--rebuild` also builds the
+TorchScript engine again from the filled cache; `rebuilt_ratio` is its time by the first one's,
+which shows the noise of building.
+
+Rows are appended to benchmarks/results/frontends.jsonl, and to $OUT, as they are measured. No
+network begins after the budget. A GPU and full TensorRT are required.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import fleet, records, roads, timed
+from benchmarks.engine import PRECISIONS, set_tf32
+from benchmarks.networks import NETWORKS, Network
+
+RESULTS = records.RESULTS / "frontends.jsonl"
+BATCHES = (8, 32)
+DEFAULT = ("lstm", "unet", "bert_base_128", "vit_b", "resnet50")
+"""Networks whose engines are built in about a minute each, the fastest first."""
+
+
+def export(network: Network) -> torch.export.ExportedProgram:
+    """The exported program of the seeded module, with the batch sizes of its `spec`."""
+    low, _, high = network.spec.dims["batch"]
+    batch = torch.export.Dim("batch", min=low, max=high)
+    return torch.export.export(network.module(), (network.sample(2),), dynamic_shapes=({0: batch},))
+
+
+def plan(
+    source: Any, network: Network, precision: str, level: int | None, cache: Path | None
+) -> tuple[bytes, dict[str, Any]]:
+    """The plan of a TorchScript module or exported program, and facts of its build. The timing
+    cache is read where it exists, and extended.
+    """
+    import builder
+    from builder.engine import BuildOptions, build
+
+    started = time.monotonic()
+    conversion = builder.convert(source, [network.spec], precision=precision)
+    converted = time.monotonic() - started
+    built = build(conversion, BuildOptions(timing_cache=cache, optimization_level=level))
+    facts = {
+        "layers": conversion.network.num_layers,
+        "convert_s": round(converted, 3),
+        "build_s": built.facts["build_seconds"],
+    }
+    return built.data, facts
+
+
+def rows(
+    name: str, precision: str, level: int | None, batches: Sequence[int], rebuild: bool = False
+) -> Iterator[records.Row]:
+    """One row for each batch size. Raises what conversion or TensorRT raises."""
+    network = NETWORKS[name]
+    plans, facts = _plans(network, precision, level, rebuild)
+    engines = {way: timed.Engine(data) for way, data in plans.items()}
+    for way, engine in engines.items():
+        facts[way]["engine_layers"] = engine.engine.num_layers
+    engines["repeat"] = timed.Engine(plans["script"])
+    from builder.engine.flavour import trt
+
+    set_tf32(precision == "tf32")
+    for batch in batches:
+        x = network.sample(batch).cuda()
+        yield {
+            "network": name,
+            "precision": precision,
+            "batch": batch,
+            "settings": "" if level is None else f"builder_optimization_level={level}",
+            **records.host(),
+            "tensorrt": trt.__version__,
+            **measured(engines, x),
+            "difference": _difference(engines, x),
+            "facts": facts,
+        }
+
+
+def _plans(
+    network: Network, precision: str, level: int | None, rebuild: bool
+) -> tuple[dict[str, bytes], dict[str, dict[str, Any]]]:
+    """Plans by the way that they were built, and facts of each."""
+    traced = roads.trace(network)
+    sources = {"script": traced, "export": export(network)}
+    if rebuild:
+        sources["rebuilt"] = traced
+    plans, facts = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for way, source in sources.items():
+            cache = Path(folder, "timing.cache")
+            plans[way], facts[way] = plan(source, network, precision, level, cache)
+            print(f"built {way}: {json.dumps(facts[way])}", flush=True)
+    return plans, facts
+
+
+def measured(engines: Mapping[str, Any], x: torch.Tensor) -> dict[str, Any]:
+    """Median milliseconds of each engine and of each as a CUDA graph, and their ratios."""
+    found, failed = timed.medians({way: engine.bound for way, engine in engines.items()}, [x])
+    # apart: a capture that fails may leave the context unusable
+    graphs: dict[str, timed.Make] = {way: engine.graph for way, engine in engines.items()}
+    try:
+        captured, refused = timed.medians(graphs, [x])
+    except RuntimeError as refusal:
+        captured, refused = {}, dict.fromkeys(graphs, str(refusal).partition("\n")[0][:200])
+    return {
+        **_named(found, ""),
+        **_named(captured, "_graph"),
+        "failed": {**failed, **{f"{way}_graph": why for way, why in refused.items()}},
+    }
+
+
+def _named(found: Mapping[str, float], suffix: str) -> dict[str, float]:
+    """The columns of the row; a ratio only where both times exist."""
+    row = {f"ours_{way}{suffix}_ms": found[way] for way in ("script", "export") if way in found}
+    names = {"export": "ratio", "repeat": "repeat_ratio", "rebuilt": "rebuilt_ratio"}
+    if "script" in found:
+        for way, name in names.items():
+            if way in found:
+                row[f"{name}{suffix}"] = found[way] / found["script"]
+    return row
+
+
+def _difference(engines: Mapping[str, Any], x: torch.Tensor) -> float:
+    """The greatest difference of both answers, relative to the greatest value."""
+    script, exported = (engines[way](x).float().clone() for way in ("script", "export"))
+    return float((script - exported).abs().max() / script.abs().max())
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--networks", nargs="+", default=list(DEFAULT), choices=sorted(NETWORKS), metavar="NAME"
+    )
+    parser.add_argument("--precision", default="fp16", choices=PRECISIONS)
+    parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES), metavar="N")
+    parser.add_argument("--optimization-level", type=int, choices=range(6))
+    parser.add_argument("--rebuild", action="store_true", help="build from TorchScript twice")
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), help="begin no network after so many seconds"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print each row as it is measured; 0 unless a network failed."""
+    given = parse(arguments)
+    warnings.simplefilter("ignore")
+    roads.warm_up()
+    code = 0
+    jobs = [(name, given.precision) for name in given.networks]
+    for name, precision in fleet.taken(jobs, None, time.time() + given.budget):
+        begun = time.monotonic()
+        try:
+            level = given.optimization_level
+            for row in rows(name, precision, level, given.batches, given.rebuild):
+                records.append(RESULTS, [row])
+                print(json.dumps(row), flush=True)
+        except Exception:
+            code = fleet.FAILED
+            print(f"{name} {precision} failed:\n{traceback.format_exc()}", flush=True)
+        print(f"{name} {precision}: {time.monotonic() - begun:.0f} s", flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
