@@ -196,6 +196,14 @@ def undone(x):
     return y.expand(-1, -1).reshape(4, 3).reshape(2, 6)
 
 
+def nested_cat(x):
+    inner = torch.cat([x, x + 1], 1)
+    read_twice = torch.cat([x, x], 1)
+    joined = torch.cat([inner, torch.cat([torch.cat([x, x], 0)[: x.size(0)], x * 2], -1 + 2)], 1)
+    other_axis = torch.cat([torch.cat([read_twice, read_twice], 0), read_twice], 0)
+    return joined.sum() + other_axis.sum()
+
+
 def twice(x):
     return torch.relu(x) + torch.relu(x)
 
@@ -540,6 +548,7 @@ CASES = (
         ("aten::t(", "transpose", "permute", "neg", "expand"),
         ("aten::reshape",),
     ),
+    plain("peephole", nested_cat, (_X,), (), ("aten::cat",)),
     plain("remove-full-slices", full_slice, (_X,), ("aten::slice",), ("aten::select",)),
     plain("flatten-inputs", optional, (_X,), (), (), name="optional input"),
     plain("flatten-inputs", pair, (_X, _X, _X), (), ("prim::TupleConstruct",), name="tuple"),

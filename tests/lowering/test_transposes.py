@@ -292,6 +292,16 @@ def kinds(found: LoweredGraph) -> Counter[str]:
     return Counter(node.kind().removeprefix("aten::") for node in found.graph.nodes())
 
 
+def embedded(layer: Any, indices: Tensor) -> Tensor:
+    return nn.functional.embedding(indices, layer.weight)
+
+
+def heads_of(layer: Any, x: Tensor, y: Tensor) -> Tensor:
+    """A layer of `y`, the axes of `x` and one more; its heads have the sizes of `x`."""
+    z = layer(y.transpose(0, 1)).view(x.size(1), x.size(0), WIDTH, HEADS, WIDTH // HEADS)
+    return z.permute(1, 0, 2, 3, 4)
+
+
 GONE: dict[str, Callable[[Any, Tensor], Any]] = {
     "there and back": lambda f, x: f(x.transpose(0, 1)).transpose(0, 1),
     "and forth": lambda f, x: f(f(x.permute(1, 0, 2)).permute(1, 0, 2)),
@@ -307,6 +317,8 @@ GONE: dict[str, Callable[[Any, Tensor], Any]] = {
         x.unflatten(2, (3, 4)).permute(1, 0, 2, 3).reshape(x.size(1), x.size(0), 12)
     ).transpose(0, 1),
     "a product": lambda f, x: torch.matmul(x.transpose(0, 1), f.weight).transpose(0, 1),
+    "embedded": lambda f, x: heads_of(f, x, embedded(f, (x > 0).long())),
+    "expanded": lambda f, x: heads_of(f, x, embedded(f, x.new_ones(1).long().expand_as(x))),
     "nothing": lambda f, x: f(x.permute(0, 1, 2)),
 }
 

@@ -122,6 +122,16 @@ def _moved(lengths: Lengths, node: Any) -> Shape | None:
     return None if read is None else moved(node, read)
 
 
+def _embedded(lengths: Lengths, node: Any) -> Shape | None:
+    """An axis behind those of the indices: the width of the table."""
+    table, indices = (lengths.shape(node.inputsAt(at)) for at in (0, 1))
+    return None if table is None or indices is None else [*indices, table[-1]]
+
+
+def _as_other(lengths: Lengths, node: Any) -> Shape | None:
+    return lengths.shape(node.inputsAt(1))
+
+
 def _reshaped(lengths: Lengths, node: Any) -> Shape | None:
     read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
     if items is None:
@@ -204,6 +214,8 @@ _KINDS: dict[Rule, str] = {
         " tril zeros_like ones_like full_like fake_quantize_per_tensor_affine"
     ),
     _layer: "linear",
+    _embedded: "embedding",
+    _as_other: "expand_as",
     _reshaped: "reshape",
     _unflattened: "unflatten",
     _unsqueezed: "unsqueeze",

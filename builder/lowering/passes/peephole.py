@@ -7,6 +7,7 @@ from typing import Any
 
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.functionalise.views import Emit
 
 _BOOLEAN = frozenset(
     f"aten::{name}"
@@ -57,10 +58,39 @@ def _keeps_all(node: Any) -> bool:
     return sizes is not None and all(size == -1 for size in sizes)
 
 
-@lowering_pass("peephole", touches=(*_TWICE, "aten::expand", "aten::reshape"))
+def _joined(node: Any) -> list[Any] | None:
+    """What `cat` joins, with the tensors of an inner `cat` along the same axis in its place, if
+    nothing else reads that; None where there is none.
+    """
+    items, axis = ir.list_items(node.inputsAt(0)) or [], ir.constant(node.inputsAt(1))
+    found: list[Any] = []
+    for item in items:
+        inner = item.node()
+        parts = ir.list_items(inner.inputsAt(0)) if inner.kind() == "aten::cat" else None
+        nested = (
+            axis is not None
+            and parts is not None
+            and ir.constant(inner.inputsAt(1)) == axis
+            and len(item.uses()) == 1
+            and inner.owningBlock() == node.owningBlock()
+            and not ir.in_fallback(inner)
+        )
+        found += parts if nested and parts is not None else [item]
+    return found if len(found) > len(items) else None
+
+
+def _join_once(graph: Any, node: Any) -> None:
+    parts = None if ir.in_fallback(node) else _joined(node)
+    if parts is not None:
+        emit = Emit(graph, node)
+        node.replaceInput(0, emit.list(parts, ir.TENSOR))
+
+
+@lowering_pass("peephole", touches=(*_TWICE, "aten::expand", "aten::reshape", "aten::cat"))
 def peephole(graph: Any, context: Context) -> None:
     """Remove what changes nothing: `x.t().t()`, two transposes or permutations that undo each
-    other, two negations, an expand to -1, and a reshape whose result is only reshaped.
+    other, two negations, an expand to -1, a reshape whose result is only reshaped, and a `cat`
+    whose result is only joined along the same axis.
     """
     for node in ir.nodes_of(graph, *context.present(*_TWICE)):
         inner = node.inputsAt(0).node()
@@ -77,3 +107,5 @@ def peephole(graph: Any, context: Context) -> None:
             and not ir.in_fallback(node)
         ):
             node.replaceInput(0, inner.inputsAt(0))
+    for node in ir.nodes_of(graph, *context.present("aten::cat")):
+        _join_once(graph, node)
