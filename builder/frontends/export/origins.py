@@ -135,6 +135,15 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
     return function, dict(zip(texts, nodes, strict=True))
 
 
+_TYPES: dict[Any, Any] = {}
+"""The types of modules so far, by class and children: programs share them, as most models have
+modules of torch.nn. Compiling their methods takes most of the time of `_module_nodes`.
+"""
+_DEFINED: set[int] = set()
+"""The types whose method is compiled."""
+_MOST_TYPES = 10_000
+
+
 class ModuleTree:
     """A module of the program: its class and what it contains, as a ScriptModule states them, and
     torch's module `_c`. Wrapping every module as a ScriptModule takes as long as writing the graph.
@@ -168,18 +177,17 @@ class ModuleTree:
             else:
                 yield inner, child
 
-    def create(self, types: dict[Any, Any]) -> None:
+    def create(self) -> None:
         """Create torch's modules, without the search of a Python class for methods and attributes
-        that torch.jit.script does. `types` has the types so far: modules of one class with the same
-        children share one, and its method is compiled once.
+        that torch.jit.script does. Modules of one class with the same children share a type.
         """
         for child in self.children.values():
-            child.create(types)
+            child.create()
         contents = [(name, id(child.concrete)) for name, child in self.children.items()]
         key = (self.is_list, self.original_name, *contents)
-        if key not in types:
-            types[key] = self._type()
-        self.concrete = types[key]
+        if key not in _TYPES:
+            _TYPES[key] = self._type()
+        self.concrete = _TYPES[key]
         self._c = C._create_module_with_type(self.concrete.jit_type)
         for name, child in self.children.items():
             self._c.setattr(name, child._c)
@@ -202,9 +210,11 @@ def _module_nodes(stacks: Iterable[Stack]) -> tuple[ModuleTree, dict[str, Any], 
     root = ModuleTree(classes.get("", "Module"))
     for path in sorted(filter(None, classes)):
         _add(root, path.split("."), classes)
-    root.create({})
-    defined: set[int] = set()
-    order = list(_define(root, "", defined))
+    if len(_TYPES) > _MOST_TYPES:
+        _TYPES.clear()
+        _DEFINED.clear()
+    root.create()
+    order = list(_define(root, ""))
     graph = root._c._get_method(_METHOD).graph.copy()
     C._jit_pass_inline(graph)
     nodes = [node for node in graph.nodes() if node.kind() == "aten::neg"]
@@ -219,22 +229,22 @@ def _add(owner: ModuleTree, names: list[str], classes: dict[str, str]) -> None:
         owner = owner.children[name]
 
 
-def _define(tree: ModuleTree, path: str, defined: set[int]) -> Iterator[str]:
-    """Define the method that is inlined, once for each type: `defined` has those that have it. The
-    paths of the modules in the order of their nodes.
+def _define(tree: ModuleTree, path: str) -> Iterator[str]:
+    """Define the method that is inlined, once for each type. The paths of the modules in the order
+    of their nodes.
     """
     lines = [] if not path else ["x = x.neg()"]
     if path:
         yield path
     for route, child in tree.called():
-        yield from _define(child, ".".join([path, *route]).lstrip("."), defined)
+        yield from _define(child, ".".join([path, *route]).lstrip("."))
         owner = "self"
         for name in route:
             owner = f"getattr({owner}, {name!r})"
         lines.append(f"x = {owner}.{_METHOD}(x)")
-    if id(tree.concrete) in defined:
+    if id(tree.concrete) in _DEFINED:
         return
-    defined.add(id(tree.concrete))
     body = "".join(f"    {line}\n" for line in [*lines, "return x"])
     method = f"def {_METHOD}(self, x: Tensor) -> Tensor:\n{body}"
     tree._c._define(tree.concrete, method, {"Tensor": torch.Tensor}.get)
+    _DEFINED.add(id(tree.concrete))

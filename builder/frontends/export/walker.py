@@ -4,10 +4,11 @@ operator, an If for `cond`, a Loop for `while_loop`, `scan` and `map`.
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,6 +33,44 @@ Known = Any
 """What a node of the program is while the graph is written: a value of the graph, a Python constant
 or a tuple of these, a submodule for `get_attr`.
 """
+
+
+class Argument(NamedTuple):
+    """An argument of a schema, with the kind of its type beneath Optional."""
+
+    name: str
+    default: Any
+    is_optional: bool
+    form: str
+    element: Any
+
+
+class Signature(NamedTuple):
+    """What is needed of an operator's schema, read once: torch creates new objects for each query.
+    `name` is `aten.add`, `kind` is `aten::add`.
+    """
+
+    name: str
+    kind: str
+    arguments: tuple[Argument, ...]
+    returns: tuple[Any, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def signature(target: Any) -> Signature:
+    """The signature of an OpOverload."""
+    schema = target._schema
+    arguments = []
+    for given in schema.arguments:
+        kind, is_optional = given.type, given.type.kind() == "OptionalType"
+        kind = kind.getElementType() if is_optional else kind
+        form = kind.kind()
+        element = kind.getElementType() if form == "ListType" else None
+        default = given.default_value if given.has_default_value() else None
+        arguments.append(Argument(given.name, default, is_optional, form, element))
+    returns = tuple(returned.type for returned in schema.returns)
+    name = str(target).rpartition(".")[0]
+    return Signature(name, schema.name, tuple(arguments), returns)
 
 
 class Walker:
@@ -105,16 +144,20 @@ class Walker:
 
     def value(self, item: Known, kind: Any = None) -> Any:
         """The value of the graph for an argument whose type in the schema is `kind`."""
-        if kind is not None and kind.kind() == "OptionalType":
+        if kind is None:
+            return self._value(item, "", None)
+        if kind.kind() == "OptionalType":
             if item is None:
                 return self._constant(None)
             kind = kind.getElementType()
-        form = kind.kind() if kind is not None else ""
+        form = kind.kind()
+        return self._value(item, form, kind.getElementType() if form == "ListType" else None)
+
+    def _value(self, item: Known, form: str, element: Any) -> Any:
         if isinstance(item, C.Value):
-            is_int = item.type().kind() == "IntType"
-            return (
-                self.emit("aten::Float", [item], kind) if form == "FloatType" and is_int else item
-            )
+            if form == "FloatType" and item.type().kind() == "IntType":
+                return self.emit("aten::Float", [item], numbers.FLOAT)
+            return item
         if isinstance(item, quantized.Quantized):
             raise LoweringError(
                 "a quantized tensor is read by another operator than dequantize",
@@ -124,7 +167,7 @@ class Walker:
         if form == "ListType" and not isinstance(item, list | tuple):
             item = [item]
         if isinstance(item, list | tuple):
-            return self._list(item, kind)
+            return self._list(item, element)
         if form == "FloatType":
             return self._constant(float(item))
         if isinstance(item, torch.memory_format):
@@ -137,8 +180,7 @@ class Walker:
             return item
         return item.toIValue() if item.node().kind() == "prim::Constant" else None
 
-    def _list(self, items: Sequence[Known], kind: Any) -> Any:
-        element = kind.getElementType() if kind is not None else None
+    def _list(self, items: Sequence[Known], element: Any) -> Any:
         values = [self.value(item, element) for item in items]
         if element is None:
             element = values[0].type() if values else TENSOR
@@ -149,7 +191,7 @@ class Walker:
             raise self.error(f"the size {item} is not computed in the graph")
         if isinstance(item, torch.Tensor):
             item = item.detach()
-        elif found := self._plain.get((type(item), repr(item))):
+        elif found := self._plain.get(key := (type(item), repr(item))):
             return found
         with self.graph.insert_point_guard(self._ends[-1]):
             try:
@@ -158,14 +200,15 @@ class Walker:
                 raise self.error(f"a {type(item).__name__} cannot be a constant") from error
         self._describe(value.node())
         if len(self._ends) == 1 and not isinstance(item, torch.Tensor):
-            self._plain[type(item), repr(item)] = value
+            self._plain[key] = value
         return value
 
     def _create(self, kind: str, values: Sequence[Any], types: Sequence[Any]) -> Any:
         node = self.graph.create(kind, list(values), len(types))
         node.insertBefore(self._ends[-1])
-        for output, of in zip(node.outputs(), types, strict=True):
-            output.setType(of)
+        if any(of is not TENSOR for of in types):
+            for output, of in zip(node.outputs(), types, strict=True):
+                output.setType(of)
         self._describe(node)
         return node
 
@@ -191,7 +234,7 @@ class Walker:
         args = [self._known(arg, known) for arg in node.args]
         named = {name: self._known(arg, known) for name, arg in node.kwargs.items()}
         if isinstance(target, torch._ops.OpOverload):
-            name = str(target).rpartition(".")[0]
+            name = signature(target).name
             if name in numbers.ASSERTIONS:
                 return None
             if target in numbers.KINDS:
@@ -201,7 +244,7 @@ class Walker:
             if name in ("aten.item", "aten._local_scalar_dense"):
                 return self._item(args[0], node.meta["val"])
             if target.namespace == quantized.NAMESPACE:
-                given = _by_name(target._schema, args, named)
+                given = _by_name(target, args, named)
                 return quantized.call(self, node, target._opname, given)
             return self._operator(node, target, args, named)
         if isinstance(target, torch._ops.HigherOrderOperator):
@@ -276,36 +319,37 @@ class Walker:
         named: dict[str, Known],
     ) -> Known:
         """Write a call with all arguments of its schema, defaults included."""
-        schema = target._schema
-        given = _by_name(schema, args, named)
-        _refuse_training(self, target, given)
-        if str(target) == "aten._to_copy.default":
+        known = signature(target)
+        given = _by_name(target, args, named)
+        _refuse_training(self, known.name, given)
+        if known.name == "aten._to_copy":
             return self._to_copy(given)
-        if str(target) == "aten.lift_fresh_copy.default":
+        if known.name == "aten.lift_fresh_copy":
             return self.emit("aten::clone", [given["self"], None])
-        values = [
-            self.value(
-                given.get(a.name, a.default_value if a.has_default_value() else None), a.type
-            )
-            for a in schema.arguments
-        ]
-        types = [returned.type for returned in schema.returns]
-        created = self._create(schema.name, values, types)
-        self._check_schema(created, target, schema)
+        values = [self._argument(a, given.get(a.name, a.default)) for a in known.arguments]
+        types = known.returns
+        created = self._create(known.kind, values, types)
+        self._check_schema(created, target, known)
         outputs = [
             self._unpacked(output, meta)
             for output, meta in zip(created.outputs(), _metas(node, len(types)), strict=True)
         ]
         return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
 
-    def _check_schema(self, created: Any, target: Any, schema: Any) -> None:
+    def _argument(self, argument: Argument, item: Known) -> Any:
+        if item is None and argument.is_optional:
+            return self._constant(None)
+        return self._value(item, argument.form, argument.element)
+
+    def _check_schema(self, created: Any, target: Any, known: Signature) -> None:
         """Torch finds the overload by the types of the values: a number for a tensor is one of
         another overload, or has to become a tensor.
         """
         if created.schema() == "(no schema)":
-            pairs = zip(schema.arguments, list(created.inputs()), strict=True)
+            pairs = zip(known.arguments, list(created.inputs()), strict=True)
             for index, (argument, value) in enumerate(pairs):
-                if argument.type.kind() == "TensorType" and value.type().kind() in _NUMBER_KINDS:
+                is_tensor = argument.form == "TensorType" and not argument.is_optional
+                if is_tensor and value.type().kind() in _NUMBER_KINDS:
                     as_tensor = self._create("prim::NumToTensor", [value], [TENSOR])
                     as_tensor.moveBefore(created)
                     created.replaceInput(index, as_tensor.output())
@@ -491,9 +535,9 @@ class Walker:
         return self._scan(body, (), xs, others)
 
 
-def _by_name(schema: Any, args: Sequence[Known], named: dict[str, Known]) -> dict[str, Known]:
+def _by_name(target: Any, args: Sequence[Known], named: dict[str, Known]) -> dict[str, Known]:
     """The arguments of a call by their names in the schema."""
-    return dict(zip((a.name for a in schema.arguments), args, strict=False)) | named
+    return dict(zip((a.name for a in signature(target).arguments), args, strict=False)) | named
 
 
 def _output_count(module: torch.fx.GraphModule) -> int:
@@ -503,8 +547,10 @@ def _output_count(module: torch.fx.GraphModule) -> int:
 
 def _computed(size: Any) -> Any:
     """The expression of a size that is computed from others; None for another number."""
-    expression = size.node.expr if isinstance(size, torch.SymInt) else None
-    return None if expression is None or expression.is_Atom else expression
+    if not isinstance(size, torch.SymInt):
+        return None
+    expression = size.node.expr
+    return None if expression.is_Atom else expression
 
 
 def _metas(node: torch.fx.Node, count: int) -> Sequence[Any]:
@@ -535,14 +581,15 @@ _TRAINING = {
 """The argument of an operator that is true in training."""
 
 
-def _refuse_training(walker: Walker, target: Any, given: dict[str, Known]) -> None:
+def _refuse_training(walker: Walker, name: str, given: dict[str, Known]) -> None:
     """Raise LoweringError for a program that was exported in training mode. A normalization without
     running statistics computes with those of the batch in evaluation, too.
     """
-    name = str(target).rpartition(".")[0]
     argument = _TRAINING.get(name)
+    if argument is None:
+        return
     without_statistics = "running_mean" in given and given["running_mean"] is None
-    if argument is not None and given.get(argument) is True and not without_statistics:
+    if given.get(argument) is True and not without_statistics:
         raise walker.error(
             f"the program was exported in training mode: {name} has {argument}=True",
             fix="call model.eval() before torch.export.export",
