@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -97,6 +98,7 @@ class _Recorder:
         self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
         self.reduced: list[str] = []
         self.seconds_per_element = 0.0
+        self.optimized = not _writes_elements(module)
         with _evaluating(module):
             self.search = GoldenSearch(module, spec, self.answer)
 
@@ -218,16 +220,11 @@ class _Recorder:
             t.to(getattr(torch, s.dtype)) for s, t in zip(self.spec.inputs, sent, strict=True)
         ]
         with _evaluating(self.module), torch.no_grad():
-            outputs = list(
-                _flatten(
-                    call_module(
-                        self.module,
-                        self.spec.inputs,
-                        [tensor.clone() for tensor in tensors],
-                        self.spec.constants,
-                    )
-                )
-            )
+            if self.optimized:
+                outputs = self._outputs(tensors)
+            else:
+                with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+                    outputs = self._outputs(tensors)
         names = self.names or _names(len(outputs))
         if len(names) != len(outputs):
             raise UsageError(
@@ -236,6 +233,12 @@ class _Recorder:
             )
         answers = dict(zip(names, outputs, strict=True))
         return Golden(name, given, {n: to_numpy(self._sent(n, t)) for n, t in answers.items()})
+
+    def _outputs(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What the module returns for copies of the tensors."""
+        copies = [tensor.clone() for tensor in tensors]
+        answer = call_module(self.module, self.spec.inputs, copies, self.spec.constants)
+        return list(_flatten(answer))
 
     def _received(self, tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
         """An input as the endpoint takes it."""
@@ -280,6 +283,23 @@ class _Recorder:
 def _reason(failure: Exception | None) -> str:
     """The last line of torch's message, which has the cause."""
     return (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
+
+
+def _writes_elements(module: Module) -> bool:
+    """Whether a scripted module writes in place and reads tensors from lists or dictionaries:
+    torch's graph optimizer drops some writes to such elements, which Python and the served graph
+    do. Where it is off, constants of a trace (`{0.5}`) have another dtype, and torch.autocast does
+    nothing; for a module with these it stays on.
+    """
+    if not isinstance(module, torch.jit.ScriptModule):
+        return False
+    graph: Any = module.inlined_graph
+    elements = graph.findAllNodes("aten::__getitem__", True)
+    if not any(node.output().type().kind() == "TensorType" for node in elements):
+        return False
+    text = str(graph)
+    needed = "value={" in text or "prim::Enter" in text
+    return not needed and re.search(r"= aten::[a-z]\w*[a-z0-9]_\(", text) is not None
 
 
 class _evaluating:

@@ -35,6 +35,8 @@ class Case:
     slow: bool = False
     numbers: bool = False
     """Whether the numbers among the arguments are inputs of the endpoint too."""
+    optimized: bool = True
+    """Whether torch's graph optimizer keeps what the module does."""
 
     def sent(self, arguments: Any) -> Iterator[Tensor]:
         """The tensors of a call in order, as a client sends them."""
@@ -334,6 +336,17 @@ class EnumerateIntoNumbers(nn.Module):
         return found
 
 
+class WritesElement(nn.Module):
+    """torch's graph optimizer drops this write; Python does it."""
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, Tensor]:  # noqa: UP006
+        y = x.clone()
+        held = [y]
+        z = torch.tanh(x)
+        held[0].mul_(0.5)
+        return z, torch.stack(held).mean(0)
+
+
 # Optional and nested inputs.
 
 HC = Optional[Tuple[Tensor, Tensor]]  # noqa: UP006, UP045
@@ -570,6 +583,7 @@ CASES = (
     Case(EnumerateIntoDict),
     Case(EnumerateFormatted),
     Case(EnumerateIntoNumbers),
+    Case(WritesElement, optimized=False),
     Case(
         Recurrent,
         lambda: (torch.randn(2, 3, 4), (torch.randn(1, 2, 4), torch.randn(1, 2, 4))),

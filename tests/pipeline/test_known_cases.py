@@ -71,7 +71,7 @@ def test_torch_answers_are_served(tmp_path: Path, case: Case) -> None:
     file = case.save(tmp_path / "models")
     found = checked(file, tmp_path / "out")
     arguments = case.ask()
-    with torch.no_grad():
+    with torch.no_grad(), torch.jit.optimized_execution(case.optimized):  # type: ignore
         expected = list(flat(torch.jit.load(str(file)).eval()(*arguments)))
     check_warnings(found, case)
     got = answers(found.artifact, list(case.sent(arguments)))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
+
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import Size, expression
+from builder.conversion.dynamic import DynamicScalar, Size, bounds, expression
 from builder.conversion.registry import converter
 
 
@@ -194,7 +196,24 @@ def unsqueeze(ctx: ConversionContext, x: Any, dim: int) -> Any:
 )
 def expand(ctx: ConversionContext, x: Any, size: list[Size]) -> Any:
     """Axes of size 1 repeat up to `size`; -1 keeps an axis."""
+    for one in size:
+        if isinstance(one, DynamicScalar) and _falls_below_zero(ctx, one):
+            raise Unconvertible(
+                f"expand gets the size {one.expr}, which is -1 for some sizes of the inputs",
+                "use max(..., 1), in a scripted function, or narrow the axis in `dims`",
+            )
     return ctx.expand(x, size)
+
+
+def _falls_below_zero(ctx: ConversionContext, size: DynamicScalar) -> bool:
+    """Whether a size is certainly -1 for some inputs: torch keeps the axis there. Known for
+    multiples of one axis with an offset only, whose bounds are exact.
+    """
+    linear = len(size.expr.free_symbols) == 1 and size.expr.is_polynomial()
+    if not linear or sympy.Poly(size.expr).degree() != 1:
+        return False
+    span = bounds(size.expr, ctx.ranges())
+    return span is not None and bool(span[0] < 0)
 
 
 @converter("aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)", constants=("other",))

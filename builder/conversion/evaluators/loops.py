@@ -285,7 +285,7 @@ class _Carried:
         self.inside = value
         if output.debugName() == self.name:
             return
-        if isinstance(value, list | dict | str | Packed) or value is None:
+        if isinstance(value, list | dict | str | Packed | TensorList) or value is None:
             raise Unconvertible(
                 f"the loop carries %{self.name}, which is not a tensor or a number, through its"
                 " trips"

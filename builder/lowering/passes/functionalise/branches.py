@@ -42,8 +42,11 @@ def branch(walk: Walk, node: Any) -> None:
         )
         memory.journal.undo(mark)
     memory.at = node
-    for alias in dict.fromkeys([*finals[0], *finals[1]]):
-        _join(memory, node, alias, [final.get(alias) or _final(memory, alias) for final in finals])
+    changed = dict.fromkeys([*finals[0], *finals[1]])
+    # what a branch leaves as it is has its content from before the if: read it before any is joined
+    left = [[final.get(one) or _final(memory, one) for final in finals] for one in changed]
+    for alias, both in zip(changed, left, strict=True):
+        _join(memory, node, alias, both)
     for output, one, other in zip(list(node.outputs()), *ends, strict=False):
         _output(memory, output, one, other)
 

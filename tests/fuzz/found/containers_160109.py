@@ -1,0 +1,25 @@
+"""Found by: --kind containers --seed 160109."""
+
+import torch
+from torch import Tensor
+
+TRACED = False
+EXPORTED = False
+
+
+class Program(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        w = [[0, 1, 0, 0], [0.5, 0, 0, 0], [0, 0, 0, 1], [0, 0, -1, 0.25]]
+        self.register_buffer("w", torch.tensor(w))
+        self.register_buffer("scale", torch.tensor(0.5, dtype=torch.float64))
+
+    def forward(self, x: Tensor, y: Tensor, ids: Tensor):
+        a = x.clone()
+        b = y.clone()
+        r = ids * 1.0
+        held = [a]
+        a = torch.tanh(b)
+        held[0].mul_(0.5)
+        c = torch.stack(held).mean(0)
+        return a, b, c, r, ids
