@@ -9,6 +9,7 @@ import torch
 
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.interpreting import keep_returned
 from builder.lowering.passes import Pass
 
 # Formulas round differently from the fused operators that they replace, in single and in half
@@ -60,6 +61,7 @@ def packed(graph: Any) -> Any:
     for node in ir.walk(copy):
         if ir.in_fallback(node):
             node.removeAttribute(ir.FALLBACK)  # a file cannot hold it
+    keep_returned(copy)
     values = list(copy.outputs())
     made = ir.insert(
         copy,

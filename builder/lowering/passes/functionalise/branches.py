@@ -25,6 +25,14 @@ class Final:
     values: tuple[Any, ...] = ()
 
 
+@dataclass
+class End:
+    """What a branch returns in one place: an alias, and the memory of it and of its elements."""
+
+    alias: Alias
+    storages: list[Storage]
+
+
 def branch(walk: Walk, node: Any) -> None:
     """Rewrite both branches of an if from the same memory, and join what they leave."""
     memory, ends, finals = walk.memory, [], []
@@ -32,7 +40,7 @@ def branch(walk: Walk, node: Any) -> None:
     for block in node.blocks():
         mark = memory.journal.mark()
         returned = walk.block(block, block.returnNode())
-        ends.append([memory.alias(value) if holds(value) else None for value in returned])
+        ends.append([_end(memory, value) for value in returned])
         finals.append(
             {
                 alias: _final(memory, alias)
@@ -41,14 +49,44 @@ def branch(walk: Walk, node: Any) -> None:
             }
         )
         memory.journal.undo(mark)
-    memory.at = node
     changed = dict.fromkeys([*finals[0], *finals[1]])
-    # what a branch leaves as it is has its content from before the if: read it before any is joined
-    left = [[final.get(one) or _final(memory, one) for final in finals] for one in changed]
+    # all is read before any is joined
+    left = [
+        [
+            _left(memory, block, final, alias)
+            for block, final in zip(node.blocks(), finals, strict=True)
+        ]
+        for alias in changed
+    ]
+    memory.at = node
     for alias, both in zip(changed, left, strict=True):
         _join(memory, node, alias, both)
     for output, one, other in zip(list(node.outputs()), *ends, strict=False):
         _output(memory, output, one, other)
+
+
+def _end(memory: Memory, value: Any) -> End | None:
+    return End(memory.alias(value), memory.storages(value)) if holds(value) else None
+
+
+def _left(memory: Memory, block: Any, finals: dict[Alias, Final], alias: Alias) -> Final:
+    """What a branch leaves of an alias: a container that it does not change may hold what it
+    does.
+    """
+    if alias in finals:
+        return finals[alias]
+    mark = memory.journal.mark()
+    memory.at = block.returnNode()
+    for other, final in finals.items():
+        if other.items is None or final.items is None:
+            memory.renew(other, final.value)
+            other.items = None
+        else:
+            memory.journal.note(other)
+            other.current, other.items, other.held = final.value, final.items.copy(), (-1,)
+    left = _final(memory, alias)
+    memory.journal.undo(mark)
+    return left
 
 
 def _outlives(alias: Alias, age: int) -> bool:
@@ -87,9 +125,11 @@ def _join_whole(memory: Memory, node: Any, alias: Alias, finals: list[Final]) ->
     such a list may hold the elements of either branch.
     """
     if alias.items is not None:
-        memory.forget_items(alias)
         held = [item for final in finals for item in _values(final.items or []) if holds(item)]
+        alias.storage.link(inner.storage for inner in memory.with_elements(alias))
         alias.storage.link(storage for item in held for storage in memory.storages(item))
+        memory.journal.note(alias)
+        alias.items = None
     memory.renew(alias, _phi(node, finals[0].value, finals[1].value))
 
 
@@ -130,12 +170,12 @@ def torch_type(one: Any, other: Any) -> Any:
     return ir.TENSOR
 
 
-def _output(memory: Memory, output: Any, one: Alias | None, other: Alias | None) -> None:
+def _output(memory: Memory, output: Any, one: End | None, other: End | None) -> None:
     if one is None or other is None:
         return
-    if one is other:
-        return memory.same(output, one)
+    if one.alias is other.alias:
+        return memory.same(output, one.alias)
     storage = Storage()
-    storage.link(inner.storage for end in (one, other) for inner in memory.with_elements(end))
+    storage.link([*one.storages, *other.storages])
     memory.define(output, storage)
     return None

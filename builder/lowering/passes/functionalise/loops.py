@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from builder.lowering import ir
-from builder.lowering.passes.functionalise.alias import Alias
+from builder.lowering.passes.functionalise.alias import Alias, Storage
 from builder.lowering.passes.functionalise.memory import Memory, cannot
 from builder.lowering.passes.functionalise.origins import (
     Group,
     body_of,
     origins,
     shared_between_iterations,
+    stores,
     values_inside,
 )
 from builder.lowering.passes.functionalise.sharing import holds, writes
@@ -43,16 +44,17 @@ def loop(walk: Walk, node: Any) -> None:
         for root, param in zip(roots, params[count:], strict=True):
             memory.renew(root, param)
         returned = walk.block(block, block.returnNode())[1:]
+        left = [memory.storages(value) if holds(value) else [] for value in returned]
         for root in roots:
             block.registerOutput(memory.now(root))
     memory.at = node
     outputs = ir.outputs(node)
     for root, output in zip(roots, outputs[count:], strict=True):
         memory.renew(root, output)
-    for init, param, kept, value, output in zip(
-        inits, params, same, returned, outputs, strict=False
+    for init, param, kept, storages, output in zip(
+        inits, params, same, left, outputs, strict=False
     ):
-        _leave(memory, init, param, kept, value, output)
+        _leave(memory, init, param, kept, storages, output)
 
 
 def _enter(memory: Memory, init: Any, param: Any, kept: bool) -> None:
@@ -75,11 +77,13 @@ def _link(memory: Memory, groups: list[Group], carried: list[Any]) -> None:
         first.link(others)
 
 
-def _leave(memory: Memory, init: Any, param: Any, kept: bool, value: Any, output: Any) -> None:
+def _leave(
+    memory: Memory, init: Any, param: Any, kept: bool, storages: list[Storage], output: Any
+) -> None:
     if kept:
         memory.same(output, memory.alias(init))
     elif holds(output):
-        memory.alias(param).storage.link(memory.storages(value))
+        memory.alias(param).storage.link(storages)
         memory.linked(output, [init, param])
 
 
@@ -101,7 +105,9 @@ def _written_roots(memory: Memory, node: Any) -> list[Alias]:
     if not targets:
         return []
     found: dict[Alias, None] = {}
-    for value in origins(targets, values_inside(node, body)).outer.values():
+    stored = [value for inner in body if stores(inner) for value in ir.inputs(inner)[1:]]
+    found_in = origins(targets, values_inside(node, body), list(filter(holds, stored)))
+    for value in found_in.outer.values():
         for alias in memory.with_elements(memory.alias(value)):
             found[_root(memory, node, alias)] = None
     return list(found)

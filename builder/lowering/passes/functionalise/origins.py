@@ -41,8 +41,15 @@ def values_inside(loop: Any, body: Sequence[Any]) -> set[int]:
     return inside
 
 
-def origins(targets: Iterable[Any], inside: set[int]) -> Origins:
-    """What any of these values may share memory with, in this iteration or an earlier one."""
+def stores(node: Any) -> bool:
+    """Whether a node puts values into a list or a dictionary."""
+    return writes(node) and node.inputsAt(0).type().kind() != "TensorType"
+
+
+def origins(targets: Iterable[Any], inside: set[int], stored: Iterable[Any] = ()) -> Origins:
+    """What any of these values may share memory with, in this iteration or an earlier one. What is
+    read from a container may be any of `stored`.
+    """
     outer: dict[int, Any] = {}
     fresh, seen, left = set[int](), set[int](), list(targets)
     while left:
@@ -55,6 +62,8 @@ def origins(targets: Iterable[Any], inside: set[int]) -> Origins:
             continue
         before = _behind(value)
         left.extend(before)
+        if value.node().kind() not in _PASSED_ON and not all(map(_is_tensor, before)):
+            left.extend(stored)
         if not before and holds(value) and not ir.is_none(value):
             fresh.add(value.unique())
     return Origins(dict(sorted(outer.items())), frozenset(fresh))
@@ -83,7 +92,7 @@ def shared_between_iterations(loop: Any) -> list[Group]:
         if holds(param):
             groups.join(origins([param], inside), index)
     for node in body:
-        if writes(node) and node.inputsAt(0).type().kind() != "TensorType":
+        if stores(node):
             stored = [value for value in ir.inputs(node) if holds(value)]
             groups.join(origins(stored, inside))
     return groups.found()
@@ -121,6 +130,13 @@ class _Groups:
         while self._parent.setdefault(key, key) != key:
             key = self._parent[key]
         return key
+
+
+_PASSED_ON = ("prim::Param", "prim::If", "prim::Loop")
+
+
+def _is_tensor(value: Any) -> bool:
+    return bool(value.type().kind() == "TensorType")
 
 
 def _behind(value: Any) -> list[Any]:

@@ -1,0 +1,51 @@
+"""What torch's interpreter needs of a graph that it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.lowering import ir
+
+
+def keep_returned(graph: Any) -> None:
+    """Let a value that a block returns outlive the loops of the block that read it.
+
+    torch 2.13 drops such a value after the first iteration of the inner loop ("Expected Tensor but
+    got None") unless something behind the loop reads it.
+    """
+    if graph.findNode("prim::Loop", True) is None:
+        return
+    for node in list(ir.walk(graph)):
+        for block in ir.blocks_of(node):
+            _keep(graph, block)
+
+
+def _keep(graph: Any, block: Any) -> None:
+    own = {value.unique() for value in block.inputs()}
+    own |= {value.unique() for node in block.nodes() for value in node.outputs()}
+    read = _read_inside(block)
+    end = block.returnNode()
+    for index, value in enumerate(ir.inputs(end)):
+        if value.unique() in own and value.unique() in read:
+            end.replaceInput(index, _read_again(graph, value, end))
+
+
+def _read_inside(block: Any) -> set[int]:
+    """The ids of the values that the blocks inside of this one read or return."""
+    found = set[int]()
+    for node in block.nodes():
+        for inner in ir.blocks_of(node):
+            found |= {value.unique() for value in inner.outputs()}
+            found |= {value.unique() for child in inner.nodes() for value in child.inputs()}
+            found |= _read_inside(inner)
+    return found
+
+
+def _read_again(graph: Any, value: Any, end: Any) -> Any:
+    """The same value, read before `end`."""
+    kind = value.type()
+    if kind.kind() == "TensorType":
+        return ir.insert(graph, "aten::detach", [value], end, [kind]).output()
+    boxed = ir.C.TupleType([kind])
+    box = ir.insert(graph, "prim::TupleConstruct", [value], end, [boxed]).output()
+    return ir.insert(graph, "prim::TupleUnpack", [box], end, [kind]).output()

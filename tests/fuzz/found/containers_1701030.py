@@ -1,0 +1,28 @@
+"""Found by: --kind containers --seed 1701030."""
+
+import torch
+from torch import Tensor
+
+TRACED = False
+EXPORTED = False
+
+
+class Program(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        w = [[0, 1, 0, 0], [0.5, 0, 0, 0], [0, 0, 0, 1], [0, 0, -1, 0.25]]
+        self.register_buffer("w", torch.tensor(w))
+        self.register_buffer("scale", torch.tensor(0.5, dtype=torch.float64))
+
+    def forward(self, x: Tensor, y: Tensor, ids: Tensor):
+        a = x.clone()
+        b = y.clone()
+        c = x - y
+        r = ids * 1.0
+        named = {"p": a, "q": b}
+        a = torch.where(a > 0.0, a, c)
+        b = torch.minimum(b, a)
+        for t in range(a.size(0) // 2):
+            named = dict([("p", b), ("q", a)])
+        named["p"].add_(1)
+        return a, b, c, r, ids

@@ -1,0 +1,56 @@
+"""torch's interpreter runs what lowering gives, also loops in loops."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import Tensor
+
+import builder
+from builder import TensorSpec
+
+
+class Rebound(torch.nn.Module):
+    """The outer loop returns a tensor that the inner one reads."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        p, q = x, x * 2
+        for _ in range(int(ids[0])):
+            s = torch.relu(p) + 1
+            for _ in range(x.size(0)):
+                q = q + s
+            p = s
+        return p, q
+
+
+class Counted(torch.nn.Module):
+    """As above, with a number."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        count, q = 1, x * 2
+        for _ in range(int(ids[0])):
+            more = count + int(ids[1])
+            for _ in range(x.size(0)):
+                q = q + more
+            count = more
+        return q * count
+
+
+@pytest.mark.parametrize("module", [Rebound(), Counted()], ids=["tensor", "number"])
+@pytest.mark.parametrize("optimized", [True, False])
+def test_a_value_outlives_the_loop_that_reads_it(module: torch.nn.Module, optimized: bool) -> None:
+    dims = {"n": (1, 4, 8)}
+    specs = [TensorSpec("float32", ("n", 4), dims=dims), TensorSpec("int64", (2,))]
+    lowered = builder.lower(torch.jit.script(module), specs=specs)
+    file = io.BytesIO()
+    lowered.save(file)
+    file.seek(0)
+    loaded = torch.jit.load(file)
+    x, ids = torch.randn(3, 4), torch.tensor([3, 2])
+    expected = module(x, ids)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    with torch.jit.optimized_execution(optimized):  # type: ignore[attr-defined]
+        torch.testing.assert_close(tuple(loaded(x, ids)), expected)
+    torch.testing.assert_close(lowered.run(x, ids), expected)
