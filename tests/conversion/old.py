@@ -227,10 +227,10 @@ WANTS: dict[str, Callable[[Any], bool]] = {
 
 def refused(network: Any) -> list[str]:
     """What 8.6 would not take of a network's layers, by REFUSED and WANTS."""
-    from builder.reference.network import read_layer
+    from builder.reference.network import read_layers
 
     found = []
-    for node in (read_layer(network.get_layer(i)) for i in range(network.num_layers)):
+    for node in read_layers(network):
         settings = (getattr(node.layer, name, None) for name in ("op", "mode"))
         names = [node.kind, *(f"{node.kind}.{s.name}" for s in settings if hasattr(s, "name"))]
         read = node.inputs[0].dtype.name if node.inputs else ""

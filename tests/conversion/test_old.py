@@ -18,7 +18,7 @@ from builder.engine import capabilities, flavour
 from builder.engine.capabilities import Capabilities
 from builder.errors import UnsupportedOperators, UsageError
 from builder.reference.layers.shape import reshape_dims
-from builder.reference.network import read_layer
+from builder.reference.network import read_layers
 from tests.conversion import old
 from tests.conversion.harness import check, convert
 
@@ -177,7 +177,7 @@ def test_a_reshape_of_a_reshape_copies_no_axis() -> None:
 def layers(conversion: builder.Conversion) -> list[Any]:
     """With the settings of their classes."""
     network = conversion.network
-    return [read_layer(network.get_layer(index)) for index in range(network.num_layers)]
+    return read_layers(network)
 
 
 class Summed(torch.nn.Module):
