@@ -39,9 +39,10 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest $(PARALLEL) $(SLOW) || $(BIN)/python -m pytest $(AGAIN) $(SLOW)
 
-# Random programs for a minute, other ones every day; what fails is minimized into tests/fuzz/found.
+# Random programs, 15 seconds of each kind, other ones in each run; what fails is minimized into
+# tests/fuzz/found.
 fuzz: $(READY)
-	nice $(BIN)/python -m tests.fuzz --seconds 60 --seed $$(date +%Y%m%d)000
+	nice $(BIN)/python -m tests.fuzz --seconds 105 --seed $$(date +%Y%m%d%H%M)000
 
 # Hostile archives, manifests, repositories and published files for a minute, other ones every day.
 hostile: $(READY)

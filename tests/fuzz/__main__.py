@@ -25,19 +25,24 @@ BAD = ("wrong", "crash")
 def fuzz(
     kinds: tuple[str, ...], seed: int, seconds: float, programs: int, keep: Path
 ) -> tuple[Counter[str], list[Path]]:
-    """Run programs of each kind in turn from a seed on, until the seconds or the programs are used
-    up; give the counts by outcome, and the files of those that failed.
+    """Run programs of each kind from a seed on, an equal time for each, until the seconds or the
+    programs are used up; give the counts by outcome, and the files of those that failed.
     """
     counts, kept = Counter[str](), list[Path]()
-    stop = time.monotonic() + seconds
-    for number in range(programs):
-        if time.monotonic() >= stop:
+    spent, made = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
+    start = time.monotonic()
+    for _ in range(programs):
+        before = time.monotonic()
+        if before >= start + seconds:
             break
-        made = program(kinds[number % len(kinds)], seed + number // len(kinds))
-        outcome = _outcome(made)
-        _count(counts, made, outcome)
+        kind = min(kinds, key=lambda one: spent[one])
+        one = program(kind, seed + made[kind])
+        made[kind] += 1
+        outcome = _outcome(one)
+        spent[kind] += time.monotonic() - before
+        _count(counts, one, outcome)
         if outcome.verdict in BAD:
-            kept.append(_keep(made, outcome, keep))
+            kept.append(_keep(one, outcome, keep))
     return counts, kept
 
 
@@ -47,6 +52,7 @@ def _outcome(made: Program) -> Outcome:
 
 def _count(counts: Counter[str], made: Program, outcome: Outcome) -> None:
     counts["programs"] += 1
+    counts[f"of kind {made.kind}"] += 1
     counts[outcome.verdict] += 1
     if outcome.verdict == "refused":
         counts[f"refused: {outcome.reason}"] += 1
@@ -82,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--programs", type=int, default=10**9, help="at most this many")
-    parser.add_argument("--kind", choices=KINDS, help="default: all in turn")
+    parser.add_argument("--kind", choices=KINDS, help="default: an equal time for each")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--keep", type=Path, default=FOUND, help="the folder for what fails")
     given = parser.parse_args(arguments)

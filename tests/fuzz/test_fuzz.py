@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from builder.lowering.passes.functionalise import inplace
 from tests.fuzz.__main__ import FOUND, fuzz, main
-from tests.fuzz.checking import check
+from tests.fuzz.checking import Outcome, check
 from tests.fuzz.minimize import minimized
 from tests.fuzz.programs import KINDS, Program, program
 
@@ -39,6 +40,22 @@ def test_a_fault_is_found_minimized_and_kept(
     source = (tmp_path / "inplace_7.py").read_text()
     assert "a.fill_(2)" in source and "y + 1" not in source and "for t" not in source
     assert "lowered graph, output 0" in capsys.readouterr().out
+
+
+def test_every_kind_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow kind runs fewer programs, and keeps no other from running."""
+    clock = count(0.0, 1.0)
+    monkeypatch.setattr("tests.fuzz.__main__.time.monotonic", lambda: next(clock))
+
+    def checked(source: str, name: str) -> Outcome:
+        for _ in range(9 if name.startswith("export") else 0):
+            next(clock)
+        return Outcome("equal")
+
+    monkeypatch.setattr("tests.fuzz.__main__.check", checked)
+    counts, _ = fuzz(KINDS, 0, seconds=400, programs=10**6, keep=tmp_path)
+    shares = {kind: counts[f"of kind {kind}"] for kind in KINDS}
+    assert 0 < 3 * shares["export"] < min(shares["containers"], shares["inplace"])
 
 
 def test_a_seed_gives_the_same_program() -> None:

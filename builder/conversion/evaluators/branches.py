@@ -13,6 +13,7 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike
+from builder.conversion.lists import TensorList
 from builder.conversion.nested import (
     agree,
     as_flag,
@@ -157,7 +158,7 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
     """The output layer of two values of one dtype and rank; equal static values stay static."""
     if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
         return yes
-    if any(isinstance(v, list | dict | str | Packed) or v is None for v in (yes, no)):
+    if any(isinstance(v, list | dict | str | Packed | TensorList) or v is None for v in (yes, no)):
         raise Unconvertible(
             f"the branch decides what %{name} is at run time, and it is not a tensor or a number"
         )
@@ -210,6 +211,8 @@ def _entering(
     def inside(value: Any) -> Any:
         if isinstance(value, list):
             return [inside(v) for v in value]
+        if isinstance(value, TensorList):
+            return TensorList(inside(value.front), inside(value.rows), inside(value.count))
         if isinstance(value, DynamicScalar):
             return DynamicScalar(inside(value.tensor), value.expr, value.dtype)
         if not is_tensor(value):
