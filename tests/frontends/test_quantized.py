@@ -15,7 +15,7 @@ import builder
 from builder import frontends
 from builder.errors import LoweringError
 from builder.frontends import ExportedModule
-from builder.frontends.export import contents
+from builder.frontends.export import contents, torchao_operators
 
 pt2e = torch.ops.quantized_decomposed
 INT8 = (-128, 127, torch.int8)
@@ -61,8 +61,8 @@ def layers(conversion: builder.Conversion) -> list[str]:
     return [str(network.get_layer(index).type) for index in range(network.num_layers)]
 
 
-def exported(module: nn.Module) -> torch.export.ExportedProgram:
-    x = torch.randn(4, 6)
+def exported(module: nn.Module, x: Tensor | None = None) -> torch.export.ExportedProgram:
+    x = torch.randn(4, 6) if x is None else x
     shapes = ({0: Dim("batch", min=1, max=8)},)
     return torch.export.export(module.eval(), (x,), dynamic_shapes=shapes)
 
@@ -132,12 +132,111 @@ def test_operators_that_choose_scales_are_not_loaded() -> None:
     )
 
 
-def test_operators_of_torchao_are_refused_with_what_to_use_instead() -> None:
+def test_other_operators_of_torchao_are_refused_with_what_to_use_instead() -> None:
     """A library that brings the namespace makes them custom operators."""
-    target = {"target": "torch.ops.torchao.quantize_affine.default"}
+    target = {"target": "torch.ops.torchao.int_scaled_matmul.default"}
     (problem,) = contents.problems(target)
-    assert "torchao.quantization.pt2e" in problem and "Int8WeightOnlyConfig" in problem
+    assert "quantize_affine" in problem and "Int8WeightOnlyConfig" in problem
     assert not list(contents.problems(target, custom=True))
+    assert not list(contents.problems({"target": "torch.ops.torchao.quantize_affine.default"}))
+
+
+class Rounding(Weights):
+    """What Int8StaticActivationInt8WeightConfig and Int8DynamicActivationInt8WeightConfig of
+    torchao 0.18 export.
+    """
+
+    zero_point, scale_dtype = 0, torch.float32
+
+    def __init__(self, dynamic: bool = False) -> None:
+        super().__init__()
+        torchao_operators.register()
+        self.dynamic = dynamic
+        self.register_buffer("step", torch.tensor([[STEP]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        block, scale = list(x.shape), self.step
+        zero = torch.full_like(scale, self.zero_point, dtype=torch.int8)
+        if self.dynamic:
+            block[:-1] = [1] * (x.dim() - 1)
+            options = ("SYMMETRIC", block, torch.int8, -128, 127, EPS, self.scale_dtype, torch.int8)
+            scale, zero = torch.ops.torchao.choose_qparams_affine(x, *options, True)
+        q = torch.ops.torchao.quantize_affine(x, block, scale, zero, torch.int8, -128, 127)
+        y = torch.ops.aten._int_mm(q.reshape(-1, x.size(-1)), self.weight.t())
+        y = self.scaled(y, scale.reshape(-1, 1))
+        return y.reshape(*x.shape[:-1], -1).add_(self.bias)
+
+    def scaled(self, y: Tensor, scale: Tensor) -> Tensor:
+        return y.to(torch.float32) * scale.to(torch.float32) * self.scales.flatten()
+
+
+EPS = 1.1920928955078125e-07
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 3, 6)], ids=["rows", "tokens"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_activations_that_torchao_rounds(
+    dynamic: bool, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Constant scales become the layers of PT2E, those of each request become arithmetic."""
+    module = Rounding(dynamic)
+    program = exported(module, torch.randn(shape))
+    torch.export.save(program, tmp_path / "int8.pt2")
+    loaded = frontends.load(tmp_path / "int8.pt2")
+    assert isinstance(loaded, ExportedModule)
+    conversion = builder.convert(loaded.program)
+    pairs = sum("DEQUANTIZE" in kind for kind in layers(conversion))
+    assert pairs == (0 if dynamic else 2)
+    assert sum("MATRIX_MULTIPLY" in kind for kind in layers(conversion)) == 1
+    x = torch.randn(3, *shape[1:]) * torch.tensor([0.1, 1, 30]).reshape(3, *[1] * (len(shape) - 1))
+    (answer,), truth = builder.reference.run(conversion, [x]), module(x)
+    torch.testing.assert_close(answer, truth)
+    # the weights alone answer otherwise: the activations are rounded
+    plain = nn.functional.linear(x, module.weight.float() * module.scales[:, None], module.bias)
+    assert (plain - truth).abs().max() > 1e-3
+    assert builder.build_engine(conversion)
+
+
+class WithZeroPoint(Rounding):
+    zero_point = 3
+
+
+class Unscaled(Rounding):
+    """Only one of the two scales."""
+
+    def scaled(self, y: Tensor, scale: Tensor) -> Tensor:
+        return torch.relu(y.to(torch.float32) * scale)
+
+
+class OtherScale(Rounding):
+    """Twice the scale that the activations have."""
+
+    def scaled(self, y: Tensor, scale: Tensor) -> Tensor:
+        return super().scaled(y, scale * 2)
+
+
+class ReadAgain(Rounding):
+    """Whole numbers as a result."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        zero = torch.zeros_like(self.step, dtype=torch.int8)
+        block = list(x.shape)
+        return torch.ops.torchao.quantize_affine(x, block, self.step, zero, torch.int8, -128, 127)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (WithZeroPoint, "with zero points"),
+        (Unscaled, "before it is multiplied by both scales"),
+        (OtherScale, "before it is multiplied by both scales"),
+        (ReadAgain, "read by an operator other than"),
+    ],
+)
+def test_what_torchao_rounds_in_another_way(module: type[Rounding], message: str) -> None:
+    with pytest.raises(LoweringError, match=message) as caught:
+        ExportedModule(exported(module()))
+    assert "test_quantized.py" in str(caught.value.where) and caught.value.fix
 
 
 class WeightOnly(Weights):

@@ -67,9 +67,13 @@ QUANTIZED = frozenset(
     """.split()
 )
 """Operators of PT2E, in the namespace `quantized_decomposed`."""
+TORCHAO = frozenset(["quantize_affine", "dequantize_affine", "choose_qparams_affine"])
+"""Operators of torchao, in the namespace `torchao`."""
 _TORCHAO = (
-    "operators of torchao that round activations are not read. Quantize with prepare_pt2e and"
-    " convert_pt2e of torchao.quantization.pt2e, or only the weights (Int8WeightOnlyConfig)"
+    "operators of torchao that are read: "
+    + ", ".join(sorted(TORCHAO))
+    + ". Quantize with Int8StaticActivationInt8WeightConfig, with prepare_pt2e and convert_pt2e"
+    " of torchao.quantization.pt2e, or only the weights (Int8WeightOnlyConfig)"
 )
 _HIGHER_ORDER = frozenset(
     """
@@ -186,8 +190,8 @@ def _refused(target: str, custom: bool) -> str | None:
             if name in QUANTIZED:
                 return None
             return "quantized operators that are read: " + ", ".join(sorted(QUANTIZED))
-        case ["torch", "ops", "torchao", _, _] if not custom:
-            return _TORCHAO
+        case ["torch", "ops", "torchao", name, _] if name in TORCHAO or not custom:
+            return None if name in TORCHAO else _TORCHAO
         case ["torch", "ops", namespace, name, _]:
             return reason(namespace, name, custom)
         case ["_operator", name]:

@@ -57,6 +57,10 @@ def _load(path: str) -> Any:
     pytrees.register_named_tuples(json.loads(program))
     if b'"torch.ops.quantized_decomposed.' in program:
         import torch.ao.quantization.fx._decomposed  # registers the operators of PT2E
+    if b'"torch.ops.torchao.' in program:
+        from builder.frontends.export import torchao_operators
+
+        torchao_operators.register()
     with _quiet() as warnings:
         try:
             return torch.export.load(path)

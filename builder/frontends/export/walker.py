@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from builder.errors import LoweringError
-from builder.frontends.export import numbers, quantized
+from builder.frontends.export import numbers, quantized, torchao
+from builder.frontends.export.contents import TORCHAO
 from builder.frontends.export.origins import Origins, location
 
 C: Any = torch._C
@@ -87,6 +88,8 @@ class Walker:
         how many nodes read the tensor.
         """
         self._node: torch.fx.Node | None = None
+        self.known: dict[Any, Known] = {}
+        """What the nodes of the graph that is being written are."""
         self._plain: dict[tuple[type, str], Any] = {}
         """The constants outside of blocks that are no tensors, by type and text."""
 
@@ -108,7 +111,7 @@ class Walker:
         """
         values = iter(given)
         for node in module.graph.nodes:
-            self._node = node
+            self._node, self.known = node, known
             if node.op == "placeholder":
                 known[node] = next(values)
             elif node.op == "get_attr":
@@ -164,6 +167,8 @@ class Walker:
                 where=location(item.node),
                 fix="export the model with a dequantize behind each quantize",
             )
+        if isinstance(item, torchao.Waiting):
+            raise torchao.error_of(item)
         if form == "ListType" and not isinstance(item, list | tuple):
             item = [item]
         if isinstance(item, list | tuple):
@@ -246,6 +251,12 @@ class Walker:
             if target.namespace == quantized.NAMESPACE:
                 given = _by_name(target, args, named)
                 return quantized.call(self, node, target._opname, given)
+            if target.namespace == torchao.NAMESPACE and target._opname in TORCHAO:
+                return torchao.call(self, node, target._opname, _by_name(target, args, named))
+            if any(isinstance(arg, torchao.Waiting) for arg in args):
+                found = torchao.read(self, node, name, args)
+                if found is not None:
+                    return found
             return self._operator(node, target, args, named)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(node, target, args, named)

@@ -1,0 +1,246 @@
+"""The operators of torchao that round activations (`torchao`), and the products of whole numbers
+behind them.
+
+torchao multiplies whole numbers (`aten::_int_mm`) and scales the result. TensorRT has no such
+product: it multiplies what a pair of quantize and dequantize makes. So a rounded tensor is kept as
+the floats that it stands for, a product waits for its scales, and the last of them writes a linear
+layer. Sums are of floats then, which differ from torch's by their rounding only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from builder.errors import LoweringError
+from builder.frontends.export.origins import location
+
+if TYPE_CHECKING:
+    from builder.frontends.export.walker import Walker
+
+NAMESPACE = "torchao"
+_PT2E = "quantize with prepare_pt2e and convert_pt2e of torchao.quantization.pt2e"
+_SHAPES = frozenset(f"aten.{name}" for name in ("reshape", "view", "flatten", "unsqueeze"))
+_FOLDED = _SHAPES | frozenset(
+    f"aten.{name}" for name in ("t", "transpose", "to", "zeros_like", "full_like")
+)
+"""Operators that are evaluated where they read weights, scales and zero points."""
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """What a quantize makes of a float tensor. `value` has the floats that the whole numbers stand
+    for; `scale` is the program's node, and `static` whether it is a constant.
+    """
+
+    node: torch.fx.Node
+    value: Any
+    scale: torch.fx.Node
+    static: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """Rounded activations multiplied by int8 weights (inputs, outputs), until both are scaled."""
+
+    node: torch.fx.Node
+    rounded: Rounded
+    weight: torch.Tensor
+    is_scaled: bool = False
+    scales: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class NoZeroPoint:
+    """The zero points of symmetric scales: all zero."""
+
+    node: torch.fx.Node
+
+
+Waiting = Rounded | Product | NoZeroPoint
+
+
+def error_of(waiting: Waiting) -> LoweringError:
+    """The error for a reader that expects a tensor of the graph."""
+    what = {
+        Rounded: "an activation that torchao has rounded is read by an operator other than reshape,"
+        " a product with int8 weights, and dequantize_affine",
+        Product: "a product of whole numbers is read before it is multiplied by both scales",
+        NoZeroPoint: "zero points of torchao are read by an operator other than quantize_affine",
+    }
+    return LoweringError(what[type(waiting)], where=location(waiting.node), fix=_PT2E)
+
+
+def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
+    """What a node of torchao's operators is. Raises LoweringError for grids that no layer has."""
+    if name == "choose_qparams_affine":
+        return _chosen(walker, node, given)
+    if name == "quantize_affine":
+        return _quantized(walker, node, given)
+    rounded = given.get("input")
+    if name == "dequantize_affine" and isinstance(rounded, Rounded):
+        if _source(node.args[2]) is not rounded.scale:
+            raise walker.error("a tensor is dequantized with other scales than it has", fix=_PT2E)
+        return rounded.value
+    raise walker.error("a tensor is dequantized that the program does not quantize", fix=_PT2E)
+
+
+def read(walker: Walker, node: Any, name: str, args: Sequence[Any]) -> Any:
+    """What an ATen operator makes of one that waits; None where it needs a tensor."""
+    first, *_ = waiting = [arg for arg in args if isinstance(arg, Waiting)]
+    if len(waiting) != 1:
+        return None
+    if isinstance(first, Rounded) and name in ("aten.reshape", "aten.view"):
+        return replace(first, node=node, value=walker.emit("aten::reshape", [first.value, args[1]]))
+    if isinstance(first, Rounded) and name == "aten._int_mm" and args[0] is first:
+        weight = tensor_of(walker, node.args[1])
+        return None if weight is None else Product(node, first, weight)
+    if isinstance(first, Product) and name == "aten.to":
+        # a lower precision would round the sums
+        return replace(first, node=node) if _dtype(node) == torch.float32 else None
+    if isinstance(first, Product) and name == "aten.mul":
+        return _scaled(walker, node, first)
+    return None
+
+
+def tensor_of(walker: Walker, item: Any) -> torch.Tensor | None:
+    """The tensor that a node is, computed from constants; None for one that depends on inputs."""
+    if not _is_node(item):
+        return item if isinstance(item, torch.Tensor) else None
+    if item.op != "call_function":
+        found = walker.constant_of(walker.known.get(item))
+        return found if isinstance(found, torch.Tensor) else None
+    if str(item.target).rpartition(".")[0] not in _FOLDED:
+        return None
+    args = [tensor_of(walker, arg) if _is_node(arg) else arg for arg in item.args]
+    if any(arg is None and _is_node(own) for arg, own in zip(args, item.args, strict=True)):
+        return None
+    result: torch.Tensor = item.target(*args, **item.kwargs)
+    return result
+
+
+def _is_node(item: Any) -> bool:
+    return isinstance(item, torch.fx.Node)
+
+
+def _dtype(node: Any) -> torch.dtype:
+    return node.meta["val"].dtype  # type: ignore[no-any-return]
+
+
+def _source(item: Any) -> Any:
+    """The node that a scale comes from, before what only moves its axes."""
+    while _is_node(item) and item.op == "call_function":
+        name = str(item.target).rpartition(".")[0]
+        same = name == "aten.to" and _dtype(item) == _dtype(item.args[0])
+        if name not in _SHAPES and not same:
+            break
+        item = item.args[0]
+    return item
+
+
+def _check(walker: Walker, node: Any, given: Mapping[str, Any], dtype: str) -> None:
+    """Raise LoweringError for grids other than int8 of float32 activations."""
+    (tensor, *_) = node.args
+    if not _is_node(tensor) or _dtype(tensor) != torch.float32:
+        raise walker.error("torchao rounds an activation that is not float32", fix=_PT2E)
+    if given[dtype] != torch.int8:
+        raise walker.error(f"torchao rounds an activation to {given[dtype]}, not int8", fix=_PT2E)
+
+
+def _limits(given: Mapping[str, Any]) -> list[int]:
+    """The least and the greatest whole number."""
+    found = [given.get("quant_min"), given.get("quant_max")]
+    return [
+        default if item is None else int(item)
+        for item, default in zip(found, (-128, 127), strict=True)
+    ]
+
+
+def _chosen(walker: Walker, node: Any, given: Mapping[str, Any]) -> Any:
+    """The scales of each request: the greatest magnitude over half of the range."""
+    _check(walker, node, given, "target_dtype")
+    low, high = limits = _limits(given)
+    if given["mapping_type"] != "SYMMETRIC" or limits != [-128, 127]:
+        raise walker.error(
+            "torchao chooses scales that are not symmetric, or of another range than int8",
+            fix=_PT2E,
+        )
+    axes = _reduced(walker, node.args[0], given["block_size"])
+    if given.get("keepdim") is not True:
+        raise walker.error("torchao chooses scales without their axes (keepdim=False)", fix=_PT2E)
+    magnitude = walker.emit("aten::abs", [given["input"]])
+    greatest = walker.emit("aten::amax", [magnitude, axes, True])
+    scale = walker.emit("aten::div", [greatest, (high - low) / 2])
+    least = given.get("eps")
+    least = torch.finfo(torch.float32).smallest_normal if least is None else least
+    return walker.emit("aten::clamp_min", [scale, least]), NoZeroPoint(node)
+
+
+def _reduced(walker: Walker, tensor: Any, block: Sequence[Any]) -> list[int]:
+    """The axes that one scale is for: a block has their whole length, and 1 of all others."""
+    shape = tensor.meta["val"].shape
+    sizes = [item if isinstance(item, int) else None for item in block]
+    lengths = [size if isinstance(size, int) else None for size in shape]
+    axes = [axis for axis, size in enumerate(sizes) if size is None or size == lengths[axis]]
+    if any(size != 1 for axis, size in enumerate(sizes) if axis not in axes):
+        raise walker.error("torchao rounds activations in blocks of an axis", fix=_PT2E)
+    return axes
+
+
+def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
+    _check(walker, node, given, "output_dtype")
+    value, scale, limits = given["input"], given["scale"], _limits(given)
+    if not isinstance(given.get("zero_point"), NoZeroPoint):
+        zero = tensor_of(walker, node.args[3])
+        if zero is None or bool((zero != 0).any()):
+            raise walker.error("torchao rounds an activation with zero points", fix=_PT2E)
+    constant = tensor_of(walker, node.args[2])
+    source = _source(node.args[2])
+    if constant is not None:
+        if constant.numel() != 1:
+            raise walker.error(
+                "torchao rounds an activation with more than one constant scale",
+                fix="use granularity PerTensor for activations",
+            )
+        numbers = [float(constant), 0, *limits]
+        rounded = walker.emit("aten::fake_quantize_per_tensor_affine", [value, *numbers])
+        return Rounded(node, rounded, source, static=True)
+    if node.args[2].meta["val"].dim() != node.args[0].meta["val"].dim():
+        raise walker.error("torchao rounds an activation with scales of other axes", fix=_PT2E)
+    inverse = walker.emit("aten::reciprocal", [scale])
+    steps = walker.emit("aten::round", [walker.emit("aten::mul", [value, inverse])])
+    whole = walker.emit("aten::clamp", [steps, *limits])
+    return Rounded(node, walker.emit("aten::mul", [whole, scale]), source, static=False)
+
+
+def _scaled(walker: Walker, node: Any, product: Product) -> Any:
+    """The product by one of its scales; by both it is a linear layer. None for another factor."""
+    factor = node.args[1] if walker.known.get(node.args[0]) is product else node.args[0]
+    if not product.is_scaled and _source(factor) is product.rounded.scale:
+        shape = factor.meta["val"].shape
+        if len(shape) > 2 or (len(shape) > 0 and shape[-1] != 1):
+            return None
+        product = replace(product, node=node, is_scaled=True)
+    else:
+        scales, outputs = tensor_of(walker, factor), product.weight.shape[1]
+        if scales is None or product.scales is not None or scales.numel() not in (1, outputs):
+            return None
+        scales = scales.to(torch.float32).reshape(-1).expand(outputs).contiguous()
+        product = replace(product, node=node, scales=scales)
+    return _layer(walker, product) if product.is_scaled and product.scales is not None else product
+
+
+def _layer(walker: Walker, product: Product) -> Any:
+    scales = product.scales
+    assert scales is not None
+    weight = (product.weight.t().to(torch.float32) * scales[:, None]).contiguous()
+    given: Any = weight
+    if product.rounded.static and bool((scales > 0).all()):
+        zeros = torch.zeros(len(scales), dtype=torch.int32)
+        given = walker.emit(
+            "aten::fake_quantize_per_channel_affine", [weight, scales, zeros, 0, -128, 127]
+        )
+    return walker.emit("aten::linear", [product.rounded.value, given, None])
