@@ -21,7 +21,7 @@ from builder.errors import LoweringError, UsageError
 from builder.frontends.export import numbers, structure
 from builder.frontends.export.axes import Axes
 from builder.frontends.export.origins import Origins, location
-from builder.frontends.export.walker import Walker
+from builder.frontends.export.walker import Walker, signature
 
 log = logging.getLogger(__name__)
 
@@ -221,8 +221,8 @@ def _writes(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Whether an operator writes to the tensor of this node."""
     if not isinstance(user.target, torch._ops.OpOverload):
         return False
-    pairs = zip(user.args, user.target._schema.arguments, strict=False)
-    return any(arg is node and a.alias_info and a.alias_info.is_write for arg, a in pairs)
+    written = signature(user.target).written
+    return any(arg is node and index in written for index, arg in enumerate(user.args))
 
 
 def _keeps_state(what: str, where: str | None = None) -> LoweringError:

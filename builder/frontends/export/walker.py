@@ -55,6 +55,8 @@ class Signature(NamedTuple):
     kind: str
     arguments: tuple[Argument, ...]
     returns: tuple[Any, ...]
+    written: frozenset[int]
+    """The arguments that the operator writes to, by position."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -71,7 +73,12 @@ def signature(target: Any) -> Signature:
         arguments.append(Argument(given.name, default, is_optional, form, element))
     returns = tuple(returned.type for returned in schema.returns)
     name = str(target).rpartition(".")[0]
-    return Signature(name, schema.name, tuple(arguments), returns)
+    written = [
+        index
+        for index, given in enumerate(schema.arguments)
+        if given.alias_info is not None and given.alias_info.is_write
+    ]
+    return Signature(name, schema.name, tuple(arguments), returns, frozenset(written))
 
 
 class Walker:
