@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from builder.analysis import constants
+from builder.analysis import constants, kernels
 from builder.dtypes import dtype_of
 
 _BOOL = frozenset(
@@ -228,6 +228,10 @@ class Facts:
         if any(known) and node.outputsSize() == 1 and node.inputsSize():
             dtype = self._dtype_of_result(node) if known[0] else None
             self.know(node.output(), dtype, self._rank_of_result(node) if known[1] else None)
+        elif kind.startswith("aten::") and self.ranked:
+            made = kernels.facts_of(node, self._fact)
+            for output, fact in zip(node.outputs(), made or (), strict=False):
+                self.know(output, *fact)
 
     def _join(self, node: Any) -> None:
         ends = [list(block.outputs()) for block in node.blocks()]
@@ -352,11 +356,6 @@ def _multiplied(facts: Facts, node: Any) -> Rank:
     return None if rank is None or weight is None else rank + len(weight) - 2
 
 
-def _of_all(facts: Facts, node: Any) -> Rank:
-    """None along which axes to reduce: all."""
-    return 0 if node.inputsSize() == 2 else None
-
-
 def weight_shape(weight: Any) -> tuple[int, ...] | None:
     """The shape of a constant, quantized and back or not."""
     while weight.node().kind().startswith("aten::fake_quantize_"):
@@ -381,8 +380,6 @@ _RANKS: dict[str, Callable[[Facts, Any], Rank]] = {
     "aten::unflatten": _unflattened,
     "aten::cat": _joined,
     "aten::linear": _multiplied,
-    "aten::sum": _of_all,
-    "aten::mean": _of_all,
     "aten::arange": lambda facts, node: 1,
     "aten::gather": lambda facts, node: facts.rank(node.inputsAt(2)),
     "aten::embedding": lambda facts, node: (

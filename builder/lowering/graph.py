@@ -147,11 +147,26 @@ def canonical(graph: Any) -> str:
 
 
 def _computed(graph: Any) -> list[Any]:
-    """The tensors that the top-level nodes compute, in program order; constants are none."""
+    """The tensors that the top-level nodes compute, in program order; constants are none, and
+    neither are values that a branch may leave without a tensor.
+    """
     found = (
         value for node in graph.nodes() for value in node.outputs() if str(value.type()) == "Tensor"
     )
-    return [value for value in found if not ir.is_constant(value)]
+    return [value for value in found if not ir.is_constant(value) and _is_set(value)]
+
+
+def _is_set(value: Any) -> bool:
+    """Whether a value is a tensor on each way; torch compiles an early return to a value that is
+    not initialized on the others.
+    """
+    node = value.node()
+    if node.kind() == "prim::Uninitialized":
+        return False
+    if node.kind() != "prim::If":
+        return True
+    at = value.offset()
+    return all(_is_set(list(block.outputs())[at]) for block in node.blocks())
 
 
 def in_double(lowered: LoweredGraph) -> LoweredGraph:

@@ -38,7 +38,8 @@ class Counts:
     """What the clients saw, what `push` said, and the memory of the server with its processes.
 
     `wrong`: an answer of two generations, or of one that had to be rejected. Latencies in
-    milliseconds, memory in MiB after each push.
+    milliseconds, memory in MiB and the
+    number of processes after each push.
     """
 
     mode: str
@@ -54,6 +55,7 @@ class Counts:
     p99_ms: float = 0.0
     slowest_ms: float = 0.0
     memory_mib: list[float] = field(default_factory=list)
+    processes: list[int] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -120,7 +122,9 @@ def _one(
     if found.state != ("rejected" if bad else "pushed"):
         counts.wrong_verdicts += 1
         counts.errors[f"push: {found.state}: {'; '.join(found.problems)[:200]}"] = 1
-    counts.memory_mib.append(_memory(server.process.pid))
+    memory, processes = _held(server.process.pid)
+    counts.memory_mib.append(memory)
+    counts.processes.append(processes)
     shutil.rmtree(source)
 
 
@@ -137,10 +141,12 @@ def spoil(model: Path) -> None:
     reseal(model)
 
 
-def _memory(server: int) -> float:
-    """MiB that the server and its children hold of their own (PSS), once former ones have ended."""
+def _held(server: int) -> tuple[float, int]:
+    """MiB that the server and its children hold of their own (PSS), and how many processes they
+    are, once former ones have ended.
+    """
     time.sleep(2)
-    total = 0
+    total = processes = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError, ValueError):
             pid = int(stat.parent.name)
@@ -148,7 +154,8 @@ def _memory(server: int) -> float:
             if server in (pid, parent):
                 lines = (stat.parent / "smaps_rollup").read_text().splitlines()
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return round(total / 1024, 1)
+                processes += 1
+    return round(total / 1024, 1), processes
 
 
 @contextlib.contextmanager

@@ -76,6 +76,7 @@ def test_a_rotary_embedding_is_real(script: bool) -> None:
 
 Z, W = "torch.view_as_complex(x)", "torch.view_as_complex(y)"
 SPLIT = {
+    "a dtype of a tensor": "torch.view_as_real(torch.zeros(3, 4, dtype=z.dtype) + z)",
     "mul": "torch.view_as_real(z * w)",
     "mul by a real": "torch.view_as_real(z * a), torch.view_as_real(a * z)",
     "mul by a number": "torch.view_as_real(z * 2), torch.view_as_real(2.5 * z)",
@@ -202,7 +203,6 @@ STAYS = {
     "zeros of a dtype": "torch.view_as_real(torch.zeros_like(z, dtype=torch.complex64))",
     "no rule": "torch.view_as_real(torch.tanh(z))",
     "a reader without a rule": "torch.view_as_real(z * w), torch.tanh(z * w).abs()",
-    "a dtype that makes others": "torch.view_as_real(torch.zeros(3, 4, dtype=z.dtype) + z)",
 }
 
 

@@ -161,6 +161,45 @@ def test_a_scripted_or_traced_function_is_lowered_too() -> None:
         torch.testing.assert_close(lowered.run(x)[0], half_relu(x), rtol=0, atol=0)
 
 
+class Attention(torch.nn.Module):
+    """torch compiles the early return of its fast path to a value that is not initialized on the
+    other way.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x, x, x, need_weights=False)[0] * 2.0
+
+
+def test_values_that_a_branch_leaves_unset_are_left_out() -> None:
+    module, x = torch.jit.script(Attention().eval()), torch.randn(2, 3, 8)
+    lowered = builder.lower(module)
+    assert any(node.kind() == "prim::Uninitialized" for node in lowered.graph.nodes())
+    values = lowered.values(x)
+    (output,) = lowered.graph.outputs()
+    torch.testing.assert_close(values[output.debugName()], module(x))
+
+
+class Pooled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x.mean(1).amax(-1, keepdim=True).expand(-1, -1, 8))
+
+
+def test_the_number_of_axes_is_known_through_operators_without_a_rule_of_ours() -> None:
+    """torch's meta kernels give it, so the checks of an attention layer are folded."""
+    spec = builder.TensorSpec("float32", ("b", 4, 3, 8), dims={"b": (1, 2, 4)}, name="x")
+    lowered = builder.lower(torch.jit.script(Pooled().eval()), specs=[spec])
+    kinds = {node.kind() for node in lowered.graph.nodes()}
+    assert not kinds & {"prim::If", "aten::dim", "prim::Uninitialized"}
+
+
 def test_values_go_by_the_graphs_own_names() -> None:
     """A copy of a graph numbers its values anew: each name must give what the graph computes under
     it.

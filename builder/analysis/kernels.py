@@ -1,0 +1,98 @@
+"""The dtype and the number of axes of an operator's results, from torch's own meta kernels.
+
+Each tensor is represented by an empty one of the same dtype and number of axes, all of size 2. An
+operator whose number of axes depends on sizes, such as `squeeze`, is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from builder.analysis import constants
+
+Fact = tuple[torch.dtype | None, int | None]
+
+SIZE = 2
+BY_SIZES = frozenset(["squeeze", "squeeze_copy", "cat", "concat", "concatenate"])
+"""Their number of axes depends on sizes."""
+MOST = 8
+"""Larger ranks are not evaluated: 2**8 elements are no cost, but TensorRT takes no more axes."""
+_SCHEMA = re.compile(r"aten::(\w+)(?:\.(\w+))?\(")
+
+
+def facts_of(node: Any, fact: Callable[[Any], Fact]) -> list[Fact] | None:
+    """The facts of each output of an operator, where `fact` gives those of its inputs. None where
+    they are not known, or torch has no meta kernel.
+    """
+    found = _SCHEMA.match(node.schema())
+    if found is None or found[1] in BY_SIZES:
+        return None
+    try:
+        arguments = tuple(_argument(value, fact) for value in node.inputs())
+    except LookupError:
+        return None
+    return _evaluated(found[1], found[2] or "default", arguments)
+
+
+def _argument(value: Any, fact: Callable[[Any], Fact]) -> Any:
+    """A hashable description of an input. Raises LookupError where it is not known."""
+    if constants.is_constant(value):
+        known = constants.constant(value)
+        if isinstance(known, torch.Tensor):
+            return _tensor(known.dtype, known.dim())
+        return tuple(known) if isinstance(known, list) else known
+    if value.node().kind() == "prim::ListConstruct":
+        items = constants.list_items(value)
+        if items is None:
+            raise LookupError
+        return tuple(_argument(item, fact) for item in items)
+    if value.type().kind() != "TensorType":
+        raise LookupError
+    return _tensor(*fact(value))
+
+
+def _tensor(dtype: torch.dtype | None, rank: int | None) -> Any:
+    if dtype is None or rank is None or rank > MOST:
+        raise LookupError
+    return torch.dtype, dtype, rank
+
+
+def _is_tensor(described: Any) -> bool:
+    return isinstance(described, tuple) and described[:1] == (torch.dtype,)
+
+
+@lru_cache(maxsize=4096)
+def _evaluated(name: str, overload: str, described: tuple[Any, ...]) -> list[Fact] | None:
+    operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    if operator is None or operator._schema.is_mutable:
+        return None
+    if any(str(result.type) != "Tensor" for result in operator._schema.returns):
+        return None
+    try:
+        with torch.no_grad():
+            made = _call(operator, [_example(item) for item in described])
+    except Exception:  # each kernel raises its own where sizes or dtypes do not fit
+        return None
+    # a number that was traced is a tensor without axes, which promotes less than torch's own
+    ranks = [item[2] for item in described if _is_tensor(item)]
+    certain = len(ranks) == 1 or 0 not in ranks
+    results = made if isinstance(made, tuple) else (made,)
+    return [(tensor.dtype if certain else None, tensor.dim()) for tensor in results]
+
+
+def _call(operator: Any, values: list[Any]) -> Any:
+    """The operator's results; a node has its keyword-only arguments by position."""
+    named = zip(operator._schema.arguments, values, strict=False)
+    keywords = {argument.name: value for argument, value in named if argument.kwarg_only}
+    return operator(*values[: len(values) - len(keywords)], **keywords)
+
+
+def _example(described: Any) -> Any:
+    if _is_tensor(described):
+        return torch.empty([SIZE] * described[2], dtype=described[1], device="meta")
+    return [_example(item) for item in described] if isinstance(described, tuple) else described
