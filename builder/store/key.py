@@ -74,8 +74,11 @@ def key(parts: Mapping[str, Any]) -> str:
 
 
 def structure(parts: Mapping[str, Any], network: Any) -> str:
-    """What two networks share that differ in weights only, 64 hexadecimal digits."""
-    return digest({**parts, "weights": "", "structure": refit.structure(network)})
+    """What two networks share that differ in weights only, 64 hexadecimal digits. The graph's text
+    is left out, because it has the values of small weights; the network has all that matters.
+    """
+    weightless = {**parts, "graph": "", "weights": ""}
+    return digest({**weightless, "structure": refit.structure(network)})
 
 
 def option_parts(options: BuildOptions) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from builder.conversion import convert
 from builder.engine import BuildOptions, Plan, refit
 from builder.errors import EngineError
 from builder.manifest.spec import TensorSpec
-from builder.store import Store
+from builder.store import Store, key
 from builder.store.plans import Plans
 from tests.store.conftest import small
 
@@ -27,6 +27,7 @@ class Layers(torch.nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.convolution, self.norm = torch.nn.Conv2d(3, 8, 3), torch.nn.LayerNorm(6)
+        self.norm.bias.data.normal_()  # so few values that the text of the graph has them
         self.slope = slope
         self.register_buffer("column", torch.tensor([column]))
 
@@ -48,7 +49,9 @@ def test_networks_that_differ_in_weights_alone_have_one_structure(precision: str
     before, after = refit.digests(one.network), refit.digests(other.network)
     assert before.keys() == after.keys()
     changed = {label.rpartition("/")[2] for label in before if before[label] != after[label]}
-    assert changed == {"KERNEL", "BIAS"}
+    assert changed == {"KERNEL", "BIAS", "CONSTANT"}
+    structures = {key.structure(key.parts(c, REFIT), c.network) for c in (one, other)}
+    assert len(structures) == 1
 
 
 def test_weights_that_cannot_be_read_always_differ() -> None:
