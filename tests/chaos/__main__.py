@@ -25,7 +25,7 @@ def main() -> int:
     pushes.add_argument("--pushes", type=int, default=20)
     pushes.add_argument("--clients", type=int, default=16)
     pushes.add_argument("--pause", type=float, default=0.05, help="between a client's requests")
-    pushes.add_argument("--plans", action="store_true", help="engines on a GPU, not torch")
+    pushes.add_argument("--plans", action="store_true", help="models with engines")
     killing = commands.add_parser("kill", help="kill publications at every point")
     killing.add_argument("--no-exchange", action="store_true")
     killing.add_argument("--stride", type=int, default=1, help="every n-th point")

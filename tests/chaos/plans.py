@@ -1,4 +1,7 @@
-"""The models of `push --plans`: engines that Triton's own backend serves. A GPU is needed."""
+"""The models of `push --plans`: engines, with a PyTorch step between two of them.
+
+Triton's own backend serves them where the server has it, else the Python runtime, on a GPU or not.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from builder.serving import find
 
 MANIFEST = """\
 inputs:
@@ -46,9 +51,9 @@ def write(model: str, generation: int, repository: Path) -> Path:
         old.unlink()
     torch.jit.script(Generation(generation).eval()).save(str(models / f"{model}.pt"))
     (models / f"{model}.yaml").write_text(MANIFEST + (SPLIT if model == "pair" else ""))
-    (result,) = build_repository(
-        models, repository, serve_as="tensorrt_plan", isolate=False, jobs=1
-    )
+    backends = find().backends() or ()
+    serve_as = "tensorrt_plan" if "tensorrt" in backends else "python"
+    (result,) = build_repository(models, repository, serve_as=serve_as, isolate=False, jobs=1)
     assert result.ok, result.error
     assert result.layout == ("ensemble" if model == "pair" else "single"), result.layout
     return repository / model
