@@ -2,6 +2,10 @@
 
 Each tensor is represented by an empty one of the same dtype and number of axes, all of size 2. An
 operator whose number of axes depends on sizes, such as `squeeze`, is left out.
+
+Only operators with a meta kernel of their own are evaluated, and a few that torch composes of such.
+The kernels of others read memory that a meta tensor does not have, or index lists whose length they
+do not check: `lstm` with weights of size 2 ends the process.
 """
 
 from __future__ import annotations
@@ -20,6 +24,15 @@ Fact = tuple[torch.dtype | None, int | None]
 SIZE = 2
 BY_SIZES = frozenset(["squeeze", "squeeze_copy", "cat", "concat", "concatenate"])
 """Their number of axes depends on sizes."""
+COMPOSED = frozenset(
+    "linear matmul softmax log_softmax layer_norm group_norm instance_norm batch_norm dropout"
+    " conv1d conv2d conv3d scaled_dot_product_attention max_pool1d max_pool2d max_pool3d"
+    " avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d std var"
+    " flatten reshape pad one_hot".split()
+)
+"""Operators without a meta kernel that torch composes of others, each with one."""
+ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "Generator", "Device", "Stream")
+"""Types of arguments that reach a kernel as unchecked numbers."""
 MOST = 8
 """Larger ranks are not evaluated: 2**8 elements are no cost, but TensorRT takes no more axes."""
 _SCHEMA = re.compile(r"aten::(\w+)(?:\.(\w+))?\(")
@@ -69,7 +82,7 @@ def _is_tensor(described: Any) -> bool:
 @lru_cache(maxsize=4096)
 def _evaluated(name: str, overload: str, described: tuple[Any, ...]) -> list[Fact] | None:
     operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    if operator is None or operator._schema.is_mutable:
+    if operator is None or not _is_safe(operator, described):
         return None
     if any(str(result.type) != "Tensor" for result in operator._schema.returns):
         return None
@@ -83,6 +96,29 @@ def _evaluated(name: str, overload: str, described: tuple[Any, ...]) -> list[Fac
     certain = len(ranks) == 1 or 0 not in ranks
     results = made if isinstance(made, tuple) else (made,)
     return [(tensor.dtype if certain else None, tensor.dim()) for tensor in results]
+
+
+def _is_safe(operator: Any, described: tuple[Any, ...]) -> bool:
+    """Whether a call on meta tensors raises an exception at worst."""
+    schema = operator._schema
+    name = schema.name.removeprefix("aten::")
+    if schema.is_mutable or name.startswith("_") or name.endswith("_backward"):
+        return False
+    if name not in COMPOSED and not _has_kernel(operator.name()):
+        return False
+    return not any(
+        value is not None
+        and str(argument.real_type).removeprefix("Optional[").startswith(ENUMERATIONS)
+        for argument, value in zip(schema.arguments, described, strict=False)
+    )
+
+
+def _has_kernel(name: str) -> bool:
+    """Whether torch registers a meta kernel for an operator."""
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"))
+    except RuntimeError:  # operators of TorchScript alone are not known to the dispatcher
+        return False
 
 
 def _call(operator: Any, values: list[Any]) -> Any:
