@@ -70,7 +70,7 @@ def layer_type(layer: Any) -> str:
     """The LayerType's name, through the base class: IActivationLayer hides it behind a `type` of
     its own.
     """
-    return str(trt.ILayer.type.__get__(layer).name)
+    return _layer_type_names()[int(trt.ILayer.type.__get__(layer))]
 
 
 def typed_layers(network: Any) -> Iterator[Any]:
@@ -78,6 +78,12 @@ def typed_layers(network: Any) -> Iterator[Any]:
     for layer in map(network.get_layer, range(network.num_layers)):
         layer.__class__ = _layer_classes().get(layer_type(layer), layer.__class__)
         yield layer
+
+
+@lru_cache(maxsize=1)
+def _layer_type_names() -> dict[int, str]:
+    """Names by number: an attribute of the enumeration takes as long as many layers."""
+    return {int(kind): kind.name for kind in trt.LayerType.__members__.values()}
 
 
 @lru_cache(maxsize=1)

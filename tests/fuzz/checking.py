@@ -29,6 +29,10 @@ LARGEST = 1e6
 """Answers beyond it are not compared: a rounding error of their parts may be large, too."""
 _DEFECT = re.compile(r"the converter of \S+ failed: |^pass \S+ is defective")
 """A refusal that a defect of trt-build caused."""
+_TORCH_DEFECT = "Expected Tensor but got None"
+"""The interpreter of torch 2.13 ends so where a loop adds a tensor that a second loop with a
+`break` rebinds, in a plain `torch.jit.script` function, too. `repo` serves such a file as written.
+"""
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -112,11 +116,17 @@ def _checked(module: Any, cases: Sequence[tuple[Tensors, Tensors]]) -> Outcome:
     lowered.save(file)
     file.seek(0)
     loaded = torch.jit.load(file)
-    for inputs, expected in cases:
-        _compare("lowered graph", lowered.run(*_copies(inputs)), expected)
-        _compare("saved graph", loaded(*_copies(inputs)), expected)
     try:
-        conversion = builder.convert(module, SPECS)
+        for inputs, expected in cases:
+            _compare("lowered graph", lowered.run(*_copies(inputs)), expected)
+            _compare("saved graph", loaded(*_copies(inputs)), expected)
+    except RuntimeError as error:
+        if _TORCH_DEFECT not in str(error):
+            raise
+        return Outcome("refused", "a defect of TorchScript's interpreter")
+    exported = isinstance(module, torch.export.ExportedProgram)
+    try:
+        conversion = builder.convert(module if exported else lowered, SPECS)
     except TrtBuildError as error:
         if _DEFECT.search(error.message):
             return Outcome("crash", error.message)
@@ -129,6 +139,8 @@ def _checked(module: Any, cases: Sequence[tuple[Tensors, Tensors]]) -> Outcome:
 
 def _compare(what: str, answers: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
     for index, (answer, wanted) in enumerate(zip(answers, expected, strict=True)):
+        if answer.dtype == wanted.dtype and torch.equal(answer, wanted):
+            continue
         largest = float(wanted.abs().max()) if wanted.numel() else 0.0
         exact = not wanted.dtype.is_floating_point
         torch.testing.assert_close(
