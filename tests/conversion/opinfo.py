@@ -1,11 +1,12 @@
 """torch's own operator database as a source of samples that nobody here chose.
 
-    python -m tests.conversion.opinfo [family or operator ...]      prints a line an operator, and
-    what failed
+    python -m tests.conversion.opinfo [--dynamic] [family or operator ...]      prints a line an
+    operator, and what failed
 
 Each operator of FAMILIES that `op_db` knows is run over its samples in float32, int64 and bool: the
 tensors of a sample become inputs, the rest constants; the traced function is converted and the
-network's reference compared with torch.
+network's reference compared with torch. With --dynamic the axes of two sizes are dynamic, and the
+network is also run at other sizes where the traced file runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -195,16 +196,16 @@ def known(name: str) -> bool:
     return name not in LATER or name in _database()
 
 
-def run(name: str, limit: int | None = None) -> Result:
+def run(name: str, limit: int | None = None, dynamic: bool = False) -> Result:
     """Run an operator over its samples; at most `limit` of each entry and dtype, evenly spread.
-    KeyError: unknown.
+    With `dynamic` the axes of two sizes are dynamic. KeyError: unknown.
     """
     result = Result(name)
     for entry in _database()[name]:
         for dtype in DTYPES:
             if dtype in entry.supported_dtypes("cpu"):
                 for sample in _spread(_samples(entry, dtype), limit):
-                    _judge(result, entry, sample)
+                    _judge(result, entry, sample, dynamic)
     return result
 
 
@@ -226,7 +227,7 @@ def _spread(samples: list[Any], limit: int | None) -> list[Any]:
     return [samples[i * (len(samples) - 1) // max(limit - 1, 1)] for i in range(limit)]
 
 
-def _judge(result: Result, entry: Any, sample: Any) -> None:
+def _judge(result: Result, entry: Any, sample: Any, dynamic: bool) -> None:
     """Count one sample. What torch itself cannot trace or run, and what no network can hold, is
     skipped.
     """
@@ -244,7 +245,10 @@ def _judge(result: Result, entry: Any, sample: Any) -> None:
         result.skipped[reason] += 1
         return
     try:
-        _compare(result.name, traced, tensors, wanted)
+        if dynamic:
+            _compare_dynamic(result.name, traced, tensors)
+        else:
+            _compare(result.name, traced, tensors, wanted)
     except UnsupportedOperators as error:
         result.unsupported.update({o.reason for o in error.operators})
     except LoweringError as error:
@@ -262,6 +266,44 @@ def _compare(
 ) -> None:
     conversion = builder.convert(traced, [spec_of(t, {}, {}) for t in tensors])
     assert capabilities.current().strongly_typed or not old.refused(conversion.network)
+    _evaluate(name, conversion, tensors, wanted)
+
+
+def _compare_dynamic(name: str, traced: Any, tensors: Sequence[torch.Tensor]) -> None:
+    """Axes of the two most frequent sizes get a name by their size. Sizes that the file itself
+    does not run are left out.
+    """
+    counts = Counter(size for tensor in tensors for size in tensor.shape if size > 1)
+    named = {size: f"axis{size}" for size, _ in counts.most_common(2)}
+    spans = {text: (1, size, size + 2) for size, text in named.items()}
+    specs = [
+        spec_of(t, {at: named[size] for at, size in enumerate(t.shape) if size in named}, spans)
+        for t in tensors
+    ]
+    conversion = builder.convert(traced, specs)
+    for change in (0, 1, 2):
+        sizes = {size: size + change - (index and 2) for index, size in enumerate(named)}
+        sizes = {size: max(1, chosen) if change else size for size, chosen in sizes.items()}
+        given = [_resized(tensor, sizes) for tensor in tensors]
+        try:
+            wanted = [t.cpu() for t in _tensors(traced(*(t.clone() for t in given)))]
+        except RuntimeError:
+            continue
+        _evaluate(name, conversion, given, wanted)
+
+
+def _resized(tensor: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
+    """The tensor with other sizes: its rows in turn."""
+    for axis, size in enumerate(tensor.shape):
+        if size in sizes:
+            tensor = tensor.index_select(axis, torch.arange(sizes[size]) % size)
+    return tensor.clone()
+
+
+def _evaluate(
+    name: str, conversion: Any, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+) -> None:
+    """AssertionError where the network's answers are not torch's."""
     answers = builder.reference.run(conversion, tensors)
     assert len(answers) == len(wanted), f"{len(answers)} outputs for {len(wanted)}"
     tolerance = WIDER.get(name, RTOL)
@@ -366,13 +408,15 @@ def table(names: Sequence[str] | None = None, limit: int | None = None) -> list[
 
 def main(arguments: Sequence[str]) -> int:
     """Print the results of the families or operators named; 1 where a sample failed."""
+    dynamic = "--dynamic" in arguments
+    arguments = [word for word in arguments if word != "--dynamic"]
     names = [n for a in arguments or FAMILIES for n in (operators(a) if a in FAMILIES else (a,))]
     failed = 0
     for name in names:
         if name not in _database():
             print(f"{name:45} not in op_db")
             continue
-        result = run(name)
+        result = run(name, dynamic=dynamic)
         failed += result.verdict == "failed"
         counts = {
             kind: sum(getattr(result, kind).values())
