@@ -91,7 +91,9 @@ class Arrangement(Lengths):
         if not axes:
             return tensor
         dynamic = sum(not e.is_Integer for e in exprs)
-        if dynamic <= 1:  # a shuffle of static dims is what TensorRT fuses best
+        # a shuffle of static dims is what TensorRT fuses best; beside an empty axis it cannot infer
+        # the dynamic one
+        if not dynamic or (dynamic == 1 and 0 not in exprs):
             layer = self.net.add_shuffle(tensor)
             layer.reshape_dims = trt.Dims([int(e) if e.is_Integer else -1 for e in exprs])
             layer.zero_is_placeholder = False

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     Tensors = dict[str, torch.Tensor]
     Files: TypeAlias = SegmentFiles | BranchFiles
 
+TORCH_DEFECT = "Expected Tensor but got None"
+"""How the interpreter of torch 2.13 fails where a loop adds a tensor that a later loop with a
+`break` assigns again. It fails in a plain scripted function, too.
+"""
+
 
 def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]:
     """Raise ParityError where a golden's answer differs: of the model as a whole, of an ensemble
@@ -147,5 +152,15 @@ class Runner:
         if self.artifact.serve_as == "pytorch_libtorch":  # which has no tensors without axes
             tensors = [tensor.reshape(1) if not tensor.dim() else tensor for tensor in tensors]
         with torch.inference_mode(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            answer = module(*tensors)
+            try:
+                answer = module(*tensors)
+            except RuntimeError as error:
+                if TORCH_DEFECT not in str(error):
+                    raise
+                raise ParityError(
+                    "TorchScript's interpreter fails on the lowered graph, which has no writes in"
+                    f" place: {TORCH_DEFECT}",
+                    fix="this is a defect of PyTorch: write a loop with `break` as a loop with a"
+                    " condition to let TensorRT run the model",
+                ) from error
         return [answer] if isinstance(answer, torch.Tensor) else list(answer)

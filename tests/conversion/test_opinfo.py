@@ -17,8 +17,8 @@ nn.functional.pad
 """.split()
 
 
-def accepted(name: str, limit: int | None) -> None:
-    result = opinfo.run(name, limit)
+def accepted(name: str, limit: int | None, dynamic: bool = False) -> None:
+    result = opinfo.run(name, limit, dynamic)
     assert not result.failed, "\n".join(result.failed)
     assert result.verdict in ("passed", "unsupported")
 
@@ -34,6 +34,15 @@ def test_every_sample_of_every_operator(name: str) -> None:
     if not opinfo.known(name):
         pytest.skip(f"torch {torch.__version__} has no samples of {name}")
     accepted(name, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", opinfo.operators())
+def test_samples_of_every_operator_with_two_dynamic_axes(name: str) -> None:
+    """All samples: `python -m tests.conversion.opinfo --dynamic`."""
+    if not opinfo.known(name):
+        pytest.skip(f"torch {torch.__version__} has no samples of {name}")
+    accepted(name, 20, dynamic=True)
 
 
 def test_the_script_notices_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:

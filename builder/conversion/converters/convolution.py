@@ -274,7 +274,15 @@ def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Win
     K/groups, ...).
     """
     axes = kernel_axes(ctx, weight)
+    if -1 in tuple(weight.shape):
+        raise Unconvertible("the weight of a convolution must have static sizes")
     image, undo = as_image(ctx, x, axes)
+    grouped = window.groups > 1 or window.extra is not None
+    if grouped and not isinstance(ctx.size(image, 1), int):
+        raise Unconvertible(
+            "the channels of a grouped or transposed convolution must have a static size: the"
+            " weight takes one size only"
+        )
     layer = (
         _transposed(ctx, image, weight, bias, window)
         if window.extra is not None

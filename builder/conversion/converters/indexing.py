@@ -70,7 +70,10 @@ def take(ctx: ConversionContext, x: Any, index: Any) -> Any:
 def gather(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any) -> Any:
     """out[i][j] = self[index[i][j]][j] for dim 0"""
     if 0 in tuple(index.shape):  # torch then asks nothing of the ranks
-        return ctx.tensor(torch.empty(tuple(index.shape), dtype=ctx.dtype(x)))
+        if -1 not in tuple(index.shape):
+            return ctx.tensor(torch.empty(tuple(index.shape), dtype=ctx.dtype(x)))
+        if ctx.rank(x) != ctx.rank(index):
+            raise Unconvertible("an index without elements has a dynamic axis and another rank")
     if ctx.rank(x) == 0 or ctx.rank(index) == 0:
         return _gather_zero_dim(ctx, node, x, dim, index)
     return element_gathered(ctx, x, index, ctx.axis(x, dim))
