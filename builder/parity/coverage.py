@@ -233,6 +233,8 @@ def _without_settings(graph: Any, module: Any) -> Any:
     for node in graph.findAllNodes("prim::GetAttr"):
         if node.output().type().kind() not in _SETTINGS:
             continue
+        if not _is_setting(node):
+            continue
         value = _attribute(node, module)
         graph.setInsertPoint(node)
         node.output().replaceAllUsesWith(graph.insertConstant(value))
@@ -242,6 +244,14 @@ def _without_settings(graph: Any, module: Any) -> Any:
 
 
 _SETTINGS = frozenset(["BoolType", "IntType", "FloatType", "StringType"])
+
+
+def _is_setting(node: Any) -> bool:
+    """Whether a prim::GetAttr reads the module or one of its submodules, and not an object that
+    `forward` creates.
+    """
+    owner = node.inputsAt(0).node()
+    return owner.kind() == "prim::Param" or (owner.kind() == "prim::GetAttr" and _is_setting(owner))
 
 
 def _attribute(node: Any, module: Any) -> Any:

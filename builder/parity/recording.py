@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import time
@@ -98,7 +99,8 @@ class _Recorder:
         self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
         self.reduced: list[str] = []
         self.seconds_per_element = 0.0
-        self.optimized = not _writes_elements(module)
+        # torch keeps the executor that a function's first call chooses
+        self.unoptimized = _copy(module) if _optimizer_may_err(module) else None
         with _evaluating(module):
             self.search = GoldenSearch(module, spec, self.answer)
 
@@ -220,11 +222,10 @@ class _Recorder:
             t.to(getattr(torch, s.dtype)) for s, t in zip(self.spec.inputs, sent, strict=True)
         ]
         with _evaluating(self.module), torch.no_grad():
-            if self.optimized:
-                outputs = self._outputs(tensors)
-            else:
+            outputs = self._outputs(self.module, tensors)
+            if self.unoptimized is not None:
                 with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-                    outputs = self._outputs(tensors)
+                    outputs = _corrected(outputs, self._outputs(self.unoptimized, tensors))
         names = self.names or _names(len(outputs))
         if len(names) != len(outputs):
             raise UsageError(
@@ -234,10 +235,10 @@ class _Recorder:
         answers = dict(zip(names, outputs, strict=True))
         return Golden(name, given, {n: to_numpy(self._sent(n, t)) for n, t in answers.items()})
 
-    def _outputs(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _outputs(self, module: Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the module returns for copies of the tensors."""
         copies = [tensor.clone() for tensor in tensors]
-        answer = call_module(self.module, self.spec.inputs, copies, self.spec.constants)
+        answer = call_module(module, self.spec.inputs, copies, self.spec.constants)
         return list(_flatten(answer))
 
     def _received(self, tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
@@ -285,21 +286,67 @@ def _reason(failure: Exception | None) -> str:
     return (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
 
 
-def _writes_elements(module: Module) -> bool:
-    """Whether a scripted module writes in place and reads tensors from lists or dictionaries:
-    torch's graph optimizer drops some writes to such elements, which Python and the served graph
-    do. Where it is off, constants of a trace (`{0.5}`) have another dtype, and torch.autocast does
-    nothing; for a module with these it stays on.
+_WRITE = re.compile(r"= aten::[a-z]\w*[a-z0-9]_\(")
+_TRACED_INTEGER = re.compile(r"value=\{-?\d+\}")
+_COMPARISON = re.compile(r"= aten::(gt|ge|lt|le|eq|ne|is\w+|logical_\w+|any|all)\(")
+
+
+def _optimizer_may_err(module: Module) -> bool:
+    """Whether a scripted or traced module writes in place, and passes tensors through lists,
+    branches, loops or nested `cat`. torch's graph optimizer drops some writes to elements of lists,
+    and joins nested `cat` with a tensor that is written in between. It also gives bool for a
+    comparison times a number of a trace. Python and the served graph do what is written. Without
+    the optimizer torch.autocast does nothing, so it stays on for that.
     """
     if not isinstance(module, torch.jit.ScriptModule):
         return False
     graph: Any = module.inlined_graph
-    elements = graph.findAllNodes("aten::__getitem__", True)
-    if not any(node.output().type().kind() == "TensorType" for node in elements):
-        return False
     text = str(graph)
-    needed = "value={" in text or "prim::Enter" in text
-    return not needed and re.search(r"= aten::[a-z]\w*[a-z0-9]_\(", text) is not None
+    if "prim::Enter" in text:
+        return False
+    if _TRACED_INTEGER.search(text) and _COMPARISON.search(text):
+        return True
+    if not _WRITE.search(text):
+        return False
+    elements = graph.findAllNodes("aten::__getitem__", True)
+    return (
+        "prim::Loop" in text
+        or "prim::If" in text
+        or text.count("= aten::cat(") > 1
+        or any(node.output().type().kind() == "TensorType" for node in elements)
+    )
+
+
+def _copy(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    """The module, saved and loaded, in evaluation mode."""
+    file = io.BytesIO()
+    torch.jit.save(module, file)
+    file.seek(0)
+    return torch.jit.load(file).eval()  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _corrected(
+    optimized: Sequence[torch.Tensor], plain: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The answers without the optimizer where the others differ, in the dtypes of the others:
+    constants of a trace have another dtype without it. A bool that is a number without the
+    optimizer stays the number.
+    """
+    kept = [
+        other if one.dtype == torch.bool else other.to(one.dtype)
+        for one, other in zip(optimized, plain, strict=True)
+    ]
+    same = all(
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and (
+            torch.equal(one, other)
+            or (one.is_floating_point()
+            and torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True))
+        )
+        for one, other in zip(optimized, kept, strict=True)
+    )
+    return list(optimized) if same else kept
 
 
 class _evaluating:

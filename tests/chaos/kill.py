@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -35,6 +37,8 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NAME = "pair"
 SWITCHING = 40
 """Points at the end of a publication, among which all moves are."""
+VARYING = re.compile(rb"\d{4}-\d\d-\d\d[T ][\d:.]+|[0-9a-f]{64}")
+"""Times, and digests of files that hold times."""
 PUBLISHING = __import__("sys").modules[publish_single.__module__]
 
 
@@ -48,6 +52,10 @@ class Counts:
     absent: int = 0
     """Only where the file system cannot exchange folders: the next run puts the model back."""
     torn: int = 0
+    states: int = 0
+    """Different contents of the repository after the kills, times apart. Staging folders are beside
+    the repository: no server reads them.
+    """
     served: int = 0
     served_wrong: int = 0
     left_by_caught_signals: int = 0
@@ -141,14 +149,14 @@ def run(
     *,
     exchange: bool = True,
     stride: int = 1,
-    serve_every: int = 0,
+    serve: bool = False,
     change: str = "publish",
 ) -> Counts:
     """Kill a change of CHANGES by each of SIGNALS at every `stride`-th point, and at every point of
     the last SWITCHING, which move the folders; `exchange` False plays a file system without
-    RENAME_EXCHANGE. Each `serve_every`-th state is served by tritonserver.
+    RENAME_EXCHANGE. With `serve`, tritonserver starts on every different state.
     """
-    counts = Counts()
+    counts, states = Counts(), set[str]()
     chosen = CHANGES[change]()
     points = _points(folder / "count", chosen, exchange)
     dense = max(0, points - SWITCHING)
@@ -158,11 +166,23 @@ def run(
             chosen.prepare(repository)
             _in_child(partial(_change, chosen, repository, exchange, number, kind))
             counts.kills += 1
-            served = serve_every and counts.kills % serve_every == 0
-            _judge(repository, chosen, counts, kind, bool(served))
+            state = _state(repository)
+            _judge(repository, chosen, counts, kind, serve and state not in states)
+            states.add(state)
             _repair(repository, chosen, counts)
             shutil.rmtree(repository.parent)
+    counts.states = len(states)
     return counts
+
+
+def _state(repository: Path) -> str:
+    """A digest of all names and contents in the repository, without what varies from run to run."""
+    found = hashlib.sha256()
+    for path in sorted(repository.rglob("*")):
+        name = path.relative_to(repository)
+        data = VARYING.sub(b"", path.read_bytes()) if path.is_file() else b""
+        found.update(f"{name} {path.is_symlink()} {hashlib.sha256(data).hexdigest()}".encode())
+    return found.hexdigest()
 
 
 def _points(folder: Path, chosen: Change, exchange: bool) -> int:

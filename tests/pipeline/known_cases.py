@@ -496,6 +496,37 @@ class WithClass(nn.Module):
         return pair.total()
 
 
+@torch.jit.script
+class Scaled:
+    def __init__(self, n: int):
+        self.n = n
+
+    def of(self, x: Tensor) -> Tensor:
+        return x * self.n if self.n > 1 else x
+
+
+class WithNumberInClass(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Scaled(x.size(0)).of(x)
+
+
+class ComparisonTimesNumber(nn.Module):
+    """torch's optimizer keeps the traced product in bool."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x > 0) * 3
+
+
+class WriteBetweenCats(nn.Module):
+    """torch's optimizer joins what is written in between."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 1
+        first = torch.cat([x, y])
+        y.fill_(0)
+        return torch.cat([first, x[:1]])
+
+
 class Autocast(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):
@@ -650,6 +681,9 @@ CASES = (
     Case(OneArgumentWhere, slow=True),
     Case(AdaptiveIndices, floats(2, 3, 4, 4), IMAGE, slow=True),
     Case(WithClass),
+    Case(WithNumberInClass),
+    Case(ComparisonTimesNumber, traced=True, optimized=False),
+    Case(WriteBetweenCats, traced=True, optimized=False),
     Case(Autocast),
     Case(
         DoublePrecision,
