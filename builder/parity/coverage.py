@@ -53,11 +53,16 @@ class Outcome:
         """Whether this is a branch of the program, and not an element-wise choice."""
         return self.kind in ("prim::If", "prim::Loop")
 
-    def __str__(self) -> str:
+    @property
+    def place(self) -> str:
+        """The source location, and what is there."""
         name = {"prim::If": "condition", "prim::Loop": "loop condition"}.get(
             self.kind, self.kind.removeprefix("aten::")
         )
-        return f"{self.where}: {name}: {self.which}"
+        return f"{self.where.removesuffix(':')}: {name}"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.which}"
 
 
 class Coverage:

@@ -29,6 +29,8 @@ MEASURABLE_SECONDS = 2.0
 """The most memory of one golden's inputs, and the longest that the module may take for it. Larger
 sizes are reduced, with a warning: every later step runs each golden again.
 """
+SHOWN_BRANCHES = 5
+"""A large scripted model has hundreds of checks that its own sizes decide."""
 Module = Any
 """A torch.jit.ScriptModule, or anything that is called with tensors."""
 
@@ -62,14 +64,23 @@ class Recording:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One warning for each branch that no golden takes: its numbers were compared nowhere; and
-        one for each reduced golden.
+        """One warning for each condition with a branch that no golden takes: its numbers were
+        compared nowhere. After the first SHOWN_BRANCHES the others are counted. And one warning
+        for each reduced golden.
         """
-        return self.reduced + tuple(
-            f"no golden reaches {outcome}; add inputs that do (manifest: goldens: FILE.npz)"
-            for outcome in self.unreached
-            if outcome.is_branch
-        )
+        missing: dict[str, list[str]] = {}
+        for outcome in self.unreached:
+            if outcome.is_branch:
+                missing.setdefault(outcome.place, []).append(outcome.which)
+        found = [
+            f"no golden reaches {place}: {' or '.join(sorted(set(which)))}; add inputs that do"
+            " (manifest: goldens: FILE.npz)"
+            for place, which in missing.items()
+        ]
+        if len(found) > SHOWN_BRANCHES:
+            more = len(found) - SHOWN_BRANCHES
+            found[SHOWN_BRANCHES:] = [f"no golden reaches branches of {more} more conditions"]
+        return (*self.reduced, *found)
 
     def warnings_of(self, locations: Collection[str]) -> tuple[str, ...]:
         """The warnings of branches at these source locations. Others are no branches of the served
@@ -341,8 +352,10 @@ def _corrected(
         and one.shape == other.shape
         and (
             torch.equal(one, other)
-            or (one.is_floating_point()
-            and torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True))
+            or (
+                one.is_floating_point()
+                and torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)
+            )
         )
         for one, other in zip(optimized, kept, strict=True)
     )

@@ -306,7 +306,14 @@ def convert(
         whole = Network((), found, prepared.goldens)
         return Converted(prepared, found, (whole,), (), tuple(warnings))
     recorded = segment_goldens.record(found.partition, prepared.goldens, spec, compares=compares)
-    networks = tuple(_networks(found, recorded, spec, layout))
+    try:
+        networks = tuple(_networks(found, recorded, spec, layout))
+    except RuntimeError as error:
+        if not kept.branches or "Uninitialized" not in str(error):
+            raise
+        reason = "engines inside branches stay in torch: a branch leaves a value unset"
+        without = replace(kept, branches=False, reasons=(*kept.reasons, reason))
+        return convert(prepared, layout, without, compares=compares)
     for part in networks:
         if not part.goldens:
             warnings.append(f"no golden could run {part.label}: add one (goldens: ...)")

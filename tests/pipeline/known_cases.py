@@ -161,6 +161,18 @@ class CausalTransformer(nn.Module):
         return self.inner(source, target, tgt_mask=mask)
 
 
+class MaskedTransformer(nn.Module):
+    """With PyTorch's own mask, and a target of dynamic length: a branch leaves a value unset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(target.size(1))
+        return self.inner(source, target, tgt_mask=mask)
+
+
 class IntegerBias(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -594,6 +606,12 @@ CASES = (
         CausalTransformer,
         lambda: (torch.randn(2, 4, 8), torch.randn(2, 3, 8)),
         (("source", "float32", "batch, n, 8"), ("target", "float32", "batch, 3, 8")),
+        slow=True,
+    ),
+    Case(
+        MaskedTransformer,
+        lambda: (torch.randn(2, 3, 8), torch.randn(2, 4, 8)),
+        (("source", "float32", "batch, 3, 8"), ("target", "float32", "batch, n, 8")),
         slow=True,
     ),
     Case(IntegerBias, floats(2, 3), (("x", "float32", "batch, 3"),), BATCH),

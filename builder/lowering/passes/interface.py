@@ -4,6 +4,7 @@ structure gives.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -88,32 +89,41 @@ def _take_as_tensor(graph: Any, index: int) -> None:
 
 
 def checked(constants: Mapping[str, Any], graph: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The constants as their arguments take them. Raises LoweringError for a name that is no
-    argument of forward, and for a value that its type does not take.
+    """The constants as their arguments take them. Raises LoweringError with every name that is no
+    argument of forward, and every value that its type does not take.
     """
     types = {name: value.type() for name, value in zip(names, graph.inputs(), strict=False)}
-    return {name: _checked(name, value, types) for name, value in constants.items()}
+    problems = [_problem(name, value, types) for name, value in constants.items()]
+    if found := [problem for problem in problems if problem]:
+        raise LoweringError("; ".join(found), fix="correct `constants` in the manifest")
+    return {name: _taken(value, types[name]) for name, value in constants.items()}
 
 
-def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
+def _problem(name: str, value: Any, types: Mapping[str, Any]) -> str | None:
+    """What is wrong with a constant."""
     if name not in types:
         known = ", ".join(types) or "none"
-        raise LoweringError(
-            f"constants names {name!r}, which is no argument of forward (its arguments: {known})",
-            fix="correct the name under constants in the manifest",
-        )
-    kind = types[name]
-    if kind.kind() == "OptionalType":
-        if value is None:
-            return None
-        kind = kind.getElementType()
-    taken = _PYTHON.get(kind.annotation_str.removeprefix("typing."))
-    if taken is None or not taken(value):
-        raise LoweringError(
-            f"constant {name}: {value!r} is no value of type {types[name].annotation_str}",
-            where=f"forward({name}: {types[name].annotation_str})",
-            fix="give a value of that type under constants in the manifest",
-        )
+        near = difflib.get_close_matches(name, types, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"its arguments: {known}"
+        return f"constants names {name!r}, which is no argument of forward ({hint})"
+    kind = _of_optional(types[name])
+    if value is None and kind is not types[name]:
+        return None
+    accepts = _PYTHON.get(kind.annotation_str.removeprefix("typing."))
+    if accepts is None or not accepts(value):
+        return f"constant {name}: {value!r} is no value of type {types[name].annotation_str}"
+    return None
+
+
+def _of_optional(kind: Any) -> Any:
+    return kind.getElementType() if kind.kind() == "OptionalType" else kind
+
+
+def _taken(value: Any, kind: Any) -> Any:
+    """A constant as an argument of this type takes it."""
+    if value is None:
+        return None
+    kind = _of_optional(kind)
     if kind.annotation_str.endswith("List[float]"):
         return [float(element) for element in value]
     return float(value) if kind.kind() == "FloatType" else value
