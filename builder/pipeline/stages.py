@@ -297,6 +297,7 @@ def convert(
     found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs, kept)
     warnings = [
         *prepared.warnings,
+        *_other_half(spec),
         *_unknown_modules(prepared.source),
         *patterns.unknown_operators(spec, prepared.graph),
         *patterns.unmatched(spec, found),
@@ -331,6 +332,14 @@ def _networks(
     goldens = branches.record(pieces, recorded, spec) if inner else {}
     for location, conversion in inner:
         yield Network(location, conversion, goldens.get(location, ()))
+
+
+def _other_half(spec: ModelSpec) -> Iterator[str]:
+    if spec.precision == "bf16" and any(tensor.dtype == "float16" for tensor in spec.inputs):
+        yield (
+            "precision bf16 does not fit a float16 module: write `precision: fp16`, or save"
+            " module.float()"
+        )
 
 
 def _unknown_modules(source: Lowered) -> Iterator[str]:

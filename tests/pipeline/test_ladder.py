@@ -189,3 +189,15 @@ def test_check_reports_misspelled_names_as_repo_does(tmp_path: Path) -> None:
     for words in ("decodr", "aten::reluu", "layer*"):
         assert any(words in text for text in result.warnings)
     assert report["warnings"] == list(result.warnings)
+
+
+def test_bf16_of_a_half_module_is_advised_against(tmp_path: Path) -> None:
+    module = torch.jit.script(nn.Linear(4, 4).half().eval())
+    module.save(str(tmp_path / "half.pt"))
+    (tmp_path / "half.yaml").write_text(
+        "inputs: [{name: x, dtype: float16, shape: [batch, 4]}]\n"
+        "dims: {batch: {min: 1, opt: 2, max: 4}}\nprecision: bf16\n"
+    )
+    (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
+    assert result.ok, result.error
+    assert any("write `precision: fp16`" in warning for warning in result.warnings)
