@@ -3,9 +3,9 @@
 Each tensor is represented by an empty one of the same dtype and number of axes, all of size 2. An
 operator whose number of axes depends on sizes, such as `squeeze`, is left out.
 
-Only operators with a meta kernel of their own are evaluated, and a few that torch composes of such.
-The kernels of others read memory that a meta tensor does not have, or index lists whose length they
-do not check: `lstm` with weights of size 2 ends the process.
+Only operators with a registered meta kernel are evaluated, and those in COMPOSED. Other kernels may
+read memory that a meta tensor does not have, or index a list without a bounds check: `lstm` with
+weights of size 2 is a segmentation fault.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ COMPOSED = frozenset(
     " avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d std var"
     " flatten reshape pad one_hot".split()
 )
-"""Operators without a meta kernel that torch composes of others, each with one."""
+"""Composite operators without a meta kernel. All operators that they call have one."""
 ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "Generator", "Device", "Stream")
-"""Types of arguments that reach a kernel as unchecked numbers."""
+"""Types of arguments that torch passes to a kernel as numbers without a range check."""
 MOST = 8
 """Larger ranks are not evaluated: 2**8 elements are no cost, but TensorRT takes no more axes."""
 _SCHEMA = re.compile(r"aten::(\w+)(?:\.(\w+))?\(")
@@ -99,7 +99,7 @@ def _evaluated(name: str, overload: str, described: tuple[Any, ...]) -> list[Fac
 
 
 def _is_safe(operator: Any, described: tuple[Any, ...]) -> bool:
-    """Whether a call on meta tensors raises an exception at worst."""
+    """Whether a call on meta tensors can fail only with an exception, not with a crash."""
     schema = operator._schema
     name = schema.name.removeprefix("aten::")
     if schema.is_mutable or name.startswith("_") or name.endswith("_backward"):

@@ -91,8 +91,8 @@ class Arrangement(Lengths):
         if not axes:
             return tensor
         dynamic = sum(not e.is_Integer for e in exprs)
-        # a shuffle of static dims is what TensorRT fuses best; beside an empty axis it cannot infer
-        # the dynamic one
+        # TensorRT fuses a shuffle of static dims best. It infers one dynamic axis, unless another
+        # axis is empty.
         if not dynamic or (dynamic == 1 and 0 not in exprs):
             layer = self.net.add_shuffle(tensor)
             layer.reshape_dims = trt.Dims([int(e) if e.is_Integer else -1 for e in exprs])

@@ -82,7 +82,7 @@ def typed_layers(network: Any) -> Iterator[Any]:
 
 @lru_cache(maxsize=1)
 def _layer_type_names() -> dict[int, str]:
-    """Names by number: an attribute of the enumeration takes as long as many layers."""
+    """LayerType names by value. Reading `.name` of an enumeration member is slow."""
     return {int(kind): kind.name for kind in trt.LayerType.__members__.values()}
 
 

@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def place(self) -> str:
-        """The source location, and what is there."""
+        """The source location and the kind of node, such as `model.py:12: condition`."""
         name = {"prim::If": "condition", "prim::Loop": "loop condition"}.get(
             self.kind, self.kind.removeprefix("aten::")
         )
@@ -236,9 +236,7 @@ def _without_settings(graph: Any, module: Any) -> Any:
     graph = graph.copy()
     C._jit_pass_inline(graph)
     for node in graph.findAllNodes("prim::GetAttr"):
-        if node.output().type().kind() not in _SETTINGS:
-            continue
-        if not _is_setting(node):
+        if node.output().type().kind() not in _SETTINGS or not _is_setting(node):
             continue
         value = _attribute(node, module)
         graph.setInsertPoint(node)

@@ -30,7 +30,9 @@ MEASURABLE_SECONDS = 2.0
 sizes are reduced, with a warning: every later step runs each golden again.
 """
 SHOWN_BRANCHES = 5
-"""A large scripted model has hundreds of checks that its own sizes decide."""
+"""How many conditions are reported by name. Large scripted models have hundreds that depend on
+fixed sizes only.
+"""
 Module = Any
 """A torch.jit.ScriptModule, or anything that is called with tensors."""
 
@@ -65,8 +67,8 @@ class Recording:
     @property
     def warnings(self) -> tuple[str, ...]:
         """One warning for each condition with a branch that no golden takes: its numbers were
-        compared nowhere. After the first SHOWN_BRANCHES the others are counted. And one warning
-        for each reduced golden.
+        compared nowhere. Conditions after the first SHOWN_BRANCHES share one warning. Reduced
+        goldens have one warning each.
         """
         missing: dict[str, list[str]] = {}
         for outcome in self.unreached:
@@ -110,7 +112,7 @@ class _Recorder:
         self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
         self.reduced: list[str] = []
         self.seconds_per_element = 0.0
-        # torch keeps the executor that a function's first call chooses
+        # a copy, because the first call of a module fixes whether its graph is optimized
         self.unoptimized = _copy(module) if _optimizer_may_err(module) else None
         with _evaluating(module):
             self.search = GoldenSearch(module, spec, self.answer)
@@ -303,11 +305,11 @@ _COMPARISON = re.compile(r"= aten::(gt|ge|lt|le|eq|ne|is\w+|logical_\w+|any|all)
 
 
 def _optimizer_may_err(module: Module) -> bool:
-    """Whether a scripted or traced module writes in place, and passes tensors through lists,
-    branches, loops or nested `cat`. torch's graph optimizer drops some writes to elements of lists,
-    and joins nested `cat` with a tensor that is written in between. It also gives bool for a
-    comparison times a number of a trace. Python and the served graph do what is written. Without
-    the optimizer torch.autocast does nothing, so it stays on for that.
+    """Whether torch's graph optimizer may change the answers of a scripted or traced module.
+
+    It drops some writes to elements of lists. It merges nested `cat` although an input is written
+    in place in between. In a trace, a comparison times an integer stays bool. Python and the
+    served graph do not. torch.autocast needs the optimizer, so such modules are left out.
     """
     if not isinstance(module, torch.jit.ScriptModule):
         return False
@@ -330,20 +332,19 @@ def _optimizer_may_err(module: Module) -> bool:
 
 def _copy(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     """The module, saved and loaded, in evaluation mode."""
-    file = io.BytesIO()
-    torch.jit.save(module, file)
-    file.seek(0)
+    file = io.BytesIO(module.save_to_buffer())
     return torch.jit.load(file).eval()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _corrected(
     optimized: Sequence[torch.Tensor], plain: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The answers without the optimizer where the others differ, in the dtypes of the others:
-    constants of a trace have another dtype without it. A bool that is a number without the
-    optimizer stays the number.
+    """The answers without the optimizer (`plain`) if they differ, else `optimized`.
+
+    `plain` is cast to the dtypes of `optimized`, because constants of a trace have another dtype
+    without the optimizer. Bool is the exception: there the dtype of `plain` is right.
     """
-    kept = [
+    corrected = [
         other if one.dtype == torch.bool else other.to(one.dtype)
         for one, other in zip(optimized, plain, strict=True)
     ]
@@ -357,9 +358,9 @@ def _corrected(
                 and torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)
             )
         )
-        for one, other in zip(optimized, kept, strict=True)
+        for one, other in zip(optimized, corrected, strict=True)
     )
-    return list(optimized) if same else kept
+    return list(optimized) if same else corrected
 
 
 class _evaluating:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     Files: TypeAlias = SegmentFiles | BranchFiles
 
 TORCH_DEFECT = re.compile(r"Expected [\w ]+ but got None")
-"""How the interpreter of torch 2.13 fails on some loops that follow or contain others, in plain
-scripted functions, too.
+"""The error of a defect in the TorchScript interpreter of torch 2.13. Some functions with several
+loops raise it, also plain scripted functions.
 """
 
 
@@ -162,7 +162,7 @@ class Runner:
                 raise ParityError(
                     "TorchScript's interpreter fails on the lowered graph, which has no writes in"
                     f" place: {found[0]}",
-                    fix="this is a defect of PyTorch with several loops: fewer loops, or a loop"
-                    " without `break`, let TensorRT run the model",
+                    fix="this is a defect of PyTorch with several loops: use fewer loops, or loops"
+                    " without `break`, to let TensorRT run the model",
                 ) from error
         return [answer] if isinstance(answer, torch.Tensor) else list(answer)

@@ -297,7 +297,7 @@ def convert(
     found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs, kept)
     warnings = [
         *prepared.warnings,
-        *_other_half(spec),
+        *_bf16_of_float16(spec),
         *_unknown_modules(prepared.source),
         *patterns.unknown_operators(spec, prepared.graph),
         *patterns.unmatched(spec, found),
@@ -310,6 +310,7 @@ def convert(
     try:
         networks = tuple(_networks(found, recorded, spec, layout))
     except RuntimeError as error:
+        # torch cannot return a value that a branch leaves unset, so it has no golden
         if not kept.branches or "Uninitialized" not in str(error):
             raise
         reason = "engines inside branches stay in torch: a branch leaves a value unset"
@@ -334,7 +335,8 @@ def _networks(
         yield Network(location, conversion, goldens.get(location, ()))
 
 
-def _other_half(spec: ModelSpec) -> Iterator[str]:
+def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:
+    """A warning where the precision is the other 16-bit format than that of the inputs."""
     if spec.precision == "bf16" and any(tensor.dtype == "float16" for tensor in spec.inputs):
         yield (
             "precision bf16 does not fit a float16 module: write `precision: fp16`, or save"

@@ -1,4 +1,4 @@
-"""Meta kernels tell dtypes and ranks, and are asked only where a call cannot end the process."""
+"""Meta kernels give dtypes and ranks. They are called only where a call cannot crash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_meta_kernel_gives_dtype_and_rank() -> None:
     assert facts("argmax", tensor(3), 1, False) == [(torch.int64, 2)]
 
 
-def test_a_call_that_torch_refuses_tells_nothing() -> None:
+def test_a_call_that_torch_refuses_gives_no_facts() -> None:
     assert facts("bmm", tensor(2), tensor(3)) is None
 
 
@@ -38,7 +38,7 @@ def test_kernels_that_read_beyond_a_list_are_not_called(weights: int) -> None:
 
 
 def test_unchecked_enumerations_are_not_passed_on() -> None:
-    """77 is no dtype: torch reads a table at that index."""
+    """77 is not a dtype. torch would read a table at that index."""
     assert kernels._evaluated("to", "dtype", (tensor(2), 77, False, False, None)) is None
     assert facts("sum", tensor(2), 77) is None
     assert facts("sum", tensor(2), None) == [(FLOAT, 0)]

@@ -29,7 +29,7 @@ def main() -> int:
     killing = commands.add_parser("kill", help="kill publications at every point")
     killing.add_argument("--no-exchange", action="store_true")
     killing.add_argument("--stride", type=int, default=1, help="every n-th point")
-    killing.add_argument("--serve", action="store_true", help="serve every different state")
+    killing.add_argument("--serve", action="store_true", help="serve every distinct state")
     killing.add_argument("--change", choices=tuple(kill.CHANGES), default="publish")
     parser.add_argument("--record", action="store_true", help="keep the counts in docs/chaos.json")
     asked, began = parser.parse_args(), time.monotonic()
@@ -60,7 +60,7 @@ def main() -> int:
                 folder,
                 exchange=not asked.no_exchange,
                 stride=asked.stride,
-                serve=asked.serve,
+                serve_states=asked.serve,
                 change=asked.change,
             )
             bad = killed.torn + killed.served_wrong + killed.not_repaired

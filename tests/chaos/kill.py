@@ -38,7 +38,7 @@ NAME = "pair"
 SWITCHING = 40
 """Points at the end of a publication, among which all moves are."""
 VARYING = re.compile(rb"\d{4}-\d\d-\d\d[T ][\d:.]+|[0-9a-f]{64}")
-"""Times, and digests of files that hold times."""
+"""Times and digests, which differ from run to run."""
 PUBLISHING = __import__("sys").modules[publish_single.__module__]
 
 
@@ -53,8 +53,8 @@ class Counts:
     """Only where the file system cannot exchange folders: the next run puts the model back."""
     torn: int = 0
     states: int = 0
-    """Different contents of the repository after the kills, times apart. Staging folders are beside
-    the repository: no server reads them.
+    """Distinct contents of the repository after the kills. Staging folders do not count: they are
+    beside the repository, and no server reads them.
     """
     served: int = 0
     served_wrong: int = 0
@@ -149,12 +149,12 @@ def run(
     *,
     exchange: bool = True,
     stride: int = 1,
-    serve: bool = False,
+    serve_states: bool = False,
     change: str = "publish",
 ) -> Counts:
     """Kill a change of CHANGES by each of SIGNALS at every `stride`-th point, and at every point of
     the last SWITCHING, which move the folders; `exchange` False plays a file system without
-    RENAME_EXCHANGE. With `serve`, tritonserver starts on every different state.
+    RENAME_EXCHANGE. With `serve_states`, tritonserver starts on every distinct state.
     """
     counts, states = Counts(), set[str]()
     chosen = CHANGES[change]()
@@ -167,7 +167,7 @@ def run(
             _in_child(partial(_change, chosen, repository, exchange, number, kind))
             counts.kills += 1
             state = _state(repository)
-            _judge(repository, chosen, counts, kind, serve and state not in states)
+            _judge(repository, chosen, counts, kind, serve_states and state not in states)
             states.add(state)
             _repair(repository, chosen, counts)
             shutil.rmtree(repository.parent)
@@ -176,7 +176,7 @@ def run(
 
 
 def _state(repository: Path) -> str:
-    """A digest of all names and contents in the repository, without what varies from run to run."""
+    """A digest of all names and contents in the repository, without VARYING."""
     found = hashlib.sha256()
     for path in sorted(repository.rglob("*")):
         name = path.relative_to(repository)

@@ -18,7 +18,7 @@ TABLES = {
         "torn": "torn",
         "not_repaired": "not repaired",
         "left_by_caught_signals": "left after a caught signal",
-        "states": "different states",
+        "states": "distinct states",
         "served": "of them served",
         "served_wrong": "answers wrong",
     },
@@ -53,7 +53,7 @@ def table(kind: str, rows: dict[str, dict[str, Any]]) -> str:
     ]
     for command, counts in rows.items():
         if command.split()[0] == kind:
-            cells = [str(counts.get(key, "")) for key in columns]
+            cells = [str(counts[key]) for key in columns]
             took = f"{counts['wall_seconds']:.0f} s, {counts['cores']} cores"
             lines.append(f"| `{command}` | {' | '.join(cells)} | {counts['date']} | {took} |")
     return "\n".join(lines)

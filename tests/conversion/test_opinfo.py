@@ -29,20 +29,15 @@ def test_a_few_samples_of_the_most_used(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", opinfo.operators())
-def test_every_sample_of_every_operator(name: str) -> None:
+def test_every_operator(name: str, dynamic: bool) -> None:
+    """On every sample, and on at most 20 of each kind with two dynamic axes. For all samples with
+    dynamic axes: `python -m tests.conversion.opinfo --dynamic`.
+    """
     if not opinfo.known(name):
         pytest.skip(f"torch {torch.__version__} has no samples of {name}")
-    accepted(name, None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", opinfo.operators())
-def test_samples_of_every_operator_with_two_dynamic_axes(name: str) -> None:
-    """All samples: `python -m tests.conversion.opinfo --dynamic`."""
-    if not opinfo.known(name):
-        pytest.skip(f"torch {torch.__version__} has no samples of {name}")
-    accepted(name, 20, dynamic=True)
+    accepted(name, 20 if dynamic else None, dynamic)
 
 
 def test_the_script_notices_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,9 +94,10 @@ def _cases(module: Any) -> Iterator[_Case]:
 
 
 def _equal_one(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
-    """What is right for the plain answers, or else for the optimized ones: torch's optimizer drops
-    some writes to elements of lists, and to views of what a loop of no iterations passes on. Or
-    for those of Python: TorchScript joins nested `cat` with a tensor that is written in between.
+    """The outcome for the plain answers, else for the optimized ones, else for those of Python.
+
+    torch's optimizer drops some writes to elements of lists, and to views of what a loop of no
+    iterations passes on. It merges nested `cat` although an input is written in between.
     """
     try:
         return _checked(module, [(case.inputs, case.plain) for case in cases])
@@ -109,9 +110,7 @@ def _equal_one(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
 
 def _in_python(source: str) -> Callable[[_Case], Tensors]:
     """The answers of a source file's module, without TorchScript."""
-    scope: dict[str, Any] = {"__name__": __name__}
-    exec(compile(source, "<program>", "exec"), scope)
-    module = scope["Program"]().eval()
+    module = _executed(source, "<program>", __name__)["Program"]().eval()
     return lambda case: _tensors(module(*_copies(case.inputs)))
 
 
@@ -167,9 +166,8 @@ def _module(source: str, name: str) -> Any:
     """The program's module, scripted or traced, as a file gives it; or the exported program."""
     file = f"<{name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    scope: dict[str, Any] = {"__name__": f"tests.fuzz.{re.sub(r'[^a-z0-9]', '_', name)}"}
     try:
-        exec(compile(source, file, "exec"), scope)
+        scope = _executed(source, file, f"tests.fuzz.{re.sub(r'[^a-z0-9]', '_', name)}")
         module = scope["Program"]().eval()
         if scope.get("EXPORTED"):
             rows = {0: torch.export.Dim.DYNAMIC(min=1, max=8)}
@@ -179,6 +177,13 @@ def _module(source: str, name: str) -> Any:
         return saved(torch.jit.script(module))
     finally:
         del linecache.cache[file]
+
+
+def _executed(source: str, file: str, name: str) -> dict[str, Any]:
+    """The globals of a source file after it ran as the Python module `name`."""
+    scope: dict[str, Any] = {"__name__": name}
+    exec(compile(source, file, "exec"), scope)
+    return scope
 
 
 def _inputs() -> Any:

@@ -530,7 +530,7 @@ class ComparisonTimesNumber(nn.Module):
 
 
 class WriteBetweenCats(nn.Module):
-    """torch's optimizer joins what is written in between."""
+    """torch's optimizer merges the `cat` calls and reads the written tensor."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = x * 1

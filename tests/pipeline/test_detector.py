@@ -59,7 +59,7 @@ with torch.no_grad():
     torch.jit.trace(module, torch.rand(1, 3, 32, 32)).save("traced.pt")
     torch.jit.script(module).save("scripted.pt")
 """
-MAIN = "from builder.cli import main; main()"
+MAIN = "from builder.cli import main\nmain()"
 MANIFEST = """inputs: [{name: x, dtype: float32, shape: [1, 3, 32, 32]}]
 libraries: [nms.py]
 """
@@ -85,8 +85,8 @@ def test_detectors_with_nms_are_served_in_pieces(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MAIN, "repo", "models", "--out", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    table = done.stdout.splitlines()
-    rows = [" ".join(line.split()) for line in table if line.split()[:2][1:] == ["built"]]
+    table = [line.split() for line in done.stdout.splitlines()]
+    rows = [" ".join(words) for words in table if words[1:2] == ["built"]]
     assert sorted(row.partition(" fp32")[0] for row in rows) == [
         "scripted built 1 TensorRT, 1 torch",
         "traced built 1 TensorRT, 1 torch",

@@ -73,7 +73,9 @@ def gather(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any) -> A
         if -1 not in tuple(index.shape):
             return ctx.tensor(torch.empty(tuple(index.shape), dtype=ctx.dtype(x)))
         if ctx.rank(x) != ctx.rank(index):
-            raise Unconvertible("an index without elements has a dynamic axis and another rank")
+            raise Unconvertible(
+                "an empty index with a dynamic axis must have the rank of the tensor"
+            )
     if ctx.rank(x) == 0 or ctx.rank(index) == 0:
         return _gather_zero_dim(ctx, node, x, dim, index)
     return element_gathered(ctx, x, index, ctx.axis(x, dim))
