@@ -1,98 +1,199 @@
-"""What static profiles gain: `batch_sizes: [1, 8, 32]` against one profile from 1 to 32.
+"""What static profiles gain: `batch_sizes: [1, 8, 32]` against one profile, and the alternatives.
 
-    python -m benchmarks.batch_sizes --only resnet50 bert_base_128 --out rows.jsonl
+    python -m benchmarks.batch_sizes --only resnet50 bert_base_128 --level mobilenet_v3=1 --jobs 2
 
-Two plans of each network in fp16: one with the profile 1, 8, 32, and one with a static profile for
-each of these batches as well. Both are built with one timing cache, and timed alternately in the
-same run with CUDA graphs at batch 1, 8 and 32; medians in milliseconds. The last line printed is
-the geometric mean of the ratios. A GPU and full TensorRT are required.
+Three plans of each network: `one` with the profile 1, 8, 32; `static` with a static profile for
+each of these batches as well; `onnx`, the network of TensorRT's ONNX parser with the profiles of
+`static`. The plans of a network share one timing cache. They are built in `--jobs` processes and
+kept in `--plans`, so a run that was cut off goes on. When all are built, they are timed alternately
+with eager and TorchScript at batch 1, 8 and 32, plain and as CUDA graphs; medians in milliseconds.
+
+`benchmarks.compiled` measures torch.compile, in a Python that has triton, and eager again. Rows are
+appended to benchmarks/results/batch_sizes.jsonl, and to $OUT. A GPU and full TensorRT are required.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import json
-import math
-import tempfile
+import multiprocessing
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import roads, timed
-from benchmarks.networks import NETWORKS
+import torch
 
+from benchmarks import records, roads, timed
+from benchmarks.networks import NETWORKS, Network
+
+Profile = Mapping[str, tuple[int, int, int]]
+
+RESULTS = records.RESULTS / "batch_sizes.jsonl"
 SIZES = (1, 8, 32)
 AXIS = "batch"
+ORDER = (
+    "vit_b",
+    "bert_base_384",
+    "bert_base_128",
+    "resnet50",
+    "efficientnet_b0",
+    "mobilenet_v3",
+    "unet",
+    "lstm",
+)
+"""The networks that the page compares. Those that take longest to build come first."""
+ENGINES = ("one", "static", "onnx")
 
 
-def plan(name: str, precision: str, level: int, cache: Path, static: bool) -> dict[str, Any]:
-    """The plan's bytes, its profiles as (min, opt, max) of the batch, and the build's seconds."""
+def profiles(network: Network, static: bool) -> list[Profile]:
+    """The static profiles, if asked for, and behind them that of `dims`."""
+    general: Profile = dict(network.spec.dims)
+    sizes = SIZES if static else ()
+    return [*({**general, AXIS: (size, size, size)} for size in sizes), general]
+
+
+def ours(network: Network, precision: str, level: int, cache: Path, static: bool) -> bytes:
+    """The plan of our network."""
     import builder
     from builder.engine import BuildOptions, build
 
-    network = NETWORKS[name]
-    general = dict(network.spec.dims)
-    profiles = [{**general, AXIS: (size, size, size)} for size in SIZES] if static else []
     conversion = builder.convert(
         roads.trace(network),
         [network.spec],
         precision=precision,
-        profiles=[*profiles, general],
+        profiles=profiles(network, static),
     )
-    started = time.monotonic()
     built = build(conversion, BuildOptions(timing_cache=cache, optimization_level=level))
-    seconds = time.monotonic() - started
-    return {"data": built.data, "static": static, "build_s": round(seconds, 1)}
+    return bytes(built.data)
 
 
-def rows(name: str, precision: str, level: int) -> Iterator[dict[str, Any]]:
-    """One row for each batch size: milliseconds with one profile and with static profiles."""
-    with tempfile.TemporaryDirectory() as folder:
-        cache = Path(folder, "timing.cache")
-        one = plan(name, precision, level, cache, static=False)
-        several = plan(name, precision, level, cache, static=True)
+def onnx(network: Network, name: str, precision: str, level: int, cache: Path) -> bytes:
+    """The plan of the ONNX parser's network, with the static profiles.
+
+    Raises `roads.Refused` where TensorRT does not build it.
+    """
+    path = roads.export(cache.parent, name)
+    plan, _ = roads.onnx(path, network, precision, level, cache, profiles(network, static=True))
+    return plan
+
+
+def build_all(name: str, folder: Path, precision: str, level: int) -> dict[str, Any]:
+    """Build the plans of a network that `folder` does not have. The seconds of each, or why there
+    is none.
+    """
+    warnings.simplefilter("ignore")
+    network, home = NETWORKS[name], folder / f"{name}-{precision}-{level}"
+    home.mkdir(parents=True, exist_ok=True)
+    cache = home / "timing.cache"
+    ways: dict[str, Callable[[], bytes]] = {
+        "one": partial(ours, network, precision, level, cache, static=False),
+        "static": partial(ours, network, precision, level, cache, static=True),
+        "onnx": partial(onnx, network, name, precision, level, cache),
+    }
+    facts: dict[str, Any] = {"name": name}
+    for way, make in ways.items():
+        path, begun = home / f"{way}.plan", time.monotonic()
+        if path.exists():
+            continue
+        try:
+            path.write_bytes(make())
+        except Exception as refusal:
+            facts[way] = f"{type(refusal).__name__}: {refusal}"[:300]
+            continue
+        facts[way] = round(time.monotonic() - begun, 1)
+    return facts
+
+
+def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[records.Row]:
+    """One row for each batch size, of the plans that `folder` has."""
+    network, home = NETWORKS[name], folder / f"{name}-{precision}-{level}"
+    plans = {way: home / f"{way}.plan" for way in ENGINES if (home / f"{way}.plan").exists()}
+    module = network.module().cuda()
+    if precision == "fp16":
+        module = module.half()
     for index, batch in enumerate(SIZES):
+        x = network.sample(batch).cuda()
         engines = {
-            "one": timed.Engine(one["data"]),
-            "static": timed.Engine(several["data"], index),
+            way: timed.Engine(path.read_bytes(), 0 if way == "one" else index)
+            for way, path in plans.items()
         }
-        x = NETWORKS[name].sample(batch).cuda()
-        medians, failed = timed.medians({key: e.graph for key, e in engines.items()}, [x])
+        given = x if network.high else x.to(next(module.parameters()).dtype)
+        torch_ways = {
+            "eager": lambda _, x=given: timed.eager(module)(x),
+            "torchscript": lambda _, x=given: timed.torchscript(module, x)(x),
+        }
+        plain, failed = timed.medians(
+            {**{way: engine.bound for way, engine in engines.items()}, **torch_ways}, [x]
+        )
+        graphs, refused = timed.medians({way: e.graph for way, e in engines.items()}, [x])
         yield {
             "network": name,
             "precision": precision,
-            "level": level,
+            "settings": f"level {level}",
             "batch": batch,
-            "ms": medians,
-            "failed": failed,
-            "build_s": {"one": one["build_s"], "static": several["build_s"]},
+            "milliseconds": plain,
+            "graphs": graphs,
+            "failed": {**failed, **refused},
+            **records.host(),
         }
+        del engines
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="+", default=list(ORDER), choices=list(NETWORKS))
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument(
+        "--level",
+        nargs="+",
+        default=[],
+        metavar="NETWORK=N",
+        help="another optimization level than 3",
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="builds at a time")
+    parser.add_argument("--plans", type=Path, default=Path("/tmp/trt-build-batch-sizes"))
+    parser.add_argument(
+        "--budget", type=float, default=7200, help="seconds after which builds are ended"
+    )
+    return parser.parse_args()
+
+
+def built(asked: argparse.Namespace, levels: Mapping[str, int]) -> None:
+    """Build every plan, or as many as the budget allows."""
+    until = time.monotonic() + asked.budget
+    with multiprocessing.get_context("spawn").Pool(asked.jobs, maxtasksperchild=1) as pool:
+        pending = [
+            pool.apply_async(build_all, (name, asked.plans, asked.precision, levels[name]))
+            for name in asked.only
+        ]
+        for result in pending:
+            with contextlib.suppress(multiprocessing.TimeoutError):
+                found = result.get(max(0.0, until - time.monotonic()))
+                print(json.dumps({"built": found}), flush=True)
 
 
 def main() -> int:
-    """Measure, write a line of JSON for each row, print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--precision", default="fp16")
-    parser.add_argument("--level", type=int, default=3)
-    parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
-    ratios = []
-    with asked.out.open("a") as out:
-        for name in asked.only:
-            for row in rows(name, asked.precision, asked.level):
-                out.write(json.dumps(row) + "\n")
-                out.flush()
-                ms = row["ms"]
-                if {"one", "static"} <= ms.keys():
-                    ratios.append(ms["static"] / ms["one"])
-                    print(name, row["batch"], ms, f"{ratios[-1]:.3f}", row["build_s"], flush=True)
-                else:
-                    print(name, row["batch"], row["failed"], flush=True)
-    if ratios:
-        print(f"static / one profile: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
-    return 0 if ratios else 1
+    """Build, measure, and print each row."""
+    asked = parse()
+    warnings.simplefilter("ignore")
+    given = dict(pair.split("=") for pair in asked.level)
+    levels = {name: int(given.get(name, 3)) for name in asked.only}
+    built(asked, levels)
+    count = 0
+    for name in asked.only:
+        for row in rows(name, asked.plans, asked.precision, levels[name]):
+            records.append(RESULTS, [row])
+            print(json.dumps(row), flush=True)
+            count += bool(row["milliseconds"])
+    return 0 if count else 1
 
 
 if __name__ == "__main__":

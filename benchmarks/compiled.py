@@ -1,10 +1,13 @@
 """torch alone, on this machine's GPU: eager, TorchScript and torch.compile of the same networks.
 
-    python3 -m benchmarks.compiled [--only resnet50] [--precision fp16] [--budget 300]
+    python3 -m benchmarks.compiled [--only resnet50] [--precision fp16] [--mode max-autotune]
+                                   [--budget 300]
 
-For a Python that has triton but no TensorRT, beside benchmarks/engine.py in one that has TensorRT
-but no triton: the rows of both are of the same networks, inputs and method, and eager, which both
-have, says how far they compare. Rows go to benchmarks/results/torch.jsonl and $OUT.
+`--mode` names modes of torch.compile beside its default: `reduce-overhead` uses CUDA graphs, and
+`max-autotune` also measures kernels. This is for a Python that has triton but no TensorRT.
+benchmarks/engine.py and benchmarks/batch_sizes.py run in one that has TensorRT but no triton. Their
+rows have the same networks, inputs and method, and eager, which both have, shows how far they
+compare. Rows go to benchmarks/results/torch.jsonl and $OUT.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 
 import torch
 
@@ -21,8 +25,10 @@ from benchmarks import records, timed
 from benchmarks.engine import BATCHES, INPUT_SETS, ORDER, PRECISIONS, set_tf32
 from benchmarks.networks import NETWORKS
 
+MODES = ("reduce-overhead", "max-autotune")
 
-def row(name: str, precision: str, batch: int) -> records.Row:
+
+def row(name: str, precision: str, batch: int, modes: Sequence[str] = ()) -> records.Row:
     """The medians of one network, precision and batch size."""
     network = NETWORKS[name]
     module = network.module().to("cuda", torch.float16 if precision == "fp16" else torch.float32)
@@ -33,6 +39,7 @@ def row(name: str, precision: str, batch: int) -> records.Row:
         "eager": timed.eager(module),
         "torchscript": timed.torchscript(module, sets[0]),
         "compile": timed.compiled(module),
+        **{f"compile, {mode}": timed.compiled(module, mode) for mode in modes},
     }
     found, failed = timed.medians(contenders, sets)
     return {
@@ -51,6 +58,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--precision", action="append", choices=PRECISIONS)
+    parser.add_argument("--mode", action="append", default=[], choices=MODES)
     parser.add_argument(
         "--budget", type=float, default=float("inf"), help="begin no row after so many seconds"
     )
@@ -63,7 +71,7 @@ def main(arguments: list[str]) -> int:
                 if time.monotonic() - started > options.budget:
                     print(f"out of budget before {name} {precision} {batch}", flush=True)
                     return 0
-                measured = row(name, precision, batch)
+                measured = row(name, precision, batch, options.mode)
                 records.append(records.TORCH, [measured])
                 print(json.dumps(measured), flush=True)
     return 0

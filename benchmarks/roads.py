@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,17 @@ def ours(network: Network, precision: str, level: int | None, cache: Path) -> Ma
     return plan.data, {"layers": conversion.network.num_layers, **seconds}
 
 
-def onnx(path: Path, network: Network, precision: str, level: int | None, cache: Path) -> Made:
-    """The parser's network, with the same profile, flags and timing cache: what both networks share
-    is then built from the same tactics, and a difference in time is one of the networks.
+def onnx(
+    path: Path,
+    network: Network,
+    precision: str,
+    level: int | None,
+    cache: Path,
+    profiles: Sequence[Mapping[str, tuple[int, int, int]]] = (),
+) -> Made:
+    """The parser's network, with the same flags and timing cache: what both networks share is then
+    built from the same tactics, and a difference in time is one of the networks. `profiles` are
+    sizes (minimum, optimum, maximum) of the dynamic axes; without them, those of the network.
     """
     from builder.engine import capabilities
     from builder.engine.flavour import trt
@@ -109,9 +118,10 @@ def onnx(path: Path, network: Network, precision: str, level: int | None, cache:
         config.set_flag(trt.BuilderFlag.FP16)
     if level is not None:
         config.builder_optimization_level = level
-    profile = trt_builder.create_optimization_profile()
-    profile.set_shape("x", *(network.spec.at(network.spec.dims, which) for which in range(3)))
-    config.add_optimization_profile(profile)
+    for dims in profiles or [network.spec.dims]:
+        profile = trt_builder.create_optimization_profile()
+        profile.set_shape("x", *(network.spec.at(dims, which) for which in range(3)))
+        config.add_optimization_profile(profile)
     measured = config.create_timing_cache(cache.read_bytes() if cache.exists() else b"")
     config.set_timing_cache(measured, ignore_mismatch=False)
     started = time.monotonic()

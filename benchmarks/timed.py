@@ -95,9 +95,9 @@ def torchscript(module: torch.nn.Module, example: torch.Tensor) -> Make:
     return make
 
 
-def compiled(module: torch.nn.Module) -> Make:
+def compiled(module: torch.nn.Module, mode: str | None = None) -> Make:
     """torch.compile with inductor, a kernel set for each shape; fails with the reason where there
-    is no triton.
+    is no triton. `mode` is torch.compile's.
     """
 
     def make(x: torch.Tensor) -> Call:
@@ -105,7 +105,7 @@ def compiled(module: torch.nn.Module) -> Make:
 
         assert triton
         if not made:
-            made.append(torch.compile(module, dynamic=False))
+            made.append(torch.compile(module, dynamic=False, mode=mode))
         return lambda: made[0](x)
 
     made: list[Any] = []

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.pipeline import execution, ladder, padding, stages
+from builder.pipeline import execution, faster, ladder, padding, stages
 from builder.pipeline.fallback import Kept
 from builder.pipeline.order import Order, Progress, options_of
 from builder.pipeline.stages import Checked, Published, Recorded, Stage
@@ -146,20 +146,48 @@ def publish(
     order: Order,
     clock: Clock,
     plans: Plans,
-    record: Callable[[Path], None],
+    complete: Callable[[Path], None],
     compare: Callable[[Path, Path], None],
 ) -> Published:
-    """From the order to the repository, with plans from the store or from TensorRT. `record` adds
-    to the model's folder before it is published, and `compare` compares it with the published one.
+    """From the order to the repository, with plans from the store or from TensorRT. `complete`
+    adds to the model's folder before it is published, and `compare` compares it with the published
+    one.
     """
     compiled = compiler(order.options, clock, plans)
-    checked = check(order, clock, compiled)
+    recorded = record(order, clock)
+    checked = check_recorded(recorded, order, clock, compiled)
+    if faster.wanted(recorded):
+        checked = _faster(checked, recorded, order, clock, compiled, plans)
     clock.reached(checked)
     labels = {part.label for part in checked.built.converted.networks}
     # without those of attempts that failed
     plans.made = {label: made for label, made in plans.made.items() if label in labels}
     with clock.phase("publish"):
-        return stages.publish(checked, order.out, record, compare, order.stage)
+        return stages.publish(checked, order.out, complete, compare, order.stage)
+
+
+def _faster(
+    mixed: Checked,
+    recorded: Recorded,
+    order: Order,
+    clock: Clock,
+    compile: stages.Compile,
+    plans: Plans,
+) -> Checked:
+    """The mixed model, or the fp16 model where that is as fast; `plans` and the clock's stages are
+    those of the chosen one.
+    """
+    made = dict(plans.made)
+
+    def half() -> Checked:
+        return check_recorded(faster.in_half(recorded), order, clock, compile)
+
+    chosen = faster.choose(mixed, half)
+    if chosen.built is mixed.built:
+        plans.made = made
+        for stage in (mixed.built.converted.prepared, mixed.built.converted, mixed.built):
+            clock.reached(stage)
+    return chosen
 
 
 def compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compile:

@@ -1,0 +1,104 @@
+"""`precision: mixed` is published only where its plan is faster than the fp16 plan.
+
+Quantizing costs layers of its own. Where TensorRT has no int8 kernel that gains more than they
+cost, the mixed plan is slower than the fp16 plan, and less precise. Which one is faster depends on
+the GPU, so both are built and timed there.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from builder.errors import TrtBuildError
+from builder.pipeline.stages import Checked, Recorded
+
+if TYPE_CHECKING:
+    from builder.engine import Plan
+    from builder.triton import Golden
+
+    Time = Callable[[Sequence[Plan], Golden], Sequence[float]]
+
+ROUNDS, WARM_UP, CALLS = 9, 10, 10
+"""Rounds in which each plan is timed, and calls before the first round and in each."""
+GAIN = 0.98
+"""The mixed plan must take at most this share of the time: 2 % is the noise of a measurement."""
+
+
+def wanted(recorded: Recorded) -> bool:
+    """Whether the fp16 plan is built as well: the manifest says `mixed`, and plans can be run."""
+    from builder.parity import plan_check
+
+    return recorded.lowered.spec.precision == "mixed" and plan_check.possible()
+
+
+def in_half(recorded: Recorded) -> Recorded:
+    """The same model in fp16."""
+    lowered = recorded.lowered
+    spec = replace(lowered.spec, precision="fp16", calibration=None)
+    return replace(recorded, lowered=replace(lowered, spec=spec))
+
+
+def choose(mixed: Checked, half: Callable[[], Checked], times: Time | None = None) -> Checked:
+    """The mixed model, with a warning that compares the times, or the fp16 model where mixed is not
+    faster. `half` builds the fp16 model; where that raises TrtBuildError, or where either is not
+    one whole plan, the mixed model stays. `times` returns the milliseconds of a call of each plan
+    on one golden.
+    """
+    if mixed.layout != "single":
+        return mixed
+    try:
+        other = half()
+    except TrtBuildError:
+        return mixed
+    if other.layout != "single":
+        return mixed
+    found = [(times or _on_gpu)((_plan(mixed), _plan(other)), one) for one in _timed(mixed)]
+    if not found:
+        return mixed
+    ratio = math.exp(statistics.fmean(math.log(first / second) for first, second in found))
+    first, second = found[-1]
+    compared = (
+        f"the mixed plan takes {ratio:.2f} of the time of fp16 ({first:.3f}, {second:.3f} ms)"
+    )
+    if ratio <= GAIN:
+        return replace(mixed, warnings=(*mixed.warnings, compared))
+    return replace(other, warnings=(*other.warnings, f"published in fp16: {compared}"))
+
+
+def _plan(checked: Checked) -> Plan:
+    (plan,) = checked.built.plans.values()
+    return plan
+
+
+def _timed(checked: Checked) -> list[Golden]:
+    """The first golden at the optimum and at the maximum of each profile."""
+    goldens = {golden.name: golden for golden in checked.built.converted.prepared.goldens}
+    sizes = ("-opt", "-max")
+    return [golden for name, golden in goldens.items() if name.endswith(sizes)]
+
+
+def _on_gpu(plans: Sequence[Plan], golden: Golden) -> Sequence[float]:
+    """The median milliseconds of a call of each plan on this golden, timed alternately."""
+    from builder.engine import Engine
+    from builder.parity.arrays import to_torch
+
+    with ExitStack() as stack:
+        engines = [stack.enter_context(Engine(plan.data)) for plan in plans]
+        inputs = [
+            [to_torch(golden.inputs[name]).cuda() for name in engine.inputs] for engine in engines
+        ]
+        spent: list[list[float]] = [[] for _ in engines]
+        for number in range(ROUNDS + 1):
+            for at, engine in enumerate(engines):
+                begun = time.perf_counter()
+                for _ in range(CALLS if number else WARM_UP):
+                    engine.infer(inputs[at])
+                if number:
+                    spent[at].append((time.perf_counter() - begun) / CALLS * 1e3)
+        return [statistics.median(one) for one in spent]
