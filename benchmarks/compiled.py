@@ -1,7 +1,7 @@
 """torch alone, on this machine's GPU: eager, TorchScript and torch.compile of the same networks.
 
-    python3 -m benchmarks.compiled [--only resnet50] [--precision fp16] [--mode max-autotune]
-                                   [--budget 300]
+    python3 -m benchmarks.compiled [--only resnet50] [--precision fp16] [--batch 32]
+                                   [--mode max-autotune] [--budget 300]
 
 `--mode` names modes of torch.compile beside its default: `reduce-overhead` uses CUDA graphs, and
 `max-autotune` also measures kernels. This is for a Python that has triton but no TensorRT.
@@ -58,6 +58,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--precision", action="append", choices=PRECISIONS)
+    parser.add_argument("--batch", action="append", type=int, choices=BATCHES)
     parser.add_argument("--mode", action="append", default=[], choices=MODES)
     parser.add_argument(
         "--budget", type=float, default=float("inf"), help="begin no row after so many seconds"
@@ -67,7 +68,7 @@ def main(arguments: list[str]) -> int:
     started = time.monotonic()
     for precision in options.precision or ["fp16"]:
         for name in options.only or ORDER:
-            for batch in BATCHES:
+            for batch in options.batch or BATCHES:
                 if time.monotonic() - started > options.budget:
                     print(f"out of budget before {name} {precision} {batch}", flush=True)
                     return 0

@@ -94,7 +94,7 @@ def variant(
     """A copy of the model in its repository that times itself, with these settings of the runtime;
     its name.
     """
-    folder = _copied(model, f"{model.name}.{suffix}", instances)
+    folder = copied(model, f"{model.name}.{suffix}", instances)
     (folder / "1" / "model.py").rename(folder / "1" / "published.py")
     (folder / "1" / "model.py").write_text(TIMED)
     facts = json.loads((folder / "1" / "plan.json").read_text())
@@ -105,7 +105,7 @@ def variant(
 
 def floor(model: Path) -> str:
     """A model of the same tensors that does nothing; its name."""
-    folder = _copied(model, f"{model.name}.floor", 1)
+    folder = copied(model, f"{model.name}.floor", 1)
     shutil.rmtree(folder / "1")
     (folder / "1").mkdir()
     (folder / "trt-build.json").unlink()
@@ -113,7 +113,7 @@ def floor(model: Path) -> str:
     return folder.name
 
 
-def _copied(model: Path, name: str, instances: int) -> Path:
+def copied(model: Path, name: str, instances: int) -> Path:
     """Without dynamic batching, which would make one call of several requests."""
     folder = model.parent / name
     shutil.rmtree(folder, ignore_errors=True)

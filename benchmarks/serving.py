@@ -78,7 +78,13 @@ Stands = Callable[[dict[str, Any]], bool]
 
 
 def published(
-    name: str, precision: str, options: Any, folder: Path
+    name: str,
+    precision: str,
+    options: Any,
+    folder: Path,
+    *,
+    store: Path | None = None,
+    serve_as: str = "python",
 ) -> tuple[Path, bytes, tuple[Any, ...]]:
     """The network's folder in a repository, its plan, and the goldens."""
     network = NETWORKS[name]
@@ -91,11 +97,11 @@ def published(
     converted = conversion.convert(
         traced, spec.inputs, precision=precision, output_names=spec.outputs
     )
-    plan = Plans(Store(str(folder / "store"))).build(
+    plan = Plans(Store(str(store or folder / "store"))).build(
         converted, options, lambda: engine.build(converted, options)
     )
     goldens = parity.record(traced, spec, spec.outputs)
-    model = artifacts.whole(spec, converted, plan, goldens, "python")
+    model = artifacts.whole(spec, converted, plan, goldens, serve_as)
     return triton.publish(model, folder / "repository"), plan.data, goldens
 
 
@@ -141,10 +147,10 @@ def served(url: str, model: str, floor: str, golden: Any, regions: Regions | Non
 
     def measured() -> dict[str, float]:
         describe(asking, model, golden.inputs)
-        found = _round(client, model, tensors)
+        found = one_round(client, model, tensors)
         times = json.loads(describe(asking, model, golden.inputs)["times"])
         own = {name: times[name] / times["calls"] / 1e6 for name in ("execute", "run")}
-        return {**found, **own, "floor": _round(client, floor, tensors)["compute_infer"]}
+        return {**found, **own, "floor": one_round(client, floor, tensors)["compute_infer"]}
 
     return measured
 
@@ -160,7 +166,8 @@ def tensors_of(golden: Any, regions: Regions | None) -> dict[str, Any]:
     return {"inputs": inputs}
 
 
-def _round(client: Any, model: str, tensors: dict[str, Any]) -> dict[str, float]:
+def one_round(client: Any, model: str, tensors: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds of a request, for the client and by Triton's statistics, over REQUESTS."""
     before, started = _statistics(client, model), time.perf_counter()
     for _ in range(REQUESTS):
         client.infer(model, **tensors)
@@ -199,7 +206,7 @@ def rows(
         explicit=True,
         models=[*variants.values(), floor],
         client_shared_memory=True,
-        **_FREE,
+        **FREE,
     ) as server:
         for setting, model in variants.items():
             ways = _ways(folder.parent, server.grpc_url, model, WAYS[setting], gpu)
@@ -210,19 +217,20 @@ def rows(
                         server.grpc_url,
                         model,
                         floor,
-                        _golden(goldens, batch),
+                        golden_of(goldens, batch),
                         way,
                         plan if gpu else None,
                     )
                     yield {**about, "answered_by": ways[way], **times}
 
 
-_FREE: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+FREE: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 WAYS = {"default": (BODY, "system", "cuda"), "plain": ("system", "cuda"), "mapped": ("cuda",)}
 """How tensors travel in each setting."""
 
 
-def _golden(goldens: tuple[Any, ...], batch: int) -> Any:
+def golden_of(goldens: tuple[Any, ...], batch: int) -> Any:
+    """The golden of this batch size."""
     return next(one for one in goldens if one.name == GOLDENS[batch])
 
 
@@ -276,7 +284,7 @@ def concurrent(
         explicit=True,
         models=list(variants.values()),
         client_shared_memory=True,
-        **_FREE,
+        **FREE,
     ) as server:
         for setting, model in variants.items():
             ways = _ways(
@@ -291,7 +299,7 @@ def concurrent(
                     "clients": CLIENTS,
                 }
                 if not stands(about):
-                    golden = _golden(goldens, batch)
+                    golden = golden_of(goldens, batch)
                     row = {**about, "instances": INSTANCES, "answered_by": ways[way]}
                     row["requests_s"] = _rate(server.grpc_url, model, golden, way)
                     if gpu:

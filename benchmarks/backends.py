@@ -1,0 +1,131 @@
+"""The Python runtime beside Triton's TensorRT backend, and the GPU memory of several instances.
+
+    python -m benchmarks.backends --network resnet50 --network bert_base_128 --out rows.jsonl
+
+Each network is built once in fp16 and published for both. Requests of batch 8 and 32 travel through
+CUDA shared memory. `compute` is Triton's compute_infer in milliseconds, `engine` a call of the
+engine alone in this process; both are medians of rounds that alternate. `memory_mib` is what the
+GPU has less after a model is loaded and each instance may have answered, with 1 and 4 instances;
+nothing else may use the GPU meanwhile. A GPU, full TensorRT and a tritonserver with the TensorRT
+backend (TRT_BUILD_TRITONSERVER) are required.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from tritonclient import grpc
+
+from benchmarks import models, records, serving
+from benchmarks.networks import NETWORKS
+from builder import engine
+from builder.parity.shared_memory import Regions
+from builder.serving import serve
+
+RUNTIMES = ("python", "tensorrt_plan")
+INSTANCES = (1, 4)
+CLIENTS = 8
+
+
+def published(name: str, folder: Path, level: int | None) -> dict[str, tuple[Path, bytes, Any]]:
+    """By runtime: the model's folder, the plan, and the goldens."""
+    options = engine.BuildOptions(optimization_level=level)
+    found = {}
+    for runtime in RUNTIMES:
+        home = folder / runtime
+        home.mkdir(parents=True, exist_ok=True)
+        store = folder / "store"
+        found[runtime] = serving.published(
+            name, "fp16", options, home, store=store, serve_as=runtime
+        )
+    return found
+
+
+def answer_together(url: str, model: str, golden: Any) -> None:
+    """Send so many requests at a time that every instance answers some."""
+
+    def ask(_: int) -> None:
+        client = grpc.InferenceServerClient(url)
+        tensors = serving.tensors_of(golden, None)
+        for _ in range(10):
+            client.infer(model, **tensors)
+        client.close()
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(ask, range(CLIENTS)))
+
+
+def memory(folder: Path, golden: Any, instances: int) -> float:
+    """MiB of GPU memory that a model of so many instances takes from a server that runs already."""
+    name = models.copied(folder, f"{folder.name}.x{instances}", instances).name
+    with serve(folder.parent, explicit=True, models=[], **serving.FREE) as server:
+        client = grpc.InferenceServerClient(server.grpc_url)
+        before = torch.cuda.mem_get_info()[0]
+        client.load_model(name)
+        answer_together(server.grpc_url, name, golden)
+        time.sleep(1)
+        after = torch.cuda.mem_get_info()[0]
+        client.close()
+    return round((before - after) / 2**20, 1)
+
+
+def compute(folder: Path, plan: bytes, golden: Any) -> dict[str, float]:
+    """Medians of the rounds of a live server and of the engine alone."""
+    name = models.copied(folder, f"{folder.name}.timed", 1).name
+    (x,) = (torch.from_numpy(array).cuda() for array in golden.inputs.values())
+    alone = serving.alone(plan, x)
+    rounds: list[dict[str, float]] = []
+    with serve(
+        folder.parent, explicit=True, models=[name], client_shared_memory=True, **serving.FREE
+    ) as server:
+        client = grpc.InferenceServerClient(server.grpc_url)
+        with Regions("cuda", client, golden) as regions:
+            tensors = serving.tensors_of(golden, regions)
+            for _ in range(serving.WARM_UP):
+                client.infer(name, **tensors)
+            for _ in range(serving.ROUNDS):
+                rounds.append({**serving.one_round(client, name, tensors), **alone()})
+        client.close()
+    return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+
+
+def rows(name: str, folder: Path, level: int | None) -> Iterator[dict[str, Any]]:
+    """One row for each runtime: memory by instances, and times by batch size."""
+    for runtime, (model, plan, goldens) in published(name, folder, level).items():
+        chosen = {batch: serving.golden_of(goldens, batch) for batch in serving.GOLDENS}
+        yield {
+            "network": name,
+            "runtime": runtime,
+            "memory_mib": {n: memory(model, chosen[8], n) for n in INSTANCES},
+            "times": {batch: compute(model, plan, one) for batch, one in chosen.items()},
+            **records.host(),
+        }
+
+
+def main() -> int:
+    """Print each row as it is measured, and write it to `--out`."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--network", action="append", choices=sorted(NETWORKS))
+    parser.add_argument("--level", type=int, choices=range(6))
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/trt-build-backends"))
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    for name in asked.network or ["resnet50"]:
+        for row in rows(name, asked.folder / name, asked.level):
+            records.append(asked.out, [row])
+            print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
