@@ -39,14 +39,14 @@ AXIS = "batch"
 ORDER = (
     "vit_b",
     "bert_base_384",
-    "bert_base_128",
     "resnet50",
-    "efficientnet_b0",
-    "mobilenet_v3",
+    "bert_base_128",
     "unet",
     "lstm",
+    "mobilenet_v3",
+    "efficientnet_b0",
 )
-"""The networks that the page compares. Those that take longest to build come first."""
+"""The networks that the page compares. Those that take longest to build at level 3 come first."""
 ENGINES = ("one", "static", "onnx")
 
 
@@ -113,6 +113,8 @@ def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[record
     """One row for each batch size, of the plans that `folder` has."""
     network, home = NETWORKS[name], folder / f"{name}-{precision}-{level}"
     plans = {way: home / f"{way}.plan" for way in ENGINES if (home / f"{way}.plan").exists()}
+    if not plans:
+        return
     module = network.module().cuda()
     if precision == "fp16":
         module = module.half()
