@@ -33,7 +33,6 @@ from benchmarks.networks import NETWORKS, Network
 
 Profile = Mapping[str, tuple[int, int, int]]
 
-RESULTS = records.RESULTS / "batch_sizes.jsonl"
 SIZES = (1, 8, 32)
 AXIS = "batch"
 ORDER = (
@@ -192,7 +191,7 @@ def main() -> int:
     count = 0
     for name in asked.only:
         for row in rows(name, asked.plans, asked.precision, levels[name]):
-            records.append(RESULTS, [row])
+            records.append(records.PROFILES, [row])
             print(json.dumps(row), flush=True)
             count += bool(row["milliseconds"])
     return 0 if count else 1

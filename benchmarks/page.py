@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import records
+from benchmarks import profiles_page, records
 from benchmarks.records import Row
+from benchmarks.tables import geometric_mean, table
 
 NOTES = Path(__file__).parent / "results" / "notes.md"
 """Results and known limits in words. The page includes this file unchanged."""
@@ -58,6 +58,8 @@ def text() -> str:
         *_engines(engines),
         *_torch(records.newest(records.read(records.TORCH)), engines),
     ]
+    profiles = records.newest(records.read(records.PROFILES))
+    parts += profiles_page.section(profiles, records.newest(records.read(records.TORCH)))
     parts += _serving(records.newest(records.read(records.SERVING)))
     if NOTES.exists():
         parts.append(NOTES.read_text("utf-8"))
@@ -97,11 +99,6 @@ _OLD = (
 )
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """exp(mean(log)) of positive numbers."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def _summary(rows: Sequence[Row]) -> Iterator[str]:
     """The geometric means by precision and in all, and every row above the limit by name."""
     lines = []
@@ -114,7 +111,7 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
         above = sum(ratio > LIMIT for ratio in ratios["ours_by_onnx"])
         lines.append([name[0], str(len(part)), *means, str(above)])
     yield f"Ours / ONNX, geometric mean (target: at most {REACH}, and no row above {LIMIT}):\n"
-    yield from _table(["precision", "rows", "plain", "graphs", f"rows above {LIMIT}"], lines)
+    yield from table(["precision", "rows", "plain", "graphs", f"rows above {LIMIT}"], lines)
     above = [
         f"{_name(row)} ({row['ours_by_onnx']:.3f})"
         for row in rows
@@ -147,7 +144,7 @@ def _ratios(rows: Sequence[Row]) -> Iterator[str]:
         "error",
         "ONNX",
     ]
-    yield from _table(head, (_cells(row) for row in rows))
+    yield from table(head, (_cells(row) for row in rows))
     failed = {(name, reason) for row in rows for name, reason in row.get("failed", {}).items()}
     yield from (f"\n`{name}` has no time because of: {reason}." for name, reason in sorted(failed))
 
@@ -214,7 +211,7 @@ def _builds(rows: Sequence[Row], warm: Mapping[tuple[str, str], Row]) -> Iterato
         "warm / cold",
     ]
     found = {(row["network"], row["precision"]): row for row in rows}
-    yield from _table(head, (_build(*key, row, warm.get(key, {})) for key, row in found.items()))
+    yield from table(head, (_build(*key, row, warm.get(key, {})) for key, row in found.items()))
 
 
 def _build(name: str, precision: str, row: Row, measured: Row) -> list[str]:
@@ -249,7 +246,7 @@ def _experiments(rows: Sequence[Row]) -> Iterator[str]:
         "error",
         "plain",
     ]
-    yield from _table(head, (_tried(row, plain.get(_name(row))) for row in tried))
+    yield from table(head, (_tried(row, plain.get(_name(row))) for row in tried))
 
 
 def _tried(row: Row, plain: Row | None) -> list[str]:
@@ -288,7 +285,7 @@ def _torch(rows: Sequence[Row], engines: Sequence[Row]) -> Iterator[str]:
             for row in sorted(here, key=_cell)
         )
         columns = ("eager", "TorchScript", "torch.compile", "our engine", "torch.compile / ours")
-        yield from _table(["network", "precision", "batch", *columns], lines)
+        yield from table(["network", "precision", "batch", *columns], lines)
         failed = {(name, reason) for row in here for name, reason in row.get("failed", {}).items()}
         yield from (
             f"\n`{name}` has no time because of: {reason}." for name, reason in sorted(failed)
@@ -305,13 +302,6 @@ def _beside(row: Row, engine: Row | None) -> list[str]:
         return ["", ""]
     ratio = row["milliseconds"]["compile"] / engine["milliseconds"]["ours"]
     return [_milliseconds(engine, "ours"), f"{ratio:.2f}"]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
 
 _SERVING = """
@@ -358,14 +348,14 @@ def _serving(rows: Sequence[Row]) -> Iterator[str]:
         return
     yield _SERVING
     single = [row for row in rows if "clients" not in row]
-    yield from _table(
+    yield from table(
         [*_ASKED, *_SERVING_COLUMNS, "overhead"],
         ([*_asked(row), *_numbers(row), f"{row['overhead']:.0%}"] for row in single),
     )
     several = [row for row in rows if "clients" in row]
     if several:
         yield _SEVERAL
-        yield from _table(
+        yield from table(
             [*_ASKED, "clients", "instances", "requests/s", "engine", "ratio"],
             (_rate(row) for row in several),
         )

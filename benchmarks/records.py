@@ -19,6 +19,7 @@ Row = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
 ENGINES, TORCH, SERVING = (RESULTS / f"{name}.jsonl" for name in ("engine", "torch", "serving"))
+PROFILES = RESULTS / "batch_sizes.jsonl"
 METHOD = 3
 """How a row was timed. 1 (or none said): on the default stream, where TensorRT waits for the GPU
 after each call. 2: on a stream of its own, the contenders always in one order, ours behind

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import engine, fleet, layers, page, records, roads
+from benchmarks import engine, fleet, layers, page, profiles_page, records, roads
 from benchmarks.networks import NETWORKS
 from builder.engine import capabilities
 
@@ -208,6 +208,30 @@ def test_the_page_has_our_engine_beside_torch_alone() -> None:
     assert "| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 |  |  |" in "\n".join(
         page._torch([torch_alone], [])
     )
+
+
+def test_the_page_compares_static_profiles_with_the_alternatives() -> None:
+    row = {
+        "gpu": "G",
+        "network": "unet",
+        "precision": "fp16",
+        "batch": 8,
+        "date": "2026-11-24",
+        "settings": "level 3",
+        "milliseconds": {"one": 1.2, "static": 1.0, "onnx": 2.0, "eager": 8.0},
+        "graphs": {"one": 1.0, "static": 0.8, "onnx": 1.6},
+        "failed": {"torchscript": "no trace"},
+    }
+    compiled = {**row, "milliseconds": {"compile": 1.25, "compile, max-autotune": 0.5}}
+    text = "\n".join(profiles_page.section([row], [compiled]))
+    # plain calls: 1.0 / 1.25; CUDA graphs: 0.8 / 0.5
+    assert "1.600; above 1.00: unet batch 8." in text
+    assert "static / ONNX with the same profiles, geometric mean of 1 rows: 0.500." in text
+    assert "| 1.600 | 0.500 | 0.800 | 0.500 | 1.600 |" in text
+    assert "`unet` has no time of `torchscript` because of: no trace." in text
+    without = "\n".join(profiles_page.section([row], []))
+    assert "torch.compile, geometric" not in without
+    assert "| 1.600 |  | 0.800 | 0.500 |  |" in without
 
 
 def _served(**more: object) -> dict[str, object]:

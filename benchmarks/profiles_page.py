@@ -1,0 +1,101 @@
+"""The section of docs/performance.md on static profiles and what a user may take instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.records import Row
+from benchmarks.tables import geometric_mean, table
+
+HEAD = """
+## Static profiles and the alternatives, {gpu}
+
+`python -m benchmarks.batch_sizes`, and `python3 -m benchmarks.compiled --mode max-autotune` in a
+Python that has triton, on one host{dates}. Milliseconds of a call, medians.
+
+| column | meaning |
+|---|---|
+| one | our plan with one profile, batch 1 to 32, tuned for 8 |
+| static | our plan with `batch_sizes: [1, 8, 32]` |
+| ONNX | the plan of TensorRT's ONNX parser, with the profiles of *static* |
+| graphs | the same calls as CUDA graphs |
+| autotune | torch.compile's mode `max-autotune`, which uses CUDA graphs itself |
+"""
+
+Times = Mapping[str, float]
+
+
+def section(rows: Sequence[Row], torch_rows: Sequence[Row]) -> Iterator[str]:
+    """The tables, one for each GPU. `rows` are those of batch_sizes, `torch_rows` of compiled."""
+    for gpu in sorted({str(row["gpu"]) for row in rows}):
+        here = [row for row in rows if row["gpu"] == gpu]
+        beside = {_key(row): row for row in torch_rows if row["gpu"] == gpu}
+        dates = ", ".join(sorted({str(row["date"]) for row in here}))
+        yield HEAD.format(gpu=gpu, dates=f" ({dates})" if dates else "")
+        yield from _summary(here, beside)
+        columns = (
+            *("network", "level", "batch", "one", "static", "ONNX", "eager", "TorchScript"),
+            *("torch.compile", "graphs: one", "static", "ONNX", "autotune"),
+            *("static / one", "static / ONNX", "static / best torch.compile"),
+        )
+        yield from table(columns, (_cells(row, beside.get(_key(row))) for row in here))
+        yield from _failures(here)
+
+
+def _key(row: Row) -> tuple[str, str, int]:
+    return str(row["network"]), str(row["precision"]), int(row["batch"])
+
+
+def _compiled(row: Row | None) -> Times:
+    return row["milliseconds"] if row else {}
+
+
+def ratios(row: Row, compiled: Row | None) -> dict[str, float]:
+    """Of the static plan: its time as CUDA graphs by that of `one` and of `onnx`, and by the
+    fastest torch.compile that was measured in the same way (plain calls, or CUDA graphs).
+    """
+    graphs, plain, beside = row["graphs"], row["milliseconds"], _compiled(compiled)
+    found = {way: graphs["static"] / graphs[way] for way in ("one", "onnx") if way in graphs}
+    pairs = [(plain, "compile"), (graphs, "compile, max-autotune")]
+    against = [ours["static"] / beside[way] for ours, way in pairs if way in beside]
+    return {**found, **({"compile": max(against)} if against else {})}
+
+
+def _summary(rows: Sequence[Row], beside: Mapping[tuple[str, str, int], Row]) -> Iterator[str]:
+    found = [(row, ratios(row, beside.get(_key(row)))) for row in rows if "static" in row["graphs"]]
+    names = {
+        "one": "static / one profile",
+        "onnx": "static / ONNX with the same profiles",
+        "compile": "static / torch.compile",
+    }
+    for way, title in names.items():
+        values = [one[way] for _, one in found if way in one]
+        if values:
+            slower = [row for row, one in found if one.get(way, 0.0) > 1.0]
+            above = [f"{row['network']} batch {row['batch']}" for row in slower]
+            more = f"; above 1.00: {', '.join(above) or 'none'}" if way == "compile" else ""
+            mean = geometric_mean(values)
+            yield f"- {title}, geometric mean of {len(values)} rows: {mean:.3f}{more}."
+    yield ""
+
+
+def _cells(row: Row, compiled: Row | None) -> list[str]:
+    plain, graphs, beside = row["milliseconds"], row["graphs"], _compiled(compiled)
+    times = [plain.get(way) for way in ("one", "static", "onnx", "eager", "torchscript")]
+    times.append(beside.get("compile"))
+    times += [graphs.get(way) for way in ("one", "static", "onnx")]
+    times.append(beside.get("compile, max-autotune"))
+    shown = ratios(row, compiled) if "static" in graphs else {}
+    return [
+        str(row["network"]),
+        str(row.get("settings", "")).removeprefix("level "),
+        str(row["batch"]),
+        *("" if value is None else f"{value:.3f}" for value in times),
+        *(f"{shown[way]:.3f}" if way in shown else "" for way in ("one", "onnx", "compile")),
+    ]
+
+
+def _failures(rows: Sequence[Row]) -> Iterator[str]:
+    reasons = {(row["network"], way, why) for row in rows for way, why in row["failed"].items()}
+    for network, way, why in sorted(reasons):
+        yield f"\n`{network}` has no time of `{way}` because of: {why}."
