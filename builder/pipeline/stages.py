@@ -479,16 +479,24 @@ def publish(
     compare: Callable[[Path, Path], None],
     stage: Path | None = None,
 ) -> Published:
+    """Move the model into the repository `out`; see publish_artifact. Raises PublishError."""
+    return Published(checked, publish_artifact(checked.artifact, out, finish, compare, stage))
+
+
+def publish_artifact(
+    artifact: ModelArtifact | EnsembleArtifact,
+    out: Path,
+    finish: Callable[[Path], None],
+    compare: Callable[[Path, Path], None],
+    stage: Path | None = None,
+) -> Path:
     """Move the model into the repository `out`, from the staging folder `stage` or one of its own;
     `finish` adds to its folder first, and `compare` compares it with the folder that it replaces.
-    Raises PublishError.
+    The model's folder. Raises PublishError.
     """
     from builder import triton
 
-    artifact = checked.artifact
     adding: dict[str, Any] = {"finish": finish, "compare": compare, "stage": stage}
     if isinstance(artifact, triton.EnsembleArtifact):
-        path = triton.publish_ensemble(artifact, out, **adding)
-    else:
-        path = triton.publish(artifact, out, **adding)
-    return Published(checked, path)
+        return triton.publish_ensemble(artifact, out, **adding)
+    return triton.publish(artifact, out, **adding)

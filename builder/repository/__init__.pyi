@@ -4,6 +4,7 @@ from .build import FINISHED as FINISHED
 from .build import build_repository as build_repository
 from .build import build_variant as build_variant
 from .explain import explain as explain
+from .kept import Kept as Kept
 from .precision_search import Search as Search
 from .precision_search import search_precision as search_precision
 from .request import request_of as request_of

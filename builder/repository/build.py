@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from builder.errors import EnvironmentProblem, ManifestError
 from builder.manifest import ModelSpec
 from builder.pipeline import Order, Progress
 from builder.repository import jobs as slots
+from builder.repository.kept import Checked, Kept, of_variant, served_as
 from builder.repository.result import RECORDED, ModelResult
 from builder.repository.settings import Settings, settled
 
@@ -87,20 +88,30 @@ def build_variant(
     *,
     isolate: bool = True,
     progress: Progress | None = None,
+    kept: Kept | None = None,
     **keywords: Any,
 ) -> ModelResult:
     """Build one model as `spec` describes it, in place of what its manifest says, into `out`.
 
-    Otherwise as build_repository, which also documents what is raised.
+    With `kept`, a variant that differs from an earlier one only in its instances and its batcher is
+    published from the artifact of that one, which was built and checked. Otherwise as
+    build_repository, which also documents what is raised.
     """
     chosen = settled(settings, keywords)
     asked = chosen.orders([spec], Path(out))
-    (result,) = _results(asked, chosen, progress or _silent, 1, isolate)
+    (result,) = _results(asked, chosen, progress or _silent, 1, isolate, kept)
+    if kept is not None:
+        kept.digests.update(result.kept)
     return result
 
 
 def _results(
-    asked: Sequence[Order], chosen: Settings, progress: Progress, jobs: int, isolate: bool
+    asked: Sequence[Order],
+    chosen: Settings,
+    progress: Progress,
+    jobs: int,
+    isolate: bool,
+    kept: Kept | None = None,
 ) -> list[ModelResult]:
     """The result of each order: models that are unchanged are left as they are."""
     from builder.repository import preflight, request
@@ -122,7 +133,7 @@ def _results(
 
             section.parsed(order.spec)
     with signatures.signing_with(Path(chosen.sign) if chosen.sign else None):
-        built = iter(_perform_all(wanted, progress, jobs, isolate))
+        built = iter(_perform_all(wanted, progress, jobs, isolate, kept))
         return [next(built) if isinstance(one, Order) else one for one in found]
 
 
@@ -148,7 +159,11 @@ def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> Non
 
 
 def _perform_all(
-    orders: Sequence[Order], progress: Progress, jobs: int, isolate: bool
+    orders: Sequence[Order],
+    progress: Progress,
+    jobs: int,
+    isolate: bool,
+    kept: Kept | None = None,
 ) -> list[ModelResult]:
     """The results of the orders, each built in its own process unless `isolate` is False."""
     from builder.store import staging
@@ -156,13 +171,13 @@ def _perform_all(
     if not orders:
         return []
     if not isolate:
-        return [perform(order, progress) for order in orders]
+        return [perform(order, kept, progress) for order in orders]
     jobs = jobs or slots.default_jobs()
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
     with staging.prepared(orders[0].out, len(orders)) as stages:
         count = itertools.count(1)
         tasks = [
-            _task(replace(order, threads=threads, stage=stage), progress, count, len(orders))
+            _task(replace(order, threads=threads, stage=stage), kept, progress, count, len(orders))
             for order, stage in zip(orders, stages, strict=True)
         ]
         answers = processes.run(tasks, jobs, slots.environments(), modules=slots.MODULES)
@@ -177,14 +192,14 @@ def _perform_all(
         for index, (one, result) in enumerate(zip(orders, results, strict=True))
         if (order := slots.after_crash(one, result.error)) is not None
     }
-    built = _perform_all([*again.values()], progress, jobs, isolate)
+    built = _perform_all([*again.values()], progress, jobs, isolate, kept)
     for index, result in zip(again, built, strict=True):
         results[index] = result
     return results
 
 
 def _task(
-    order: Order, progress: Progress, count: Iterator[int], total: int
+    order: Order, kept: Kept | None, progress: Progress, count: Iterator[int], total: int
 ) -> processes.Task[ModelResult]:
     from builder.store import signing
     from builder.triton import signatures
@@ -192,6 +207,7 @@ def _task(
     assert order.stage is not None
     sandbox = slots.sandbox(order)
     hidden = (*sandbox.hidden, *signatures.secrets())
+    writable = sandbox.writable if kept is None else (*sandbox.writable, kept.writable())
 
     def done(answer: Any) -> None:
         ok = isinstance(answer, ModelResult) and answer.ok
@@ -199,24 +215,29 @@ def _task(
         progress(order.spec.name, f"{FINISHED}: {words} ({next(count)} of {total})")
 
     return processes.Task(
-        partial(perform, order),
+        partial(perform, order, kept),
         progress,
         order.reproduce,
         limits=slots.limits(order.spec.limits),
-        sandbox=replace(sandbox, hidden=hidden),
+        sandbox=replace(sandbox, hidden=hidden, writable=writable),
         answers={**signing.ANSWERS, **signatures.answers(order.stage)},
         done=done,
     )
 
 
-def perform(order: Order, progress: Progress) -> ModelResult:
-    """Build and publish the model of the order. Its errors end in the result, unforeseen ones
-    included; raises only what affects every model (EnvironmentProblem, BrokenPipeError).
+def perform(order: Order, kept: Kept | None, progress: Progress) -> ModelResult:
+    """Build and publish the model of the order, or publish what is `kept` of it. Its errors end in
+    the result, unforeseen ones included; raises only what affects every model (EnvironmentProblem,
+    BrokenPipeError).
     """
     result = ModelResult(order.spec.name, because=order.because)
     try:
-        pipeline.select_environment(order)
-        _publish(order, progress, result)
+        checked = kept.read(order.request) if kept is not None else None
+        if checked is not None:
+            _publish_kept(order, checked, progress, result)
+        else:
+            pipeline.select_environment(order)
+            _publish(order, kept, progress, result)
         result.ok = True
     except (EnvironmentProblem, BrokenPipeError):
         raise
@@ -225,9 +246,9 @@ def perform(order: Order, progress: Progress) -> ModelResult:
     return result
 
 
-def _publish(order: Order, progress: Progress, result: ModelResult) -> None:
+def _publish(order: Order, kept: Kept | None, progress: Progress, result: ModelResult) -> None:
     """Run the pipeline to its end and fill in the result, stage by stage."""
-    from builder import store, triton
+    from builder import store
     from builder.store import Plans
 
     plans = Plans(
@@ -239,20 +260,58 @@ def _publish(order: Order, progress: Progress, result: ModelResult) -> None:
 
     # before it is published: another builder may publish right after
     def record(folder: Path) -> None:
-        if order.edits == "keep":
-            triton.carry_over(order.folder, folder)
         made = plans.made.values()
         result.state = "reused" if made and all(one.found for one in made) else "built"
         result.warnings += tuple(plans.warnings)
-        shown.update({name: getattr(result, name) for name in RECORDED})
-        store.record(folder, order.request, plans.record(), shown)
+        shown.update(_recorded(order, folder, plans.record(), result))
 
-    def compare(former: Path, new: Path) -> None:
-        changes = triton.refuse_incompatible(former, new, accept=order.accept_incompatible)
-        result.warnings += tuple(f"incompatible with its clients: {change}" for change in changes)
-
-    result.path = pipeline.publish(order, clock, plans, record, compare).path
+    published = pipeline.publish(order, clock, plans, record, partial(_compare, order, result))
+    result.path = published.path
     plans.remember(order.spec.name, order.request, shown)
+    if kept is not None:
+        warnings = (*published.checked.warnings, *plans.warnings)
+        checked = of_variant(published.checked.artifact, plans.record(), result, warnings)
+        result.kept = kept.write(order.request, checked)
+
+
+def _publish_kept(order: Order, checked: Checked, progress: Progress, result: ModelResult) -> None:
+    """Publish the artifact of an earlier variant with this one's settings of serving."""
+    from builder.pipeline import stages
+
+    clock = pipeline.Clock(order.spec.name, progress)
+    artifact = served_as(checked.artifact, order.spec)
+    for name, value in checked.result.items():
+        setattr(result, name, value)
+    result.seconds, result.state = clock.seconds, "reused"
+    result.warnings = checked.warnings_of(artifact)
+
+    def record(folder: Path) -> None:
+        _recorded(order, folder, checked.plans, result)
+
+    with clock.phase("publish"):
+        compare = partial(_compare, order, result)
+        result.path = stages.publish_artifact(artifact, order.out, record, compare, order.stage)
+
+
+def _recorded(
+    order: Order, folder: Path, plans: Mapping[str, Any], result: ModelResult
+) -> dict[str, Any]:
+    """Add to the folder's record what the model was built from; what is recorded of its result."""
+    from builder import store, triton
+
+    if order.edits == "keep":
+        triton.carry_over(order.folder, folder)
+    shown = {name: getattr(result, name) for name in RECORDED}
+    store.record(folder, order.request, plans, shown)
+    return shown
+
+
+def _compare(order: Order, result: ModelResult, former: Path, new: Path) -> None:
+    """Refuse, or warn of, what clients of the published model could not go on with."""
+    from builder import triton
+
+    changes = triton.refuse_incompatible(former, new, accept=order.accept_incompatible)
+    result.warnings += tuple(f"incompatible with its clients: {change}" for change in changes)
 
 
 def _silent(model: str, phase: str) -> None:

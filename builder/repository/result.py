@@ -62,6 +62,8 @@ class ModelResult:
     """Of each `network` the `runs` and `types` of engine.layer_dtypes."""
     because: str = ""
     """Why it was not unchanged: "precision fp32 -> fp16"."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """The file with the checked artifact, by its SHA-256, where the order asks for it."""
 
     def reached(self, stage: Stage) -> None:
         """Fill in what is known after a stage of the pipeline."""

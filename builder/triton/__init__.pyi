@@ -4,6 +4,7 @@ from . import damage as damage
 from . import dtypes as dtypes
 from . import ensemble as ensemble
 from . import goldens as goldens
+from . import graphs as graphs
 from . import history as history
 from . import padding as padding
 from . import releases as releases

@@ -80,12 +80,20 @@ def _check(sizes: list[int], greatest: int) -> None:
         raise UsageError(f"batching.graphs {bad} is beyond the model's batch, {greatest}", fix=fix)
 
 
-def _check_version(version: str) -> None:
+def refused(version: str) -> str | None:
+    """Why CUDA graphs are refused with this version of TensorRT; None where they are not."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if release := WRONG.get(numbers):
+    release = WRONG.get(numbers)
+    return release and (
+        "CUDA graphs of Triton's TensorRT backend answer wrong numbers with"
+        f" TensorRT {version} (seen with release {release}; docs/engine.md)"
+    )
+
+
+def _check_version(version: str) -> None:
+    if reason := refused(version):
         raise UsageError(
-            f"batching.graphs: CUDA graphs of Triton's TensorRT backend answer wrong numbers with"
-            f" TensorRT {version} (seen with release {release}; docs/engine.md)",
+            f"batching.graphs: {reason}",
             fix="leave batching.graphs out, or --serve-as python, whose own graphs are tested",
         )
 

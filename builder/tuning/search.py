@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ PROPOSALS = 50
 @dataclass(frozen=True)
 class Trial:
     """One configuration that was measured. `score` is None where it does not hold the limit, or
-    could not be served, for the reason in `problem`. `figures` are those of its best level.
+    could not be served, for the reason in `problem`. `figures` are those of its best level, and
+    `seconds` the time to prepare its files, to load it into the server, and to measure it.
     """
 
     configuration: Configuration
@@ -26,6 +27,7 @@ class Trial:
     score: float | None
     problem: str | None = None
     figures: dict[str, Any] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 Measure = Callable[[Configuration, str], Trial]

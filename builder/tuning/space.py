@@ -53,6 +53,7 @@ class Facts:
     """What the published default says of the model: Triton's `max_batch_size` (0: Triton does not
     batch it), whether the server joins requests by time (`dynamic`), the number of `segments`,
     whether a plan answers on this host, and whether Triton's TensorRT backend runs it (`backend`).
+    `no_graphs` says why its CUDA graphs are refused, where they are.
     """
 
     max_batch_size: int
@@ -60,6 +61,7 @@ class Facts:
     segments: int
     plan_answers: bool
     backend: bool
+    no_graphs: str | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,9 @@ def _profiles(
 def _graphs(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Value]:
     if not facts.backend or not facts.max_batch_size:
         fixed[GRAPHS] = "Triton's TensorRT backend does not serve this model here"
+        return ()
+    if facts.no_graphs:
+        fixed[GRAPHS] = facts.no_graphs
         return ()
     return wanted.graphs or (NONE, FULL)
 

@@ -6,12 +6,12 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from builder import manifest, serving
+from builder import manifest, serving, triton
 from builder.bench import (
     FEW,
     Endpoint,
@@ -27,7 +27,7 @@ from builder.engine import gpu
 from builder.errors import EnvironmentProblem, ServerError, TrtBuildError, UsageError
 from builder.manifest import ModelSpec
 from builder.parity import PublishedModel, served
-from builder.repository import ModelResult, Settings, build_variant
+from builder.repository import Kept, ModelResult, Settings, build_variant
 from builder.serving import control
 from builder.tuning import queueing
 from builder.tuning.goal import Goal
@@ -178,15 +178,16 @@ class _Run:
         self.repository, self.folder = repository, repository / spec.name
         self.progress = progress or (lambda subject, phase: None)
         self.on_trial = on_trial or (lambda trial: None)
+        self.kept = Kept(repository.with_name("kept"))
         self.began = time.monotonic()
         self.count = 0
+        self.seconds: dict[str, float] = {}
         self.default_levels: list[LevelResult] = []
 
     def prepare(self) -> None:
         """Build the default configuration: it says what can be changed, and has the requests."""
-        result = build_variant(self.spec, self.repository, self.settings)
-        if result.error is not None:
-            raise result.error
+        with self._phase("prepare"):
+            result = self._built(self.spec)
         model = served.read(self.folder)
         self.space = space(
             self.spec,
@@ -196,6 +197,13 @@ class _Run:
             limit_ms=self.goal.ms,
         )
         self.sequences = self._sequences(model)
+
+    def _built(self, model: ModelSpec) -> ModelResult:
+        """Publish a variant. Raises the error of its build."""
+        result = build_variant(model, self.repository, self.settings, kept=self.kept)
+        if result.error is not None:
+            raise result.error
+        return result
 
     def _sequences(self, model: PublishedModel) -> Sequences:
         """What is sent to each variant: the requests that the smallest maximum batch allows."""
@@ -248,7 +256,8 @@ class _Run:
         problem = None
         try:
             self._publish(configuration)
-            levels.extend(self._levels())
+            with self._phase("measure"):
+                levels.extend(self._levels())
         except EnvironmentProblem:
             raise
         except TrtBuildError as error:
@@ -259,18 +268,30 @@ class _Run:
         score = self.goal.score(levels)
         if score is None and problem is None:
             problem = self._why_none(levels)
-        trial = Trial(configuration, proposed_by, score, problem, _figures(best))
+        figures = _figures(best)
+        seconds, self.seconds = self.seconds, {}
+        trial = Trial(configuration, proposed_by, score, problem, figures, seconds)
         self.on_trial(trial)
         return trial
 
     def _publish(self, configuration: Configuration) -> None:
         values = changes(self.spec, self.space.default, configuration)
         model = manifest.variant(self.spec, values) if values else self.spec
-        result = build_variant(model, self.repository, self.settings)
-        if result.error is not None:
-            raise result.error
-        self.control.load(self.folder)
-        self.control.unload(self.control.former_steps(self.folder))
+        with self._phase("prepare"):
+            self._built(model)
+        with self._phase("load"):
+            self.control.load(self.folder)
+            self.control.unload(self.control.former_steps(self.folder))
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """Add the time of what runs inside to that of the next trial."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            took = self.seconds.get(name, 0.0) + time.monotonic() - began
+            self.seconds[name] = round(took, 2)
 
     def _levels(self) -> Iterator[LevelResult]:
         """The rate of the goal, or a closed loop with more and more requests in flight."""
@@ -444,6 +465,7 @@ def _facts(model: PublishedModel, result: ModelResult) -> Facts:
         segments=max(1, len(result.segments)),
         plan_answers=bool(result.plan_executed),
         backend=model.sidecar.get("serve_as") == "tensorrt_plan",
+        no_graphs=triton.graphs.refused(str(model.sidecar["versions"].get("tensorrt"))),
     )
 
 

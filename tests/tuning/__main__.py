@@ -4,6 +4,8 @@ Each configuration is built, served and measured as `trt-build tune` does it. Th
 fifth of the trials run over that table. One measurement is noisy, so what the searches choose is
 measured again beside the best of the table, in turn, and the medians are compared. Run it on a host
 without other load.
+
+`python -m tests.tuning network NAME` tunes a network of the benchmarks instead (network.py).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -25,6 +28,7 @@ from builder.tuning import Goal, Trial, TuneOptions, Values, search
 from builder.tuning.search import Measure
 from builder.tuning.space import Configuration, key
 from builder.tuning.tune import _Run
+from tests.tuning import network
 
 OUT = Path(__file__).with_name("measured.json")
 VALUES = Values(
@@ -163,6 +167,9 @@ def best(trials: list[Trial]) -> Trial:
 
 def main() -> None:
     """Measure both models and write the table that the tests read."""
+    if sys.argv[1:2] == ["network"]:
+        network.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=1.5, help="of each load level")
     parser.add_argument("--out", type=Path, default=OUT)

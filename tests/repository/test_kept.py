@@ -1,0 +1,174 @@
+"""A variant that differs only in how Triton serves it is what a build of it would publish, and
+nothing is built or checked for it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from builder import build_repository, manifest
+from builder.pipeline import run
+from builder.repository import Kept, ModelResult, Settings, build_variant
+
+SERVED = {"instances": 3, "batching": {"max_queue_delay_us": 700, "preferred": [2]}}
+MANIFEST = "inputs: [{name: x, dtype: float32, shape: [batch, 16]}]\noutputs: [y]\n"
+DIMS = "dims: {batch: {min: 1, opt: 2, max: 4}}\n"
+PIECES = 'fallback: {ops: ["aten::floor"], min_block_size: 1}\n'
+LAYOUTS = {
+    "single": "precision: fp16\n",
+    "fused": f"{PIECES}layout: fused\n",
+    "ensemble": f"{PIECES}layout: ensemble\n",
+}
+CHANGING = ("seconds", "because", "state")
+"""What the record of a build has that another build of the same has not."""
+Spec = manifest.ModelSpec
+
+
+class Rounded(torch.nn.Module):
+    """Two layers with a `floor` between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(16, 16), torch.nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.last(torch.floor(torch.relu(self.first(x)) * 8)))
+
+
+def spec_of(folder: Path, section: str) -> Spec:
+    """A model of two linear layers with a `floor` between them."""
+    torch.manual_seed(0)
+    torch.jit.script(Rounded().eval()).save(str(folder / "net.pt"))
+    (folder / "net.yaml").write_text(MANIFEST + DIMS + section)
+    (spec,) = manifest.load(folder)
+    return spec
+
+
+def files(repository: Path) -> dict[str, bytes | dict[str, Any]]:
+    """Every file of the models, by its name; the records without what differs between builds."""
+    return {
+        path.relative_to(repository).as_posix(): _record(path)
+        if path.name == "trt-build.json"
+        else path.read_bytes()
+        for path in sorted(repository.rglob("*"))
+        if path.is_file() and not path.relative_to(repository).parts[0].startswith(".")
+    }
+
+
+def _record(path: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(path.read_text())
+    said["result"] = {k: v for k, v in said.get("result", {}).items() if k not in CHANGING}
+    for one in said["result"].get("lowering", ()):
+        one.pop("seconds")
+    for made in said.get("plans", {}).values():
+        made.pop("found")
+        made.pop("because")
+    for key in ("seal", "seals", "retired"):
+        said.pop(key, None)
+    return said
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The labels of what was built and checked in this process."""
+    seen: list[str] = []
+    check = run.check
+
+    def counted(order: Any, *rest: Any, **named: Any) -> Any:
+        seen.append(order.spec.name)
+        return check(order, *rest, **named)
+
+    monkeypatch.setattr(run, "check", counted)
+    yield seen
+
+
+def variant(
+    spec: Spec, out: Path, kept: Kept | None, settings: Settings, **values: Any
+) -> ModelResult:
+    changed = manifest.variant(spec, values) if values else spec
+    result = build_variant(changed, out, settings, isolate=False, kept=kept)
+    assert result.ok, result.error
+    return result
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_is_what_a_build_publishes(layout: str, tmp_path: Path, built: list[str]) -> None:
+    spec = spec_of(tmp_path, LAYOUTS[layout])
+    settings = Settings(store=tmp_path / "store", edits="overwrite")
+    variant(spec, tmp_path / "first", None, settings)  # the store has the plans of all others
+    built.clear()
+    kept = Kept(tmp_path / "kept")
+    first = variant(spec, tmp_path / "kept-repository", kept, settings)
+    assert first.layout == layout and len(built) == 1
+    again = variant(spec, tmp_path / "kept-repository", kept, settings, **SERVED)
+    assert len(built) == 1, "nothing was built or checked again"
+    variant(spec, tmp_path / "built-repository", None, settings, **SERVED)
+    assert len(built) == 2
+    one, other = (files(tmp_path / f"{way}-repository") for way in ("kept", "built"))
+    steps = [name for name in one if name not in other and name.split("/")[0].count(".")]
+    one = {name: content for name, content in one.items() if name not in steps}
+    assert one.keys() == other.keys()
+    for name, content in one.items():
+        assert content == other[name], name
+    assert (again.layers, again.parity) == (first.layers, first.parity)
+    config = (tmp_path / "kept-repository" / "net" / "config.pbtxt").read_text()
+    assert layout == "ensemble" or ("count: 3" in config and "700" in config)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"precision": "fp32"},
+        {"dims": {"batch": {"min": 1, "opt": 2, "max": 8}}},
+        {"batch_sizes": "auto"},
+        {"fallback": {"ops": ["aten::*"]}},
+        {"batching": {"enabled": False}},
+    ],
+    ids=["precision", "maximum", "profiles", "runtime", "no batching"],
+)
+def test_another_network_or_plan_is_built_and_checked(
+    changed: dict[str, Any], tmp_path: Path, built: list[str]
+) -> None:
+    spec = spec_of(tmp_path, LAYOUTS["single"])
+    settings = Settings(edits="overwrite", accept_incompatible=True)
+    kept = Kept(tmp_path / "kept")
+    variant(spec, tmp_path / "repository", kept, settings)
+    variant(spec, tmp_path / "repository", kept, settings, **changed)
+    assert len(built) == 2
+    variant(spec, tmp_path / "repository", kept, settings, **changed, instances=2)
+    variant(spec, tmp_path / "repository", kept, settings, instances=2)
+    assert len(built) == 2, "both are kept"
+
+
+def test_a_changed_file_is_built_again(tmp_path: Path, built: list[str]) -> None:
+    """The model's file, or what was kept: neither is trusted once its bytes are others."""
+    spec = spec_of(tmp_path, LAYOUTS["single"])
+    settings, kept = Settings(edits="overwrite"), Kept(tmp_path / "kept")
+    variant(spec, tmp_path / "repository", kept, settings)
+    (file,) = kept.folder.iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    variant(spec, tmp_path / "repository", kept, settings, instances=2)
+    assert len(built) == 2
+    torch.manual_seed(1)
+    torch.jit.script(Rounded().eval()).save(str(spec.path))
+    variant(spec, tmp_path / "repository", kept, settings, instances=3)
+    assert len(built) == 3
+
+
+def test_a_worker_builds_once(tmp_path: Path) -> None:
+    """In processes of their own, as `tune` has it: the second one has no phase but publication."""
+    spec, kept = spec_of(tmp_path, LAYOUTS["single"]), Kept(tmp_path / "kept")
+    settings = Settings(edits="overwrite")
+    first = build_variant(spec, tmp_path / "repository", settings, kept=kept)
+    assert first.ok and "goldens" in first.seconds
+    changed = manifest.variant(spec, SERVED)
+    again = build_variant(changed, tmp_path / "repository", settings, kept=kept)
+    assert again.ok and set(again.seconds) == {"publish"} and again.state == "reused"
+    models = build_repository(tmp_path, tmp_path / "repository", settings)
+    assert models[0].state == "built", "`repo` knows nothing of it"

@@ -1,0 +1,143 @@
+"""`python -m tests.tuning network NAME --out FILE`: tune a network of the benchmarks.
+
+On a host with a GPU and Triton's TensorRT backend:
+
+    export TRT_BUILD_TRITONSERVER=/tmp/trtb/tritonserver
+    python -m tests.tuning network resnet50 --out "$OUT/resnet50.json"
+
+FILE is written anew after each trial, so a run that is ended early leaves its trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.networks import NETWORKS, Network
+from builder import manifest
+from builder.engine import gpu
+from builder.repository import Settings
+from builder.tuning import Goal, Trial, Tuned, TuneOptions, Values, tune
+
+CONCURRENCY = (1, 8, 32, 64)
+ONE_ROW = ("p0-min",)
+"""The golden that is sent: one row."""
+
+
+def write(name: str, network: Network, folder: Path, precision: str) -> manifest.ModelSpec:
+    """The traced network with its manifest."""
+    torch.manual_seed(0)
+    traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
+    traced.save(str(folder / f"{name}.pt"))
+    spec = network.spec
+    shape = ", ".join(map(str, spec.shape))
+    dims = "".join(
+        f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}\n"
+        for axis, (low, usual, high) in spec.dims.items()
+    )
+    (folder / f"{name}.yaml").write_text(
+        f"inputs: [{{name: {spec.name}, dtype: {spec.dtype}, shape: [{shape}]}}]\n"
+        f"dims:\n{dims}outputs: [y]\nprecision: {precision}\n"
+    )
+    (found,) = manifest.load(folder)
+    return found
+
+
+def options(given: argparse.Namespace) -> TuneOptions:
+    """Requests of one row, through CUDA shared memory where there is a GPU."""
+    return TuneOptions(
+        Goal(ms=given.limit_ms),
+        Values(profiles=given.profiles, runtime=given.runtimes),
+        trials=given.trials,
+        confirmations=given.confirmations,
+        seconds=given.seconds,
+        concurrency=given.concurrency,
+        memory="cuda" if gpu.current() else "none",
+        goldens=ONE_ROW,
+    )
+
+
+class Record:
+    """What is written: the trials as they are measured, then everything that was found."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.file, self.began = given.out, time.monotonic()
+        device = gpu.current()
+        self.said: dict[str, Any] = {
+            "network": given.network,
+            "precision": given.precision,
+            "gpu": device.name if device else None,
+            "level_seconds": given.seconds,
+            "concurrency": list(given.concurrency),
+            "finished": False,
+            "trials": [],
+        }
+
+    def trial(self, trial: Trial) -> None:
+        """Add one measurement, of the search or of the confirmation."""
+        self.said["trials"].append(asdict(trial))
+        self._write()
+        found = trial.figures.get("throughput", {}).get("value", 0.0)
+        tail = trial.figures.get("latency_ms", {}).get("p99")
+        print(
+            f"{len(self.said['trials'])}. {trial.proposed_by}: {dict(trial.configuration)}:"
+            f" {found:.0f}/s, p99 {tail} ms, {dict(trial.seconds)} s, {trial.problem or 'held'}",
+            flush=True,
+        )
+
+    def finish(self, found: Tuned) -> None:
+        """Write all that was found; the confirmation's trials are apart from the search's then."""
+        self.said |= {**found.as_dict(), "finished": True}
+        self._write()
+
+    def _write(self) -> None:
+        self.said["seconds"] = round(time.monotonic() - self.began, 1)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(json.dumps(self.said, indent=1) + "\n")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The command line. By default only settings that need no other plan are searched."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tuning network", description=__doc__)
+    parser.add_argument("network", choices=sorted(NETWORKS))
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--confirmations", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each load level")
+    parser.add_argument("--concurrency", type=_numbers, default=CONCURRENCY)
+    parser.add_argument("--limit-ms", type=float, help="limit of p99")
+    parser.add_argument("--profiles", type=_names, default=("one",), help="one,static")
+    parser.add_argument("--runtimes", type=_names, default=("plan",), help="plan,torch")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str]) -> None:
+    """Tune the network and write the record."""
+    given = parsed(words)
+    record = Record(given)
+    with tempfile.TemporaryDirectory(prefix="trt-build-network-") as name:
+        folder = Path(name)
+        (folder / "models").mkdir()
+        spec = write(given.network, NETWORKS[given.network], folder / "models", given.precision)
+        settings = Settings(store=folder / "store")
+        record.finish(tune(spec, options(given), settings, on_trial=record.trial))
+    said = record.said
+    print(f"{spec.name}: {said['verdict']}: {said['best']}, {said['seconds']} s", flush=True)
+    print(f"default {said['before']}, best {said['after']} ({said['goal']})", flush=True)

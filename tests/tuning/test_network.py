@@ -1,0 +1,91 @@
+"""`python -m tests.tuning network`: what it searches, and that each trial is on disk at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import builder
+from benchmarks.networks import NETWORKS, Network
+from builder import manifest
+from builder.tuning import Trial, Tuned
+from tests.tuning import network
+
+TINY = Network(
+    lambda: torch.nn.Linear(8, 8),
+    builder.TensorSpec("float32", ("batch", 8), dims={"batch": (1, 2, 4)}, name="x"),
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NETWORKS, "tiny", TINY)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert_base_128"])
+def test_by_default_one_plan_is_enough(name: str) -> None:
+    given = network.parsed([name, "--out", "found.json"])
+    options = network.options(given)
+    assert (given.precision, options.trials, options.confirmations) == ("fp16", 8, 2)
+    assert options.values.profiles == ("one",) and options.values.runtime == ("plan",)
+    assert options.goldens == ("p0-min",), "one row"
+
+
+def test_the_manifest_is_the_network_s(tmp_path: Path) -> None:
+    spec = network.write("tiny", TINY, tmp_path, "fp16")
+    assert spec.precision == "fp16" and spec.inputs == (replace(TINY.spec, name="x"),)
+    assert spec.profiles == ({"batch": (1, 2, 4)},) and manifest.load(tmp_path) == [spec]
+
+
+def test_each_trial_is_written_at_once(
+    tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is ended by a time limit leaves what it has measured."""
+    file = tmp_path / "new" / "found.json"
+    trial = Trial({"instances": 2}, "default", 100.0, None, {}, {"prepare": 1.5, "load": 0.5})
+
+    def ended(*given: Any, on_trial: Any) -> Tuned:
+        on_trial(trial)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(network, "tune", ended)
+    with pytest.raises(KeyboardInterrupt):
+        network.main(["tiny", "--out", str(file)])
+    said = json.loads(file.read_text())
+    assert not said["finished"] and said["network"] == "tiny" and said["precision"] == "fp16"
+    assert [one["seconds"] for one in said["trials"]] == [{"prepare": 1.5, "load": 0.5}]
+
+
+def test_what_was_found_is_added(tmp_path: Path) -> None:
+    given = argparse.Namespace(
+        out=tmp_path / "found.json", network="tiny", precision="fp16", seconds=1.0, concurrency=(1,)
+    )
+    one = {"instances": 1}
+    found = Tuned(
+        "tiny", "highest throughput", 4, "no difference", one, one, {}, 10.0, 11.0, 1.1, (), (), {}
+    )
+    network.Record(given).finish(found)
+    said = json.loads(given.out.read_text())
+    assert said["finished"] and said["verdict"] == "no difference" and said["default"] == one
+    assert (said["before"], said["after"]) == (10.0, 11.0) and said["seconds"] < 60
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_on_this_host(tmp_path: Path, tiny: None) -> None:
+    """Of all trials only the first one builds."""
+    few = ("--trials", "3", "--confirmations", "1", "--seconds", "0.5", "--concurrency", "1,4")
+    file = tmp_path / "found.json"
+    network.main(["tiny", "--out", str(file), *few])
+    said = json.loads(file.read_text())
+    assert said["finished"] and len(said["trials"]) == 3 and said["confirmed"]
+    first, *later = (*said["trials"], *said["confirmed"])
+    assert set(first["seconds"]) == {"prepare", "load", "measure"}
+    for trial in later:
+        assert trial["seconds"]["prepare"] < first["seconds"]["prepare"] / 2
