@@ -45,10 +45,11 @@ def build(job: str, environment: Sequence[str], threads: int) -> Iterator[dict[s
 
 
 def variables(names: Sequence[str], threads: int) -> dict[str, str]:
-    """The environment of a build on this machine."""
+    """The environment of a build on this machine. PYTHONPATH begins with this installation."""
     kept = {name: os.environ[name] for name in (*PASSED, *names) if name in os.environ}
     here = str(Path(__file__).resolve().parents[2])
-    return {**kept, "PYTHONPATH": here, "OMP_NUM_THREADS": str(max(threads, 1))}
+    path = os.pathsep.join([here, *filter(None, [kept.get("PYTHONPATH")])])
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": str(max(threads, 1))}
 
 
 def events(job: str, environment: dict[str, str]) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
     kills      models x targets, with processes and nodes killed at random moments
     scaling    tasks that sleep, on 1, 2 and 4 nodes: simulated builds
     memory     many empty tasks: the time for each, and the memory of the command
+    gpus       real builds on 1 and on 2 GPUs of this host (made-up ones for TensorRT for RTX)
 
 The figures are printed as one JSON object.
 """
@@ -315,7 +316,7 @@ def mebibytes() -> float:
 def main() -> None:
     """Run one mode."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("kills", "scaling", "memory"))
+    parser.add_argument("mode", choices=("kills", "scaling", "memory", "gpus"))
     parser.add_argument("--models", type=int, default=24)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--nodes", type=int, default=3)
@@ -323,14 +324,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--result-bytes", type=int, default=4096)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--builds", type=int, default=8)
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--level", type=int, default=1)
     given = parser.parse_args()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TRT_BUILD_STORE_KEY": KEY}
     if given.mode == "kills":
         found = kills(given.models, given.kills, given.nodes, given.seed)
     elif given.mode == "scaling":
         found = scaling(given.tasks or 32, given.seconds)
-    else:
+    elif given.mode == "memory":
         found = memory(given.tasks or 2000, given.result_bytes)
+    else:
+        from tests.farm.gpus import gpus
+
+        found = gpus(given.builds, given.gpus, given.precision, given.level)
     print(json.dumps(found, indent=2))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,14 @@ from tests.cli.conftest import Small, save
 
 
 def test_a_build_gets_only_the_variables_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SECRET", "AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY"):
+    for name in ("SECRET", "AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY", "PYTHONPATH"):
         monkeypatch.setenv(name, "x")
     found = remote.variables(["AWS_ACCESS_KEY_ID"], 3)
     assert {"AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY", "PATH"} <= set(found)
     assert "SECRET" not in found and found["OMP_NUM_THREADS"] == "3"
+    here = str(Path(remote.__file__).parents[2])
+    assert found["PYTHONPATH"] == here
+    assert remote.variables(["PYTHONPATH"], 1)["PYTHONPATH"] == f"{here}{os.pathsep}x"
 
 
 def test_an_uploaded_model_keeps_the_names_of_its_files(tmp_path: Path) -> None:

@@ -1,0 +1,222 @@
+"""Real builds on 1 and on 2 GPUs of one host: wall times, and whether the results are equal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from benchmarks.networks import Bert, Bottleneck, Network, ids, image, normalized
+from builder import TensorSpec
+from builder.farm import Farm, Outcome, Retries, Target, build_on_farm
+from builder.repository import Settings
+
+STORE_BYTES = 80 << 20
+BATCH = {"min": 1, "opt": 4, "max": 8}
+TARGET = "gpu"
+MEASURED = ("1/model.plan", "1/plan.json")
+"""Files that depend on measurements: the plan's tactics, and the seconds of its build."""
+ENVIRONMENT = ("PYTHONPATH", "PYTHONHOME")
+"""What builds get of this machine's environment where Python is not installed as usual."""
+
+
+class Residual(nn.Module):
+    """The stem and three bottleneck blocks of a ResNet of the given width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem = normalized(3, width, 7, 2)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        blocks, channels = [], width
+        for number in range(3):
+            inner = width * 2**number
+            blocks.append(Bottleneck(channels, inner, 1 if number == 0 else 2))
+            channels = 4 * inner
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(channels, 100)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.blocks(self.pool(torch.relu(self.stem(x))))
+        return self.head(features.mean((2, 3)))
+
+
+def networks(count: int) -> dict[str, Network]:
+    """`count` networks of different widths, half of them convolutional: no timing of one helps
+    another.
+    """
+    found = {}
+    for number in range(count):
+        step = number // 2
+        if number % 2 == 0:
+            width = 48 + 16 * step
+            found[f"residual_{width}"] = Network(_residual(width), image(128))
+        else:
+            width = 256 + 128 * step
+            found[f"bert_{width}"] = Network(_bert(width), ids(64), high=30522)
+    return found
+
+
+def _residual(width: int) -> Callable[[], nn.Module]:
+    return lambda: Residual(width)
+
+
+def _bert(width: int) -> Callable[[], nn.Module]:
+    return lambda: Bert(layers=2, width=width, heads=width // 64)
+
+
+def write_models(folder: Path, count: int) -> dict[str, Network]:
+    """The networks as traced files with manifests."""
+    folder.mkdir(parents=True)
+    found = networks(count)
+    for name, network in found.items():
+        traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
+        traced.save(str(folder / f"{name}.pt"))
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(_manifest(network.spec)))
+    return found
+
+
+def _manifest(spec: TensorSpec) -> dict[str, Any]:
+    return {
+        "inputs": [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}],
+        "dims": {"batch": BATCH},
+        "outputs": ["y"],
+    }
+
+
+def gpus(
+    builds: int, counts: Sequence[int], precision: str, level: int, folder: Path | None = None
+) -> dict[str, Any]:
+    """Build the same models on each number of GPUs, from an empty store and timing cache."""
+    root = folder or Path(tempfile.mkdtemp(prefix="farm-gpus-"))
+    began = time.monotonic()
+    made = write_models(root / "models", builds)
+    found: dict[str, Any] = {"builds": builds, "precision": precision, "level": level}
+    found["devices"] = devices(max(counts))
+    built: dict[int, list[Outcome]] = {}
+    for count in counts:
+        found[f"{count} GPUs"], built[count] = _timed(root, count, max(counts), precision, level)
+        print(json.dumps(found), file=sys.stderr, flush=True)  # the next run may be cut off
+    first, *others = counts
+    found["compared"] = {
+        f"{first} and {other} GPUs": compared(root, first, other, built, made) for other in others
+    }
+    found["seconds_in_all"] = round(time.monotonic() - began, 1)
+    if folder is None:
+        shutil.rmtree(root)
+    return found
+
+
+def devices(wanted: int) -> list[str]:
+    """The names of this host's GPUs. Raises SystemExit where TensorRT needs more than there are."""
+    from builder.engine import flavour, gpu
+
+    names = [device.name for device in gpu.devices()]
+    if flavour.chosen() == "tensorrt" and len(names) < wanted:
+        raise SystemExit(f"{wanted} GPUs are wanted, and this host has {len(names)}: use --gpus")
+    return names
+
+
+def _timed(
+    root: Path, count: int, most: int, precision: str, level: int
+) -> tuple[dict[str, Any], list[Outcome]]:
+    """One run on a Ray node with `count` GPUs. A build has the same cores in each run."""
+    import ray
+
+    os.environ["TRT_BUILD_CACHE"] = str(root / f"cache-{count}")
+    cores = os.cpu_count() or 1
+    target = Target(TARGET, cpus=max(1, cores // most), gpus=1, precision=precision,
+                    build={"optimization_level": level})  # fmt: skip
+    farm = Farm("connected", (target,), retries=Retries(0, 0.1), environment=ENVIRONMENT)
+    ray.init(address="local", num_gpus=count, num_cpus=max(cores, most), include_dashboard=False,
+             object_store_memory=STORE_BYTES, log_to_driver=False)  # fmt: skip
+    try:
+        began = time.monotonic()
+        settings = Settings(store=root / f"store-{count}")
+        outcomes = build_on_farm(root / "models", root / f"out-{count}", farm, settings)
+        wall = time.monotonic() - began
+    finally:
+        ray.shutdown()
+    return _described(outcomes, wall, count), outcomes
+
+
+def _described(outcomes: Sequence[Outcome], wall: float, count: int) -> dict[str, Any]:
+    stages: dict[str, float] = {}
+    for one in outcomes:
+        for stage, seconds in dict((one.result or {}).get("seconds", {})).items():
+            stages[stage] = round(stages.get(stage, 0.0) + seconds, 2)
+    tasks = sum(one.seconds for one in outcomes)
+    return {
+        "wall_seconds": round(wall, 1),
+        "task_seconds": {one.model: one.seconds for one in outcomes},
+        "efficiency": round(tasks / count / wall, 3),
+        "stage_seconds_of_all": stages,
+        "published": sum(one.published == "published" for one in outcomes),
+        "failed": {one.model: str(one.error) for one in outcomes if one.error is not None},
+    }
+
+
+def compared(
+    root: Path, one: int, other: int, built: dict[int, list[Outcome]], made: dict[str, Network]
+) -> dict[str, Any]:
+    """What is equal between two runs: keys, files that no measurement decides, and answers."""
+    keys = [{done.model: done.key for done in built[count]} for count in (one, other)]
+    models = [done.model for done in built[one] if done.published]
+    folders = [[root / f"out-{count}" / TARGET / name for count in (one, other)] for name in models]
+    return {
+        "requests_equal": keys[0] == keys[1],
+        "plan_keys_equal": all(_plan_keys(a) == _plan_keys(b) for a, b in folders),
+        "files_that_differ": sorted({name for pair in folders for name in _different(*pair)}),
+        "files_that_must_not_differ": sorted(
+            {name for pair in folders for name in _different(*pair) if name not in MEASURED}
+        ),
+        "plans_equal": sum("1/model.plan" not in _different(*pair) for pair in folders),
+        "answers": {
+            name: _answers(*pair, made[name]) for name, pair in zip(models, folders, strict=True)
+        },
+    }
+
+
+def _plan_keys(folder: Path) -> dict[str, str]:
+    from tests.farm.test_cluster import said
+
+    return {label: plan["key"] for label, plan in said(folder)["plans"].items()}
+
+
+def _different(one: Path, other: Path) -> list[str]:
+    from tests.farm.test_cluster import said
+
+    files = [said(folder)["files"] for folder in (one, other)]
+    names = files[0].keys() | files[1].keys()
+    return sorted(name for name in names if files[0].get(name) != files[1].get(name))
+
+
+def _answers(one: Path, other: Path, network: Network) -> dict[str, Any] | str:
+    """The plans of both on their goldens; and the largest difference between their answers to
+    another input, relative to the largest answer.
+    """
+    from builder.engine import Engine, flavour
+    from builder.parity import verify_engines
+
+    if not flavour.gpu_answers() or flavour.chosen() != "tensorrt":
+        return "no GPU runs them here"
+    verdicts = [verify_engines(path.parent, [path.name], repeat=0) for path in (one, other)]
+    passed = [all(done.passed for done in found) for found in verdicts]
+    plans = [path / "1" / "model.plan" for path in (one, other)]
+    if not all(plan.is_file() for plan in plans):
+        return {"goldens_within_tolerance": passed, "difference": "torch runs a part of it"}
+    x, answers = network.sample(5), []
+    for plan in plans:
+        with Engine(plan.read_bytes()) as engine:
+            answers.append(engine(x)[0].float())
+    apart = (answers[0] - answers[1]).abs().max() / answers[0].abs().max()
+    return {"goldens_within_tolerance": passed, "difference": float(apart)}
