@@ -247,20 +247,10 @@ def serving(
     """(HTTP, gRPC) addresses of a tritonserver on free ports that has loaded `models` with their
     steps, or all of the repository. Clients may use shared memory if `memories` has any.
     """
-    from builder import serving
-    from builder.parity import served
-    from builder.store import published
+    from builder import parity
 
     if progress:
         progress("tritonserver", "start")
-    chosen: Any = {}
-    if models:
-        names = list(served.chosen(repository, models))
-        said = [published.read(repository / name / published.SIDECAR) for name in names]
-        steps = [step for one in said for step in one.get(published.STEPS) or ()]
-        chosen = {"explicit": True, "models": list(dict.fromkeys([*steps, *names]))}
-    ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
-    chosen["client_shared_memory"] = any(memory != "none" for memory in memories)
-    with serving.serve(repository, **ports, **chosen) as server:
+    with parity.serving_models(repository, models, memories) as server:
         report_crash(terminal, server)
         yield server.http_url, server.grpc_url

@@ -2,6 +2,7 @@ from . import board as board
 from . import cluster as cluster
 from . import remote as remote
 from . import schedule as schedule
+from . import sharing as sharing
 from .config import LOCAL as LOCAL
 from .config import SCHEMA_PATH as SCHEMA_PATH
 from .config import Farm as Farm

@@ -24,6 +24,7 @@ LOCAL = "local"
 class Target:
     """What models are built for, and what a build takes of a node: cores, GPUs, MiB of memory, and
     Ray's custom resources. `build` has options of TensorRT's builder as a manifest writes them.
+    `verify` says what runs a built model before it counts (builder.farm.verification).
     `entry` is the name in the farm file where that is another one: of h100-fp16 it is h100, with
     `precisions: [fp16, fp32]`.
     """
@@ -37,6 +38,7 @@ class Target:
     precision: str | None = None
     build: Mapping[str, Any] = field(default_factory=dict)
     concurrency: int = 100
+    verify: str = "auto"
     entry: str = ""
 
     @property

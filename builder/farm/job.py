@@ -21,7 +21,8 @@ from builder.store import Folders
 class Job:
     """`files` has the SHA-256 of the model's files by path, of which `file` is the model file.
     `settings` are fields of `builder.repository.Settings`, `build` the builder's options as a
-    manifest writes them. `version` is the digest of the source of trt-build.
+    manifest writes them. `version` is the digest of the source of trt-build. With `only_goldens`
+    the goldens are recorded and nothing is built. `verify` is the target's.
     """
 
     model: str
@@ -34,6 +35,8 @@ class Job:
     build: Mapping[str, Any] = field(default_factory=dict)
     rebuild: bool = False
     require_sandbox: bool = False
+    only_goldens: bool = False
+    verify: str = "auto"
 
     def to_json(self) -> str:
         """One line."""

@@ -22,6 +22,7 @@ PASSED = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SSL_CERT_FILE"),
     *("TRT_BUILD_CACHE", "TRT_BUILD_STORE_KEY", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+    "TRT_BUILD_TRITONSERVER",
 )
 """Variables of the machine that every build gets."""
 LOG_BYTES = 64 << 10

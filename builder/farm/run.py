@@ -10,7 +10,7 @@ from typing import Any
 
 from builder import errors, unforeseen
 from builder.errors import ManifestError, TrtBuildError, UsageError
-from builder.farm import board, cluster, job, journal, matrix, remote, schedule
+from builder.farm import board, cluster, job, journal, matrix, remote, schedule, sharing
 from builder.farm.config import Farm, Target
 from builder.farm.matrix import Combination
 from builder.farm.publish import publish
@@ -94,11 +94,13 @@ def build_on_farm(
             connected(cluster.dashboard(library))
         jobs, failed = _jobs(wanted, Folders(store), store, settings, rebuild, require_sandbox)
         outcomes += failed
-        tasks = _tasks(
-            [(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs], farm, store
-        )
-        _run(library, tasks, farm, out, progress or (lambda model, phase: None))
-    _remember(store, tasks)
+        ready = [(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs]
+        first = sharing.recordings(ready, farm, Folders(store))
+        tasks = _tasks(ready, farm, store, first)
+        recordings = {task.name: task for task in first.values()}
+        every = [*recordings.values(), *tasks]
+        _run(library, every, farm, out, progress or (lambda model, phase: None))
+    _remember(store, every)
     outcomes += [_outcome(task) for task in tasks]
     outcomes += [
         Outcome(name, target.name, error=error)
@@ -157,6 +159,7 @@ def _jobs(
             _build(settings, target),
             rebuild,
             require_sandbox,
+            verify=target.verify,
         )
     return jobs, failed
 
@@ -167,7 +170,7 @@ def _sent(settings: Settings, target: Target) -> dict[str, Any]:
     if settings.flavour == "auto":
         found["flavour"] = target.flavour
     found["precision"] = settings.precision or target.precision
-    return found
+    return {**found, "share_goldens": True}
 
 
 def _build(settings: Settings, target: Target) -> dict[str, Any]:
@@ -176,8 +179,10 @@ def _build(settings: Settings, target: Target) -> dict[str, Any]:
     return job.written((settings.options or BuildOptions()).over(target.build))
 
 
-def _tasks(chosen: Sequence[tuple[Combination, job.Job]], farm: Farm, store: str) -> list[Task]:
-    """The tasks in the order in which they are started."""
+def _tasks(chosen: sharing.Chosen, farm: Farm, store: str, first: Mapping[str, Task]) -> list[Task]:
+    """The builds in the order in which they are started, each after the task in `first` that has
+    its name.
+    """
     jobs = {_name(one): done for one, done in chosen}
     seconds = matrix.seconds_before(store, [_name(one) for one, _ in chosen])
     ordered = matrix.longest_first([one for one, _ in chosen], seconds)
@@ -189,6 +194,7 @@ def _tasks(chosen: Sequence[tuple[Combination, job.Job]], farm: Farm, store: str
             cluster.ray_options(one.target, one.spec.limits.memory_mib),
             cluster.demand(one.target),
             estimate,
+            after=first[_name(one)].name if _name(one) in first else "",
         )
         for one, estimate in ordered
     ]
@@ -203,7 +209,10 @@ def _run(
         schedule.Schedule(
             library,
             remote.build,
-            {target.name: target.concurrency for target in farm.targets},
+            {
+                sharing.GROUP: Target.concurrency,
+                **{target.name: target.concurrency for target in farm.targets},
+            },
             notes.observe,
             farm.retries,
             farm.node_seconds,
@@ -242,9 +251,10 @@ def _remember(store: str, tasks: Sequence[Task]) -> None:
     kept = Store(store)
     for task in tasks:
         ended = task.ended or {}
-        if ended.get("state") == "built":
+        if ended.get("state") in ("built", "recorded"):
             with contextlib.suppress(Exception):  # a time that is lost costs only the order
-                kept.remember(task.name, {"seconds": ended["seconds"]})
+                more = sharing.seconds_to_remember(ended)
+                kept.remember(task.name, {"seconds": ended["seconds"], **more})
 
 
 def _publish(

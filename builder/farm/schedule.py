@@ -5,6 +5,7 @@ canceled when the command ends early.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,8 @@ NODES_SECONDS = 5.0
 @dataclass
 class Task:
     """A task, and what became of it: `ended` is its last event. `arguments` are those of the
-    function that runs on the cluster, `options` Ray's for it, `wanted` the resources by name.
+    function that runs on the cluster, `options` Ray's for it, `wanted` the resources by name. It
+    starts when the task named `after` has ended, well or not.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Task:
     options: Mapping[str, Any]
     wanted: Mapping[str, float]
     estimate: float | None = None
+    after: str = ""
     attempts: int = 0
     not_before: float = 0.0
     node: str = ""
@@ -58,6 +61,7 @@ class Schedule:
     canceled: Callable[[], bool] = lambda: False
     waiting: dict[str, deque[Task]] = field(default_factory=dict)
     running: dict[Any, Task] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
     _looked: float = 0.0
     _unserved: dict[str, float] = field(default_factory=dict)
 
@@ -67,6 +71,7 @@ class Schedule:
         """
         for task in tasks:
             self.waiting.setdefault(task.group, deque()).append(task)
+            self._open.add(task.name)
         function = self.library.remote(self.work)
         try:
             while self.running or any(self.waiting.values()):
@@ -82,11 +87,10 @@ class Schedule:
         busy = Counter(task.group for task in self.running.values())
         now = time.monotonic()
         for group, queue in self.waiting.items():
-            for _ in range(min(len(queue), self.at_once[group] - busy[group])):
-                task = queue.popleft()
-                if task.not_before > now:
-                    queue.append(task)  # others first
-                    continue
+            room = self.at_once[group] - busy[group]
+            ready = (t for t in list(queue) if t.not_before <= now and t.after not in self._open)
+            for task in itertools.islice(ready, max(room, 0)):
+                queue.remove(task)
                 task.attempts += 1
                 self.running[function.options(**task.options).remote(*task.arguments)] = task
 
@@ -155,6 +159,7 @@ class Schedule:
 
     def _end(self, ref: Any, task: Task, event: Event) -> None:
         self.running.pop(ref, None)
+        self._open.discard(task.name)
         task.ended = event
         self.observe(task, event)
 

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,15 +26,26 @@ from typing import Any
 from builder import processes, unforeseen
 from builder.engine import BuildOptions
 from builder.errors import EnvironmentProblem, TrtBuildError
+from builder.farm import verification
 from builder.farm.job import Job
-from builder.repository import FINISHED, ModelResult, Settings, build_repository, request_of
+from builder.repository import (
+    FINISHED,
+    ModelResult,
+    Settings,
+    build_repository,
+    record_goldens,
+    request_of,
+)
 from builder.store import Folders, Hashes, digest, sources
 
 Emit = Callable[[dict[str, Any]], None]
+Progress = Callable[[str, str], None]
 STOP_SECONDS = processes.GRACE_SECONDS + 5
 """How long a build may take to stop before its process ends itself."""
 PARTS = ("source", "flavour", "tensorrt", "gpu")
 """What an event of the end has of the request, for the report."""
+VERIFIED = "verified"
+"""The part of a result that a tritonserver's answers gave."""
 
 
 def perform(job: Job, emit: Emit) -> dict[str, Any]:
@@ -67,29 +79,48 @@ def _performed(job: Job, scratch: Path, emit: Emit) -> dict[str, Any]:
     settings = replace(
         Settings(**job.settings), store=job.store, options=BuildOptions().over(job.build)
     )
+    report = partial(_report, emit)
+    if job.only_goldens:
+        return _recorded(job, models, settings, report)
     (order,) = settings.orders(settings.specs(models / job.file), scratch / "out")
     with Hashes() as hashes:
         request = request_of(order, hashes)
     key = digest({"name": job.model, "request": request})
     about = {"key": key, **{part: request[part] for part in PARTS}}
+    server = verification.server_of(job.verify)
     if not job.rebuild and (found := store.find(key)) is not None:
-        return {**about, "ok": True, "state": "found", "result": dict(found.result)}
+        shown = dict(found.result)
+        if server is not None and VERIFIED not in shown:  # it was built without a server
+            store.restore(found, order.out)
+            shown[VERIFIED] = verification.verified(order.out, server, report)
+            store.keep(key, order.out, job.model, shown)
+        return {**about, "ok": True, "state": "found", "result": shown}
     (result,) = build_repository(
         models / job.file,
         order.out,
         settings,
         rebuild=job.rebuild,
         jobs=1,
-        progress=lambda _, phase: _report(phase, emit),
+        progress=report,
     )
     if result.error is not None:
         return {**about, "error": described(result.error, str(scratch))}
     shown = shown_result(result)
+    if server is not None:
+        shown[VERIFIED] = verification.verified(order.out, server, report)
     store.keep(key, order.out, job.model, shown)
     return {**about, "ok": True, "state": result.state, "result": shown}
 
 
-def _report(phase: str, emit: Emit) -> None:
+def _recorded(job: Job, models: Path, settings: Settings, report: Progress) -> dict[str, Any]:
+    """Record the goldens of the job, which its builds on other machines take from the store."""
+    (found,) = record_goldens(models / job.file, settings, progress=report)
+    if found.error is not None:
+        return {"error": described(found.error, str(models.parent))}
+    return {"ok": True, "state": "recorded", "result": {"seconds": found.seconds}}
+
+
+def _report(emit: Emit, model: str, phase: str) -> None:
     if not phase.startswith(FINISHED):  # the event of the end says it
         emit({"event": "phase", "phase": phase})
 

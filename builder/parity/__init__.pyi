@@ -16,9 +16,12 @@ from .comparison import widened as widened
 from .engines import verify_engines as verify_engines
 from .health import ModelHealth as ModelHealth
 from .health import health as health
+from .live import serving_models as serving_models
+from .live import verify_served as verify_served
 from .recording import Recording as Recording
 from .recording import record as record
 from .recording import record_goldens as record_goldens
+from .recordings import Recordings as Recordings
 from .results import GoldenResult as GoldenResult
 from .results import ModelParity as ModelParity
 from .sequences import loose_axes as loose_axes

@@ -18,6 +18,7 @@ from builder.torchscript import plugins
 if TYPE_CHECKING:
     from builder.conversion import Conversion
     from builder.engine import BuildOptions, Plan
+    from builder.parity import Recordings
     from builder.store import Plans
 
 REPORT_SECONDS = 5.0
@@ -76,8 +77,19 @@ def record(order: Order, clock: Clock, *, paranoid: bool = False) -> Recorded:
     if order.graphs is not None:
         lowering.write_sequence(lowered.graph.trace, order.graphs / order.spec.name)
     with clock.phase("goldens"):
-        recorded = stages.record(lowered)
+        recorded = stages.record(lowered, _recordings(order))
     return recorded
+
+
+def _recordings(order: Order) -> Recordings | None:
+    """Where the goldens of the order are kept; None where each build records its own."""
+    if not (order.share_goldens and order.store and order.request):
+        return None
+    from builder import store
+    from builder.parity import Recordings
+
+    key = store.goldens_key(order.spec.name, order.request)
+    return Recordings(order.store, key, rebuild=order.rebuild)
 
 
 def check(

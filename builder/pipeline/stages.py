@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from builder.engine import BuildOptions, Plan
     from builder.frontends import ExportedModule
     from builder.lowering import LoweredGraph, Paranoid
+    from builder.parity import Recordings
     from builder.quantization import Quantized
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
 
@@ -235,15 +236,21 @@ def _examples(spec: ModelSpec) -> tuple[torch.Tensor, ...]:
     return tuple(inputs.draw(spec.inputs, sizes, next(inputs.styles(spec)), seed=0))
 
 
-def record(lowered: Lowered) -> Recorded:
-    """Run the original module for its goldens. Raises UsageError where its state cannot be kept,
-    ModelFileError where it does not accept the inputs of its manifest.
+def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
+    """Run the original module for its goldens, or take them from where they are `kept`. Raises
+    UsageError where its state cannot be kept, ModelFileError where it does not accept the inputs of
+    its manifest.
     """
     from builder import parity
 
     state.check(lowered.spec, lowered.outputs)
-    found = parity.record_goldens(lowered.module, lowered.spec, lowered.outputs)
-    warnings = (*_relations(lowered), *found.warnings_of(_branches(lowered.graph)))
+    found = kept.find(lowered.outputs) if kept else None
+    if found is None:
+        found = parity.record_goldens(lowered.module, lowered.spec, lowered.outputs)
+        if kept:
+            kept.keep(found, lowered.outputs)
+    more = kept.warnings if kept else ()
+    warnings = (*_relations(lowered), *found.warnings_of(_branches(lowered.graph)), *more)
     return Recorded(lowered, found.goldens, warnings)
 
 

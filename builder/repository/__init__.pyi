@@ -7,6 +7,7 @@ from .explain import explain as explain
 from .kept import Kept as Kept
 from .precision_search import Search as Search
 from .precision_search import search_precision as search_precision
+from .recorded import record_goldens as record_goldens
 from .request import request_of as request_of
 from .result import PHASES as PHASES
 from .result import ModelResult as ModelResult

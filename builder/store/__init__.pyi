@@ -12,6 +12,7 @@ from .differences import display_text as display_text
 from .differences import flattened as flattened
 from .edits import COMPILED as COMPILED
 from .edits import GENERATED as GENERATED
+from .folders import FileSet as FileSet
 from .folders import Folders as Folders
 from .folders import Publication as Publication
 from .hashes import Hashes as Hashes
@@ -32,7 +33,9 @@ from .published import shaped as shaped
 from .published import sidecar as sidecar
 from .published import stale as stale
 from .published import step_names as step_names
+from .request import goldens_key as goldens_key
 from .request import request as request
+from .request import shared_request as shared_request
 from .retired import tidy as tidy
 from .storage import Store as Store
 from .storage import last as last

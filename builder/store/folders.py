@@ -2,6 +2,7 @@
 
     <root>/files/<2 digits>/<sha256>            a file, by its content
     <root>/published/<2 digits>/<key>.json      the folders of one published model, written last
+    <root>/goldens/<2 digits>/<key>.json        the goldens of one model, written last
 
 A record names each file by its hash and is signed with the builder's key, as the record of a plan
 is. So a file that is missing, truncated or replaced is never taken.
@@ -31,6 +32,14 @@ class Publication:
     name: str
     folders: Mapping[str, Files]
     result: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """Files in the store that belong together, by name, and JSON-able facts about them."""
+
+    files: Files
+    facts: Mapping[str, Any]
 
 
 class Folders:
@@ -104,6 +113,28 @@ class Folders:
             whole = all(self.store.size(self._file(digest)) is not None for digest in digests)
         return found if whole else None
 
+    def keep_files(
+        self, kind: str, key: str, files: Mapping[str, Path], facts: Mapping[str, Any]
+    ) -> None:
+        """Keep files that belong together, and their record last. `kind` is a folder of the store
+        with one record for each key.
+        """
+        digests = {name: self.add(path) for name, path in files.items()}
+        record = {"key": key, "kind": kind, "files": digests, "facts": dict(facts)}
+        with _explained(self.store.url, "written"):
+            self.store.write_record(self._record(key, kind), record)
+
+    def find_files(self, kind: str, key: str) -> FileSet | None:
+        """What `keep_files` was last given; None where there is no record that this builder's key
+        signed. A file of it may be missing or damaged: `fetch` raises for those.
+        """
+        with _explained(self.store.url, "read"):
+            said = self.store.read_record(self._record(key, kind))
+        if said is None or (said.get("key"), said.get("kind")) != (key, kind):
+            return None
+        found = FileSet(said["files"], said["facts"])
+        return found if all(_stays_inside(name) for name in found.files) else None
+
     def restore(self, found: Publication, repository: Path) -> Path:
         """Write the folders of the published model into `repository`; the model's folder."""
         for folder, files in found.folders.items():
@@ -114,8 +145,8 @@ class Folders:
     def _file(self, digest: str) -> str:
         return self.store.place("files", digest[:2], digest)
 
-    def _record(self, key: str) -> str:
-        return self.store.place("published", key[:2], f"{key}.json")
+    def _record(self, key: str, kind: str = "published") -> str:
+        return self.store.place(kind, key[:2], f"{key}.json")
 
 
 def _stays_inside(name: str) -> bool:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from builder.engine import BuildOptions, caches, flavour, gpu
 from builder.manifest import ModelSpec
 from builder.store import sources
-from builder.store.canonical import plain
+from builder.store.canonical import digest, plain
 from builder.store.hashes import Hashes
 
 ELSEWHERE = ("name", "path", "manifest", "goldens", "libraries", "limits", "targets")
@@ -26,6 +26,9 @@ the result.
 """
 
 PACKAGES = ("torch", "polygraphy", "tritonclient", "numpy")
+
+SERVED = ("serve_as", "layout", "torch_steps", "options", "flavour", "tensorrt", "gpu")
+"""Parts of a request that decide what is built and how it is served, but not the goldens."""
 
 
 def request(
@@ -41,6 +44,22 @@ def request(
     """The parts, JSON-able: file, manifest, options, versions, flavour and GPU. Raises OSError for
     a missing file.
     """
+    parts = {
+        **shared_request(spec, hashes, plugins),
+        "serve_as": serve_as,
+        "layout": layout,
+        "torch_steps": torch_steps,
+        "options": _options(options or BuildOptions()),
+        **machine(),
+    }
+    found: dict[str, Any] = plain(parts)
+    return found
+
+
+def shared_request(spec: ModelSpec, hashes: Hashes, plugins: Sequence[str] = ()) -> dict[str, Any]:
+    """The parts of the request that no target decides, and the manifest's own ones. Raises OSError
+    for a missing file.
+    """
     said = {
         name: value for name, value in dataclasses.asdict(spec).items() if name not in ELSEWHERE
     }
@@ -53,18 +72,22 @@ def request(
             (s.input, s.output, hashes.sha256(s.initial) if s.initial else None) for s in spec.state
         ],
         "calibration": _calibration(spec, hashes),
-        "serve_as": serve_as,
-        "layout": layout,
-        "torch_steps": torch_steps,
-        "options": _options(options or BuildOptions()),
         "plugins": {plugin: _plugin(plugin, hashes) for plugin in plugins},
-        **machine(),
+        "platform": _platform(),
         "trt_build": sources.everything(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
     }
     found: dict[str, Any] = plain(parts)
     return found
+
+
+def goldens_key(name: str, parts: Mapping[str, Any]) -> str:
+    """The key of the goldens of the model `name` with this request: of all that the original
+    module's answers depend on. Targets that differ in GPU, TensorRT or its options share it.
+    """
+    kept = {part: value for part, value in parts.items() if part not in SERVED}
+    return digest({"goldens of": name, "request": kept})
 
 
 def _options(options: BuildOptions) -> dict[str, Any]:
@@ -96,8 +119,12 @@ def machine() -> dict[str, Any]:
         "flavour": name,
         "tensorrt": flavour.installed_version(name),
         "gpu": gpu.identity() if name == "tensorrt" else None,
-        "platform": f"{platform.system()}-{platform.machine()}".lower(),
+        "platform": _platform(),
     }
+
+
+def _platform() -> str:
+    return f"{platform.system()}-{platform.machine()}".lower()
 
 
 def _plugin(plugin: str, hashes: Hashes) -> str:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 
 from builder.cli import main
 from builder.engine import BuildOptions, parse_capabilities
-from builder.farm import Farm, Outcome, Retries, Target, board, build_on_farm, schedule
+from builder.farm import Farm, Outcome, Retries, Target, board, build_on_farm, schedule, sharing
 from builder.repository import Settings, build_repository
 from tests.cli.conftest import MANIFEST, Small, save
 from tests.farm.conftest import TARGETS, Nodes
@@ -119,6 +120,48 @@ def test_a_farm_that_loses_machines_publishes_what_one_machine_builds(
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
 
 
+def test_goldens_are_recorded_once_for_all_targets(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a task of their own before the builds, which take them from the store. One target is
+    verified by a tritonserver, which changes nothing of what is published.
+    """
+    ada, *others = FARM.targets
+    farm = replace(FARM, targets=(replace(ada, verify="server"), *others))
+    monkeypatch.setattr(sharing, "LEAST_BYTES", 0)
+    models, out, store = tmp_path / "models", tmp_path / "out", tmp_path / "store"
+    models.mkdir()
+    save(Small(), models / "small.pt")
+    (models / "bad.pt").write_bytes(b"no model")
+    (models / "bad.yaml").write_text(MANIFEST)
+    found = build_on_farm(models, out, farm, Settings(store=store))
+    assert {(one.state, one.published) for one in by_name(found, "small")} == {
+        ("built", "published")
+    }
+    said = {one.target: dict(one.result or {}).get("verified") for one in by_name(found, "small")}
+    assert said["ampere"] is None and said["ada"]["by"] == "tritonserver"
+    for one in by_name(found, "bad"):
+        assert not one.ok and one.error is not None and one.error.exit_code == 1
+    happened = events(out)
+    ends = {one["task"]: one for one in happened if one["event"] == "ended"}
+    recorded = ends[f"small@{sharing.GROUP}"]
+    assert recorded["state"] == "recorded" and not ends[f"bad@{sharing.GROUP}"]["ok"]
+    started = {one["task"]: one["time"] for one in happened if one["event"] == "started"}
+    assert all(started[f"small@{target}"] >= recorded["time"] for target in TARGETS)
+    # a build that records goldens writes their record again
+    (record,) = store.glob("goldens/*/*.json")
+    assert record.stat().st_mtime <= recorded["time"]
+    for target, capability in TARGETS.items():
+        options = BuildOptions(compute_capabilities=parse_capabilities([capability]))
+        alone = tmp_path / "alone" / target
+        build_repository(models / "small.pt", alone, options=options)
+        assert same_model(out / target / "small", alone / "small")
+    (models / "bad.pt").unlink()
+    (models / "bad.yaml").unlink()
+    build_on_farm(models, out, farm, Settings(store=store))
+    assert {one["task"] for one in events(out)} == {f"small@{target}" for target in TARGETS}
+
+
 def sleep(seconds: float, fails: int = 0, path: str = "") -> Iterator[dict[str, Any]]:
     """The work of the tests of the schedule; its process ends on its first `fails` attempts."""
     yield {"event": "started", "node": "here", "node_id": "", "pid": os.getpid()}
@@ -157,6 +200,19 @@ def test_a_task_is_started_again_as_often_as_stated(nodes: Nodes, tmp_path: Path
     assert bad.ended is not None and bad.ended["error"]["exit_code"] == 4 and bad.attempts == 2
     assert "lost 2 times" in bad.ended["error"]["message"]
     assert seen["good", "lost"] == seen["bad", "lost"] == 1
+
+
+def test_a_task_waits_for_the_one_that_it_follows(nodes: Nodes, tmp_path: Path) -> None:
+    """Also where that one fails, and although it is behind it in the queue."""
+    first, bad = task("first", 0.2), task("bad", 0.0, 9, str(tmp_path / "b"), target="ampere")
+    second, third, other = task("second", 0.0), task("third", 0.0), task("other", 0.0)
+    second.after, third.after = "first", "bad"
+    seen = scheduled([second, third, other, first, bad])
+    assert all(one.ended and one.ended["ok"] for one in (first, second, third, other))
+    assert seen.index(("first", "ended")) < seen.index(("second", "started"))
+    assert bad.ended is not None and not bad.ended["ok"]
+    assert seen.index(("bad", "ended")) < seen.index(("third", "started"))
+    assert seen.index(("other", "started")) < seen.index(("second", "started"))
 
 
 def test_a_target_that_no_node_serves_fails_alone(nodes: Nodes) -> None:

@@ -1,0 +1,104 @@
+"""Which goldens are recorded in a task of their own, before the builds that use them.
+
+Recording runs the original module many times on the CPU. Builds of one model for several targets
+need the same goldens, so one task records them, and takes no GPU for it. Loading and lowering are
+quick beside that, and each build repeats them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from builder.errors import EnvironmentProblem
+from builder.farm import cluster, job
+from builder.farm.config import Farm, Target
+from builder.farm.matrix import READERS, Combination, history_name
+from builder.farm.schedule import Task
+from builder.store import Folders, Hashes, goldens_key, last, shared_request
+
+KIND = "goldens"
+"""The folder of the store (builder.parity.recordings)."""
+GROUP = "goldens.shared"
+"""The tasks' group. No target has a dot in its name."""
+LEAST_BYTES = 4 << 20
+"""The size of a model file from which a task is worth its process, before any was measured."""
+LEAST_SECONDS = 2.0
+"""The seconds that recording took the last time, from which the next one has a task."""
+
+Chosen = Sequence[tuple[Combination, job.Job]]
+
+
+def recordings(chosen: Chosen, farm: Farm, store: Folders) -> dict[str, Task]:
+    """The task that records its goldens, by the name of each build that has one: of models with two
+    builds or more, where it saves time, and the store has not the goldens.
+    """
+    groups: dict[tuple[str, str | None], list[tuple[Combination, job.Job]]] = {}
+    for one, done in chosen:
+        if not done.rebuild:  # such builds record their own
+            groups.setdefault((one.spec.name, done.settings.get("precision")), []).append(
+                (one, done)
+            )
+    several = [group for group in groups.values() if len(group) > 1]
+    with ThreadPoolExecutor(READERS) as pool, Hashes() as hashes:
+        wanted = list(pool.map(lambda group: _is_wanted(group[0], store, hashes), several))
+    found: dict[str, Task] = {}
+    for group, is_wanted in zip(several, wanted, strict=True):
+        if is_wanted:
+            task = _task(group, farm)
+            found |= {history_name(one.spec.name, one.target.name): task for one, _ in group}
+    return found
+
+
+def _is_wanted(chosen: tuple[Combination, job.Job], store: Folders, hashes: Hashes) -> bool:
+    """Whether recording takes long enough, and the store has not the goldens."""
+    one, done = chosen
+    known = (last(store.store.url, _name(one, done)) or {}).get("goldens_seconds")
+    if isinstance(known, int | float):
+        is_long = known >= LEAST_SECONDS
+    else:
+        is_long = one.spec.path.stat().st_size >= LEAST_BYTES
+    return is_long and not _exists(one, done, store, hashes)
+
+
+def _exists(one: Combination, done: job.Job, store: Folders, hashes: Hashes) -> bool:
+    """Whether the store has the goldens, as far as this machine's versions tell."""
+    precision = done.settings.get("precision") or one.spec.precision
+    with contextlib.suppress(OSError, EnvironmentProblem):
+        parts = shared_request(replace(one.spec, precision=precision), hashes)
+        return store.find_files(KIND, goldens_key(one.spec.name, parts)) is not None
+    return False
+
+
+def _name(one: Combination, done: job.Job) -> str:
+    precision = done.settings.get("precision")
+    return history_name(one.spec.name, f"{GROUP}-{precision}" if precision else GROUP)
+
+
+def _task(group: Chosen, farm: Farm) -> Task:
+    """It takes as many cores as the smallest build, and as much memory as the largest."""
+    first, done = group[0]
+    targets = [one.target for one, _ in group]
+    memory = [target.memory_mib for target in targets if target.memory_mib is not None]
+    cpus = min(target.cpus for target in targets)
+    takes = Target(GROUP, cpus=cpus, memory_mib=max(memory, default=None))
+    settings = {**done.settings, "flavour": "auto"}
+    work = replace(done, target=GROUP, settings=settings, build={}, only_goldens=True)
+    return Task(
+        _name(first, done),
+        GROUP,
+        (work.to_json(), farm.environment, int(cpus)),
+        cluster.ray_options(takes, first.spec.limits.memory_mib),
+        cluster.demand(takes),
+    )
+
+
+def seconds_to_remember(ended: Mapping[str, object]) -> dict[str, float]:
+    """What the store remembers of the task that recorded goldens; empty of other tasks."""
+    result = ended.get("result")
+    if ended.get("state") != "recorded" or not isinstance(result, Mapping):
+        return {}
+    seconds = result.get("seconds", {})
+    return {"goldens_seconds": float(seconds.get("goldens", 0.0))}

@@ -1,0 +1,103 @@
+"""A tritonserver on the machine of a build, which is asked every golden of what was built."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from builder import serving
+from builder.errors import EnvironmentProblem, ParityError, ServerError
+from builder.farm.remote import PASSED
+from builder.parity import ModelParity, verify_served
+from builder.store.signing import KEY_VARIABLE
+
+AUTO, SERVER, PLAN = "auto", "server", "plan"
+CHOICES = (AUTO, SERVER, PLAN)
+"""What a target's `verify` may be (docs/farm.md)."""
+KEPT = {*PASSED, "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS"} - {KEY_VARIABLE}
+"""Variables of the build that its server gets: no credentials, and not the store's key."""
+
+
+def server_of(choice: str) -> serving.Installation | None:
+    """The tritonserver that verifies what is built here; None where only the build itself does.
+
+    Raises EnvironmentProblem where `choice` is "server" and this machine has none.
+    """
+    if choice == PLAN or (choice == AUTO and not _runs_plans()):
+        return None
+    try:
+        return serving.find()
+    except EnvironmentProblem as problem:
+        if choice == AUTO:
+            return None
+        raise EnvironmentProblem(
+            f"the target has `verify: server`, and on this machine {problem.message}",
+            where=problem.where,
+            fix=problem.fix,
+        ) from problem
+
+
+def _runs_plans() -> bool:
+    from builder.engine import flavour
+
+    return flavour.gpu_answers()
+
+
+def verified(
+    repository: Path, server: serving.Installation, progress: Callable[[str, str], None]
+) -> dict[str, Any]:
+    """Serve the repository and compare every golden with the answers over HTTP and gRPC, as
+    `trt-build verify --serve` does. What a report shows of it, JSON-able.
+
+    Raises ParityError where an answer differs, or the server does not load a model.
+    """
+    with _few_variables():
+        try:
+            found = verify_served(repository, installation=server, repeat=0, progress=progress)
+        except ServerError as failure:
+            raise ParityError(
+                f"tritonserver does not serve what was built: {failure.message}",
+                where=failure.where,
+                fix=failure.fix,
+            ) from failure
+    problems = [problem for model in found for problem in _problems(model)]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ParityError(
+            f"tritonserver's answer is wrong: {problems[0]}{more}",
+            fix="`trt-build verify REPOSITORY --serve --ladder` on such a machine shows where",
+        )
+    shares = [model.share for model in found if model.share is not None]
+    return {
+        "by": "tritonserver",
+        "version": serving.server_version(server),
+        "answered_by": dict(Counter(model.answered_by or "unknown" for model in found)),
+        "share_of_tolerance": max(shares, default=None),
+    }
+
+
+def _problems(model: ModelParity) -> Iterator[str]:
+    if model.passed:
+        return
+    results = [one for one in model.results if not one.passed]
+    yield from (f"{model.name}: {problem}" for problem in model.problems)
+    for one in results:
+        yield f"{model.name}: golden {one.golden} over {one.protocol}: {'; '.join(one.problems)}"
+    if not model.problems and not results:
+        yield f"{model.name}: it answered nothing"
+
+
+@contextlib.contextmanager
+def _few_variables() -> Iterator[None]:
+    """The environment without what the server must not have."""
+    taken = {name: value for name, value in os.environ.items() if name not in KEPT}
+    for name in taken:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(taken)

@@ -1,0 +1,61 @@
+"""A tritonserver of this machine for the time of a verification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from builder import serving
+from builder.parity import served
+from builder.parity.results import ModelParity
+from builder.parity.shared_memory import BODY
+from builder.parity.verification import REPEAT, verify
+from builder.serving import Installation, Server
+from builder.store import published
+
+
+@contextmanager
+def serving_models(
+    repository: Path,
+    models: Sequence[str] | None = None,
+    memories: Sequence[str] = (),
+    installation: Installation | None = None,
+) -> Iterator[Server]:
+    """A tritonserver on free ports that has loaded `models` with their steps, or all of the
+    repository. Clients may use shared memory if `memories` has any. Raises what serving.serve does,
+    and UsageError for an unknown model.
+    """
+    chosen: Any = {}
+    if models:
+        names = list(served.chosen(repository, models))
+        said = [published.read(repository / name / published.SIDECAR) for name in names]
+        steps = [step for one in said for step in one.get(published.STEPS) or ()]
+        chosen = {"explicit": True, "models": list(dict.fromkeys([*steps, *names]))}
+    ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+    chosen["client_shared_memory"] = any(memory != BODY for memory in memories)
+    with serving.serve(repository, installation=installation, **ports, **chosen) as server:
+        yield server
+
+
+def verify_served(
+    repository: Path,
+    models: Sequence[str] | None = None,
+    *,
+    installation: Installation | None = None,
+    repeat: int = REPEAT,
+    progress: Callable[[str, str], None] | None = None,
+) -> list[ModelParity]:
+    """As `verify`, of a tritonserver that runs for the time of the call."""
+    if progress:
+        progress("tritonserver", "start")
+    with serving_models(repository, models, installation=installation) as server:
+        return verify(
+            repository,
+            server.http_url,
+            server.grpc_url,
+            models,
+            repeat=repeat,
+            progress=progress,
+        )

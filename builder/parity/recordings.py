@@ -1,0 +1,101 @@
+"""Goldens in the store: recorded once for all targets of a model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from builder.errors import EnvironmentProblem
+from builder.parity.coverage import Outcome
+from builder.parity.recording import Recording
+from builder.store import FileSet, Folders
+from builder.triton import Golden, goldens
+
+KIND = "goldens"
+
+
+class Recordings:
+    """The recording of one model in the store at `url`, under a key of all that it depends on
+    (builder.store.goldens_key). With `rebuild` none is found.
+
+    A store that fails costs a warning in `warnings`, never the build.
+    """
+
+    def __init__(self, url: str, key: str, *, rebuild: bool = False) -> None:
+        self.folders, self.key, self.rebuild = Folders(url), key, rebuild
+        self.warnings: list[str] = []
+
+    def exists(self) -> bool:
+        """Whether the store has a record of it. Raises EnvironmentProblem."""
+        return self.folders.find_files(KIND, self.key) is not None
+
+    def find(self, outputs: Sequence[str]) -> Recording | None:
+        """The recording, whole; None where there is none with these names of outputs."""
+        if self.rebuild:
+            return None
+        try:
+            found = self.folders.find_files(KIND, self.key)
+            self._note()
+            if found is None or found.facts.get("outputs") != list(outputs):
+                return None
+            with tempfile.TemporaryDirectory(prefix="trt-build-goldens-") as scratch:
+                for name, digest in found.files.items():
+                    self.folders.fetch(digest, Path(scratch, name))
+                return _read(found, Path(scratch))
+        except (EnvironmentProblem, ValueError) as failure:
+            self.warnings.append(f"the goldens are recorded again: {failure}")
+            return None
+
+    def keep(self, recording: Recording, outputs: Sequence[str]) -> None:
+        """Keep a recording, unless its files would not give it back exactly."""
+        facts = {
+            "outputs": list(outputs),
+            "names": [golden.name for golden in recording.goldens],
+            "unreached": [asdict(outcome) for outcome in recording.unreached],
+            "reduced": list(recording.reduced),
+        }
+        with tempfile.TemporaryDirectory(prefix="trt-build-goldens-") as scratch:
+            folder = Path(scratch)
+            goldens.save(recording.goldens, folder)
+            files = {path.name: path for path in sorted(folder.iterdir())}
+            again = _read(FileSet(dict.fromkeys(files, ""), facts), folder)
+            if not _equal(recording, again):
+                return
+            try:
+                self.folders.keep_files(KIND, self.key, files, facts)
+                self._note()
+            except EnvironmentProblem as failure:
+                self.warnings.append(f"the goldens were not kept: {failure}")
+
+    def _note(self) -> None:
+        self.warnings += self.folders.store.warnings
+        self.folders.store.warnings.clear()
+
+
+def _read(found: FileSet, folder: Path) -> Recording:
+    """The recording of these files, in the order in which it was recorded. Raises ValueError."""
+    names = [str(name) for name in found.facts["names"]]
+    if {f"{name}.npz" for name in names} != set(found.files):
+        raise ValueError("the record of the goldens does not name its files")
+    return Recording(
+        tuple(goldens.load_one(folder / f"{name}.npz") for name in names),
+        tuple(Outcome(**one) for one in found.facts["unreached"]),
+        tuple(found.facts["reduced"]),
+    )
+
+
+def _equal(one: Recording, other: Recording) -> bool:
+    """Whether two recordings have the same bits, dtypes, shapes and order of tensors."""
+    same = (one.unreached, one.reduced) == (other.unreached, other.reduced)
+    return same and [*map(_bits, one.goldens)] == [*map(_bits, other.goldens)]
+
+
+def _bits(golden: Golden) -> tuple[object, ...]:
+    sides = (golden.inputs, golden.outputs)
+    arrays = [
+        [(name, str(array.dtype), array.shape, array.tobytes()) for name, array in side.items()]
+        for side in sides
+    ]
+    return golden.name, arrays

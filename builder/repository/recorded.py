@@ -1,0 +1,69 @@
+"""record_goldens: the goldens of models into the store, for builds on other machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from builder import pipeline, processes, unforeseen
+from builder.errors import EnvironmentProblem, TrtBuildError
+from builder.pipeline import Order, Progress
+from builder.repository import jobs as slots
+from builder.repository.request import request_of
+from builder.repository.settings import Settings
+from builder.store import Hashes, signing
+
+
+@dataclass
+class Recorded:
+    """What became of the goldens of one model. `seconds` has the time of each phase."""
+
+    name: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    error: TrtBuildError | None = None
+
+
+def record_goldens(
+    models: Path | str, settings: Settings, *, rebuild: bool = False, progress: Progress
+) -> list[Recorded]:
+    """Load and lower each model of `models`, and record its goldens in `settings.store`, unless
+    they are there. Nothing is built. Each model has a process of its own, confined as in
+    build_repository, which also documents what is raised.
+    """
+    settings = replace(settings, share_goldens=True)
+    orders = settings.orders(settings.specs(models), Path(models), rebuild=rebuild)
+    signing.prepare()
+    with Hashes() as hashes:
+        orders = [replace(one, request=request_of(one, hashes)) for one in orders]
+    tasks = [
+        processes.Task(
+            partial(perform, order),
+            progress,
+            limits=slots.limits(order.spec.limits),
+            sandbox=slots.sandbox(order, publishes=False),
+            answers=signing.ANSWERS,
+        )
+        for order in orders
+    ]
+    answers = processes.run(tasks, 1, slots.environments(), modules=slots.MODULES)
+    return [_result(order, answer) for order, answer in zip(orders, answers, strict=True)]
+
+
+def _result(order: Order, answer: Any) -> Recorded:
+    return answer if isinstance(answer, Recorded) else Recorded(order.spec.name, error=answer)
+
+
+def perform(order: Order, progress: Progress) -> Recorded:
+    """Record the goldens of the order; errors as in builder.repository.build.perform."""
+    clock = pipeline.Clock(order.spec.name, progress)
+    found = Recorded(order.spec.name, clock.seconds)
+    try:
+        pipeline.select_environment(order)
+        pipeline.record(order, clock)
+    except (EnvironmentProblem, BrokenPipeError):
+        raise
+    except Exception as error:
+        found.error = unforeseen.ours(error)
+    return found
