@@ -6,6 +6,7 @@ from . import fp8 as fp8
 from . import gpu as gpu
 from . import refit as refit
 from . import tensorrt8 as tensorrt8
+from . import timing as timing
 from . import weights as weights
 from .build import Plan as Plan
 from .build import build as build

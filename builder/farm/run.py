@@ -170,7 +170,7 @@ def _sent(settings: Settings, target: Target) -> dict[str, Any]:
     if settings.flavour == "auto":
         found["flavour"] = target.flavour
     found["precision"] = settings.precision or target.precision
-    return {**found, "share_goldens": True}
+    return {**found, "share": True}
 
 
 def _build(settings: Settings, target: Target) -> dict[str, Any]:

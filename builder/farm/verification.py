@@ -13,12 +13,12 @@ from builder import serving
 from builder.errors import EnvironmentProblem, ParityError, ServerError
 from builder.farm.remote import PASSED
 from builder.parity import ModelParity, verify_served
-from builder.store.signing import KEY_VARIABLE
+from builder.store import signing
 
 AUTO, SERVER, PLAN = "auto", "server", "plan"
 CHOICES = (AUTO, SERVER, PLAN)
 """What a target's `verify` may be (docs/farm.md)."""
-KEPT = {*PASSED, "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS"} - {KEY_VARIABLE}
+KEPT = {*PASSED, "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS"} - {signing.KEY_VARIABLE}
 """Variables of the build that its server gets: no credentials, and not the store's key."""
 
 

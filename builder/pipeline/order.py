@@ -48,8 +48,8 @@ class Order:
     """The folder to write the model in before it is published; None makes one."""
     crashed: str = ""
     """How the process crashed that built this model before: then torch alone serves it."""
-    share_goldens: bool = False
-    """Whether goldens are taken from the store, and kept there."""
+    share: bool = False
+    """Whether goldens and timing caches are taken from the store, and kept there."""
     accept_incompatible: bool = False
     """Whether the model may replace one whose clients could not go on with it."""
 

@@ -83,7 +83,7 @@ def record(order: Order, clock: Clock, *, paranoid: bool = False) -> Recorded:
 
 def _recordings(order: Order) -> Recordings | None:
     """Where the goldens of the order are kept; None where each build records its own."""
-    if not (order.share_goldens and order.store and order.request):
+    if not (order.share and order.store and order.request):
         return None
     from builder import store
     from builder.parity import Recordings

@@ -252,7 +252,10 @@ def _publish(order: Order, kept: Kept | None, progress: Progress, result: ModelR
     from builder.store import Plans
 
     plans = Plans(
-        store.Store(order.store) if order.store else None, order.last, rebuild=order.rebuild
+        store.Store(order.store) if order.store else None,
+        order.last,
+        rebuild=order.rebuild,
+        share=order.share,
     )
     clock = pipeline.Clock(order.spec.name, progress, result.reached)
     result.seconds = clock.seconds

@@ -32,7 +32,7 @@ def record_goldens(
     they are there. Nothing is built. Each model has a process of its own, confined as in
     build_repository, which also documents what is raised.
     """
-    settings = replace(settings, share_goldens=True)
+    settings = replace(settings, share=True)
     orders = settings.orders(settings.specs(models), Path(models), rebuild=rebuild)
     signing.prepare()
     with Hashes() as hashes:

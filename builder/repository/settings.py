@@ -25,13 +25,13 @@ class Settings:
     "ensemble" as a Triton ensemble, "auto" as is cheaper. `torch_steps` says what serves an
     ensemble's torch steps: "python" our runtime, "pytorch" Triton's PyTorch backend, "auto" the
     latter where Triton's own backend serves the engines beside them. Plans are kept in `store` (a
-    folder or any URL of fsspec) and taken from there, and goldens too with `share_goldens`.
-    `plugins` are Python files or modules that are imported before a model is. `only` keeps models
-    of these names. A published config that was edited by hand is kept while the model is unchanged;
-    where it is to be published anew, `edits` "report" refuses, "keep" carries the edit over and
-    "overwrite" drops it. A model replaces one whose clients could not go on with it only with
-    `accept_incompatible`. `sign` is a private key (PEM, elliptic curve) that every model is signed
-    with.
+    folder or any URL of fsspec) and taken from there, and with `share` goldens and
+    timing caches, too. `plugins` are Python files or modules that are imported before a model is.
+    `only` keeps models of these names. A published config that was edited by hand is kept while the
+    model is unchanged; where it is to be published anew, `edits` "report" refuses, "keep" carries
+    the edit over and "overwrite" drops it. A model replaces one whose clients could not go on with
+    it only with `accept_incompatible`. `sign` is a private key (PEM, elliptic curve) that every
+    model is signed with.
     """
 
     serve_as: str = "auto"
@@ -45,7 +45,7 @@ class Settings:
     state: str | None = None
     options: BuildOptions | None = None
     store: Path | str | None = None
-    share_goldens: bool = False
+    share: bool = False
     plugins: Sequence[str] = ()
     edits: str = "report"
     accept_incompatible: bool = False
@@ -83,7 +83,7 @@ class Settings:
             "flavour": chosen,
             "options": self.options or BuildOptions(),
             "store": str(self.store) if self.store else None,
-            "share_goldens": self.share_goldens,
+            "share": self.share,
             "plugins": tuple(self.plugins),
             "edits": self.edits,
             "accept_incompatible": self.accept_incompatible,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from builder.engine import BuildOptions, Plan, refit
+from builder.engine import BuildOptions, Plan, config, refit, timing
 from builder.errors import EngineError, TrtBuildError
 from builder.store import key as keys
 from builder.store.differences import because
+from builder.store.request import machine
 from builder.store.storage import Entry, Store
+from builder.store.timings import Combine, Timings, kind
 
 Compile = Callable[[], Plan]
 
@@ -31,8 +35,9 @@ class Plans:
     """The plans of one model. `last` holds the parts of each by label, as the model's last build
     recorded them.
 
-    `store` None keeps nothing and finds nothing. `rebuild` builds all, and keeps them. A store that
-    fails costs a warning, never the build.
+    `store` None keeps nothing and finds nothing. `rebuild` builds all, and keeps them. With `share`
+    builds use the timing caches in the store, and add to them. A store that fails costs a warning,
+    never the build.
     """
 
     def __init__(
@@ -41,8 +46,10 @@ class Plans:
         last: Mapping[str, Mapping[str, Any]] | None = None,
         *,
         rebuild: bool = False,
+        share: bool = False,
     ) -> None:
         self.store, self.last, self.rebuild = store, last or {}, rebuild
+        self.share = share
         self.made: dict[str, Made] = {}
         self.warnings: list[str] = []
 
@@ -62,10 +69,39 @@ class Plans:
             return entry.plan
         plan, reason = self._refitted(conversion, options, parts), "weights replaced by refit"
         if plan is None:
-            plan, reason = compile(), self._reason(label, parts)
+            plan, reason = self._compiled(conversion, options, compile), self._reason(label, parts)
         self._keep(key, parts, plan, conversion, options)
         self.made[label] = Made(key, parts, False, reason)
         return plan
+
+    def _compiled(self, conversion: Any, options: BuildOptions, compile: Compile) -> Plan:
+        """The plan that `compile` makes, with the measurements of other machines."""
+        path = self._timing_cache(options)
+        if path is None:
+            return compile()
+        combine = partial(timing.combined, conversion.builder)
+        fetched: dict[str, bytes] = (
+            self._timed("read", combine, lambda timings: timings.fetch(path)) or {}
+        )
+        plan = compile()
+        self._timed("written", combine, lambda timings: timings.keep(path, fetched))
+        return plan
+
+    def _timing_cache(self, options: BuildOptions) -> Path | None:
+        """The machine's own timing cache where it is shared: not one that the caller names, and not
+        where a key covers what is in it.
+        """
+        is_own = options.timing_cache is None and not options.error_on_timing_cache_miss
+        return config.timing_cache(options) if self.share and self.store and is_own else None
+
+    def _timed(self, done: str, combine: Combine, act: Callable[[Timings], Any]) -> Any:
+        def acted(store: Store) -> Any:
+            timings = Timings(store, kind(machine()), combine)
+            found = act(timings)
+            self.warnings += timings.warnings
+            return found
+
+        return self._guarded(done, acted)
 
     def _refitted(
         self, conversion: Any, options: BuildOptions, parts: Mapping[str, Any]

@@ -2,8 +2,9 @@
 
     <root>/plans/<2 digits>/<key>/<sha256 of the plan>.plan     written first
     <root>/plans/<2 digits>/<key>/record.json                   written last: an entry exists when
-    this does <root>/models/<name>.json                                   what was last built under
-    that name, for `explain`
+                                                                this does
+    <root>/models/<name>.json                                   what was last built under that name,
+                                                                for `explain`
 
 The record names its plan by hash and is signed with the builder's key (builder.store.signing), so
 a truncated, altered or forged file is never taken for an entry. Two builders of one key write two
@@ -169,6 +170,23 @@ class Store:
         """Remove a file of the store, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder of the store, in order."""
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.ls(folder, detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file; None where there is none."""
+        return self._read(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file. It shows when it is whole."""
+        self._write(path, data)
 
     def read_record(self, path: str) -> dict[str, Any] | None:
         """The JSON object in a file; None where there is none that this builder's key signed."""

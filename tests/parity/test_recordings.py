@@ -98,7 +98,7 @@ def test_a_store_that_fails_costs_a_warning(tmp_path: Path) -> None:
 
 
 def build(models: Path, out: Path, store: Path, **more: Any) -> ModelResult:
-    settings = Settings(store=store, share_goldens=True, **more)
+    settings = Settings(store=store, share=True, **more)
     (result,) = build_repository(models, out, settings, isolate=False)
     assert result.ok, result.error
     return result
@@ -168,7 +168,7 @@ def test_models_of_the_same_file_have_goldens_of_their_own(tmp_path: Path) -> No
     models.mkdir()
     for name in ("net", "twin"):
         save(Small(), models / f"{name}.pt")
-    settings = Settings(store=tmp_path / "store", share_goldens=True)
+    settings = Settings(store=tmp_path / "store", share=True)
     results = build_repository(models, tmp_path / "out", settings, isolate=False)
     assert all(result.ok for result in results)
     one, other = (tmp_path / "out" / name / "goldens" / "p0-opt.npz" for name in ("net", "twin"))

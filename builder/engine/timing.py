@@ -1,0 +1,45 @@
+"""Timing caches that several machines have measured, combined by TensorRT."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def combined(builder: Any, caches: Sequence[bytes]) -> tuple[bytes, list[bool]]:
+    """One timing cache with the measurements of all, and for each whether it was taken: TensorRT
+    refuses one of another GPU, driver or version, and a damaged one. Where two have a measurement,
+    that of the earlier counts. `builder` is a trt.Builder.
+    """
+    settings = builder.create_builder_config()
+    whole: Any = settings.create_timing_cache(b"")
+    taken = [_combine(settings, whole, data) for data in caches]
+    with whole.serialize() as buffer:
+        return bytes(buffer), taken
+
+
+def _combine(settings: Any, whole: Any, data: bytes) -> bool:
+    try:
+        other = settings.create_timing_cache(data)
+        return other is not None and bool(whole.combine(other, ignore_mismatch=False))
+    except (RuntimeError, TypeError):  # it is no timing cache
+        return False
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep builds of this machine from writing the timing cache at `path` meanwhile."""
+    from polygraphy import util
+
+    with util.LockFile(str(path)):
+        yield
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write the timing cache at `path`: readers see the old one or the new one."""
+    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    staged.write_bytes(data)
+    staged.replace(path)

@@ -1,0 +1,42 @@
+"""Timing caches of two builds, combined by TensorRT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from builder.conversion import convert
+from builder.engine import BuildOptions, build, timing
+from builder.manifest import TensorSpec
+
+
+def convolution(channels: int) -> Any:
+    torch.manual_seed(0)
+    module = torch.nn.Conv2d(channels, 16, 3, padding=1).eval()
+    spec = TensorSpec("float32", (2, channels, 16, 16), name="x")
+    return convert(torch.jit.trace(module, torch.zeros(2, channels, 16, 16)), [spec])
+
+
+@pytest.mark.gpu
+def test_two_timing_caches_have_the_measurements_of_both(tmp_path: Path) -> None:
+    """With both, neither build measures anything new."""
+    paths = [tmp_path / f"{channels}.cache" for channels in (3, 5)]
+    for channels, path in zip((3, 5), paths, strict=True):
+        build(convolution(channels), BuildOptions(timing_cache=path))
+    both = tmp_path / "both.cache"
+    found = [path.read_bytes() for path in paths]
+    builder = convolution(3).builder
+    data, taken = timing.combined(builder, found)
+    assert taken == [True, True]
+    assert len(timing.combined(builder, [*found, b"no timing cache"])[0]) == len(data)
+    timing.replace(both, data)
+    sizes = []
+    for channels in (3, 5):
+        build(convolution(channels), BuildOptions(timing_cache=both))
+        sizes.append(both.stat().st_size)
+    assert sizes == [len(data)] * 2
+    alone, _ = timing.combined(builder, found[:1])
+    assert len(alone) < len(data)
