@@ -15,7 +15,7 @@ from pathlib import Path
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.store import COMPILED, CONFIG, GENERATED, SIDECAR, published, staging
-from builder.triton import versions
+from builder.triton import bytecode, versions
 from builder.triton.config import config_text, parse_config
 from builder.triton.publish import add_steps, blocked, move_in
 
@@ -68,6 +68,7 @@ def add(source: Path, repository: Path) -> Candidate:
         for step in steps:
             _copy(source.parent / step, stage / step)
         for model in (*steps, name):
+            bytecode.prevent(stage / model)
             staging.sync_tree(stage / model)
         with staging.alone(repository):
             new = add_steps(source.name, steps, repository, stage)

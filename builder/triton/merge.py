@@ -355,11 +355,13 @@ def _copy(source: Path, folder: Path) -> None:
     goes on where the disk is full, and then names every file and no errno.
     """
     for path in sorted(source.rglob("*")):
-        target = folder / path.relative_to(source)
-        if path.is_dir() and path.name != COMPILED:
-            target.mkdir()
-        elif path.is_file() and path.parent.name != COMPILED:
-            shutil.copy2(path, target)
+        name = path.relative_to(source)
+        if COMPILED in name.parts:
+            continue
+        if path.is_dir():
+            (folder / name).mkdir()
+        elif path.is_file():
+            shutil.copy2(path, folder / name)
 
 
 def _json(path: Path) -> dict[str, Any]:

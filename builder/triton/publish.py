@@ -20,7 +20,7 @@ from pathlib import Path
 from builder.errors import PublishBlocked, PublishError
 from builder.manifest import Versions
 from builder.store import published, retired, staging
-from builder.triton import layout, signatures, versions
+from builder.triton import bytecode, layout, signatures, versions
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 
 FIXES = {
@@ -139,6 +139,8 @@ def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> N
     """
     _not_foreign(name, steps, repository)
     _no_step_of_another(name, repository, stage)
+    for model in (*steps, name):
+        bytecode.prevent(stage / model)
     named = published.step_names(stage / name)
     retired.record(name, {*steps, *named}, repository, stage)
     signatures.sign_staged([stage / model for model in (*steps, name)])

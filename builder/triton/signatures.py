@@ -21,6 +21,7 @@ from typing import Any
 from builder import processes
 from builder.errors import EnvironmentProblem, UsageError
 from builder.store import COMPILED, CONFIG, SIGNATURE
+from builder.triton import bytecode
 
 SIGN_MODEL = "sign model"
 """What a worker asks its caller, which alone has the key."""
@@ -96,7 +97,9 @@ def sign(folder: Path, key: Path) -> None:
     os.close(handle)
     written = Path(name)
     try:
-        _signer(key).set_hashing_config(_hashing()).sign(folder, written)
+        # a signature lists what it ignores, so that later content there would pass, too
+        with bytecode.removed(folder):
+            _signer(key).set_hashing_config(_hashing()).sign(folder, written)
         written.chmod(0o644)
         written.replace(folder / SIGNATURE)
     except ValueError as error:
@@ -196,7 +199,8 @@ def _problem(folder: Path, verifier: Callable[[], Any], ignored: Sequence[Path] 
     if not is_signed(folder):
         return f"it has no {SIGNATURE}"
     try:
-        verifier().set_hashing_config(_hashing(ignored)).verify(folder, folder / SIGNATURE)
+        hashing = _hashing((*ignored, *bytecode.placed(folder)))
+        verifier().set_hashing_config(hashing).verify(folder, folder / SIGNATURE)
     except Exception as error:  # what a crafted signature raises is of any kind
         return _reason(error)
     return _other_name(folder)

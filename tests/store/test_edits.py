@@ -70,6 +70,7 @@ def test_other_versions_and_files_are_reported(folder: Path, hashes: Hashes) -> 
     (folder / "2").mkdir()
     (folder / "2" / "model.py").write_text("")
     (folder / "1" / "notes.txt").write_text("")
+    (folder / "1" / "__pycache__").unlink()
     (folder / "1" / "__pycache__").mkdir()
     (folder / "1" / "__pycache__" / "model.pyc").write_text("")
     assert edits.foreign(folder) == ["1/notes.txt", "2/"]

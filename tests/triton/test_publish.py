@@ -42,6 +42,7 @@ def test_the_layout_is_what_the_contract_says(repository: Path) -> None:
     folder = publish(scorer(plan=b"plan"), repository)
     assert folder == repository / "scorer"
     files = {"model.plan", "plan.json", "model.py", "trt_build_runtime", "lowered.pt"}
+    files |= {"__pycache__"}  # see builder.triton.bytecode
     assert {p.name for p in (folder / "1").iterdir()} == files
     assert {p.stem for p in (folder / "goldens").iterdir()} == {
         "p0-opt",
@@ -125,7 +126,9 @@ def test_the_sidecar_hashes_every_file(repository: Path) -> None:
     folder = publish(scorer(), repository)
     files = json.loads((folder / "trt-build.json").read_text())["files"]
     assert files == {
-        name: digest for name, digest in tree(folder).items() if name != "trt-build.json"
+        name: digest
+        for name, digest in tree(folder).items()
+        if name != "trt-build.json" and not name.endswith("__pycache__")
     }
 
 

@@ -57,7 +57,8 @@ CHANGES = {
     ),
     "compiled code": (
         lambda folder: (
-            (folder / "1/__pycache__").mkdir()
+            (folder / "1/__pycache__").unlink()
+            or (folder / "1/__pycache__").mkdir()
             or (folder / "1/__pycache__/model.cpython-311.pyc").write_text("")
         ),
         "added 1/__pycache__/model.cpython-311.pyc",
@@ -78,10 +79,21 @@ def test_what_changed_is_named(repository: Path, keys: Path, change: str) -> Non
     assert words in reason
     if change == "compiled code":  # Triton's Python backend writes it: no reason to refuse
         signatures.require(repository, keys / "own.pub")
-        assert not list(repository.rglob("__pycache__"))
+        assert not any(path.is_dir() for path in repository.rglob("__pycache__"))
         return
     with pytest.raises(UsageError, match="scorer: "):
         signatures.require(repository, keys / "own.pub")
+
+
+def test_the_empty_files_that_keep_python_from_writing_do_not_count(
+    repository: Path, keys: Path
+) -> None:
+    (placed,) = (repository / "scorer/1").glob("__pycache__")
+    placed.unlink()
+    assert signatures.problems(repository, keys / "own.pub") == {}
+    placed.write_text("import os")
+    (reason,) = signatures.problems(repository, keys / "own.pub").values()
+    assert "added 1/__pycache__" in reason
 
 
 def test_a_folder_beside_the_models_is_one_that_triton_loads(repository: Path, keys: Path) -> None:
