@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,7 @@ def _guesses(
         for name, value in zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     ]
     dropped = _dropped(loaded, lowered.inputs)
-    return Guessed(found, list(lowered.outputs), guess_state.pairs(lowered), dropped)
+    return Guessed(found, list(lowered.results), guess_state.pairs(lowered), dropped)
 
 
 def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
@@ -147,13 +147,13 @@ def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
 def _distinct(lowered: LoweredGraph) -> LoweredGraph:
     """The graph with another name for each output that has the name of an input."""
     taken, names = {*lowered.inputs, *lowered.outputs}, []
-    for name in lowered.outputs:
+    for name in lowered.results:
         if name in lowered.inputs:
             others = (f"{name}_out{number}" for number in ("", *range(2, len(taken) + 3)))
             name = next(other for other in others if other not in taken)
             taken.add(name)
         names.append(name)
-    return replace(lowered, outputs=tuple(names))
+    return lowered.named(names)
 
 
 def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ arguments; of a packed sequence's all stand one later, and there is no batch_fir
 
 def pairs(lowered: Any) -> list[tuple[str, str]]:
     """(input, output) of each state that can be told, in the order of the inputs."""
-    found = dict([*_by_name(lowered.inputs, lowered.outputs), *_by_operator(lowered)])
+    found = dict([*_by_name(lowered.inputs, lowered.results), *_by_operator(lowered)])
     # an output is one input's, the first one's
     once = {output: name for name, output in reversed(found.items())}
     return sorted(

@@ -104,12 +104,10 @@ def network_here(
 
 def _drawn(lowered: Any, spec: ModelSpec) -> dict[str, Any]:
     """The picture of the model's segments; one that TensorRT runs whole is one segment."""
-    from dataclasses import replace
-
     from builder import partition
     from builder.pipeline import fallback
 
-    lowered = replace(lowered, outputs=tuple(spec.outputs or lowered.outputs))
+    lowered = lowered.named(spec.outputs or lowered.results)
     parts = partition.split(
         lowered, spec.inputs, spec.profiles, spec.fallback, kept=fallback.kept_nodes(lowered)
     )

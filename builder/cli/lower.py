@@ -162,7 +162,7 @@ def _found(asked: Asked, lowered: LoweredGraph) -> Found:
     data = {
         "file": asked.file,
         "inputs": lowered.inputs,
-        "outputs": lowered.outputs,
+        "outputs": lowered.results,
         "passes": [_record(record) for record in lowered.trace],
         "graph": lowered.text,
         "written": written,

@@ -208,7 +208,8 @@ def compared_graph(
     inputs = [str(one.name) for one in named_inputs(spec.inputs, graph)]
     for golden in goldens:
         made = graph.run(*(to_torch(golden.inputs[name]) for name in inputs))
-        answer = dict(zip(names, map(to_numpy, made), strict=True))
+        tensors = graph.named(names).answer(made)
+        answer = {name: to_numpy(tensor) for name, tensor in tensors.items()}
         yield golden.name, parity.compare(answer, golden, spec.tolerance, precision=precision)
 
 

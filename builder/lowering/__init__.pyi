@@ -8,6 +8,8 @@ from .arguments import TENSOR as TENSOR
 from .arguments import TUPLE as TUPLE
 from .arguments import Part as Part
 from .arguments import describe as describe
+from .arguments import field_names as field_names
+from .arguments import join as join
 from .containers import Containers as Containers
 from .containers import path_of as path_of
 from .fp8 import FP8_KIND as FP8_KIND
@@ -17,6 +19,7 @@ from .fp8 import fake_quantize_fp8 as fake_quantize_fp8
 from .frozen import evaluating as evaluating
 from .graph import LoweredGraph as LoweredGraph
 from .graph import in_double as in_double
+from .graph import present as present
 from .locations import source_location as source_location
 from .lower import as_written as as_written
 from .lower import for_precision as for_precision

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +15,7 @@ from builder.lowering import fp8, ir
 from builder.lowering.containers import Containers
 from builder.lowering.paranoid import execute_graph, packed
 from builder.lowering.passes.decompose import expand
+from builder.lowering.passes.outputs import flag_names
 from builder.lowering.trace import PassRecord
 from builder.lowering.wrapped import keep_constants_tensors
 
@@ -37,6 +38,32 @@ class LoweredGraph:
     """Why the graph still writes in place, so that torch alone can run it, and only whole; empty
     for all others.
     """
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """By the name of an output that may be None, the output that is true where it is a tensor.
+    Flags stand behind all other outputs, and no client sees them.
+    """
+    deciding: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """By the name of an output that may be None, the source line that decides it."""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of the module's outputs: all but the flags."""
+        return self.outputs[: len(self.outputs) - len(self.flags)]
+
+    def named(self, names: Sequence[str]) -> LoweredGraph:
+        """The graph with other names of the `results`."""
+        new = dict(zip(self.results, names, strict=True))
+        flags = flag_names([new[name] for name in self.flags], names)
+        return replace(
+            self,
+            outputs=(*names, *flags.values()),
+            flags=flags,
+            deciding={new[name]: where for name, where in self.deciding.items()},
+        )
+
+    def answer(self, made: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What the graph returned, by name: without the flags, and without what they deny."""
+        return present(dict(zip(self.outputs, made, strict=True)), self.flags)
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of
@@ -111,6 +138,15 @@ class LoweredGraph:
             for tensor in _tensors(node.output().toIValue()):
                 _hash(total, tensor)
         return total.hexdigest()
+
+
+def present(
+    values: Mapping[str, torch.Tensor], flags: Mapping[str, str]
+) -> dict[str, torch.Tensor]:
+    """The outputs without the flags, and without those whose flag is false: they are None."""
+    absent = {name for name, flag in flags.items() if not bool(values[flag])}
+    hidden = absent | set(flags.values())
+    return {name: tensor for name, tensor in values.items() if name not in hidden}
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

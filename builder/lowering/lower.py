@@ -19,7 +19,8 @@ from builder.lowering.paranoid import Paranoid, seeded
 from builder.lowering.passes import Context, torch_passes
 from builder.lowering.passes.attention import scale_queries
 from builder.lowering.passes.functionalise.views import Emit
-from builder.lowering.passes.interface import checked, flatten_inputs, flatten_outputs
+from builder.lowering.passes.interface import checked, flatten_inputs
+from builder.lowering.passes.outputs import flatten_outputs
 from builder.lowering.passes.unroll import resolve_static_ifs
 from builder.lowering.pipeline import passes_for, run_passes
 from builder.lowering.regions import make_plain
@@ -81,7 +82,15 @@ def lower(
         ),
     )
     outputs = _outputs(module_or_graph, context)
-    return LoweredGraph(graph, tuple(context.inputs), outputs, trace, _lists(module_or_graph))
+    return LoweredGraph(
+        graph,
+        tuple(context.inputs),
+        outputs,
+        trace,
+        _lists(module_or_graph),
+        flags=context.flags,
+        deciding=context.deciding,
+    )
 
 
 def _outputs(module_or_graph: Any, context: Context) -> tuple[str, ...]:
@@ -167,7 +176,13 @@ def as_written(
         copied = Emit(graph, first).op("aten::clone", value, None)
         value.replaceAllUsesAfterNodeWith(copied.node(), copied)
     return LoweredGraph(
-        graph, tuple(context.inputs), _outputs(module, context), trace, as_written=str(reason)
+        graph,
+        tuple(context.inputs),
+        _outputs(module, context),
+        trace,
+        as_written=str(reason),
+        flags=context.flags,
+        deciding=context.deciding,
     )
 
 

@@ -39,9 +39,10 @@ from builder.lowering.passes.exceptions import eliminate_exceptions
 from builder.lowering.passes.fallback import mark_fallback
 from builder.lowering.passes.functionalise import functionalise
 from builder.lowering.passes.fuse import fuse_addmm_branches, fuse_flatten_linear, fuse_linear
-from builder.lowering.passes.interface import flatten_inputs, flatten_outputs
+from builder.lowering.passes.interface import flatten_inputs
 from builder.lowering.passes.masks import masks_to_where
 from builder.lowering.passes.merging import eliminate_common_subexpressions, pool_constants
+from builder.lowering.passes.outputs import flatten_outputs
 from builder.lowering.passes.pad import unpack_pad
 from builder.lowering.passes.peephole import peephole
 from builder.lowering.passes.precision import precision

@@ -28,6 +28,7 @@ from .sequences import loose_axes as loose_axes
 from .sequences import sequence_axis as sequence_axis
 from .served import PublishedModel as PublishedModel
 from .streams import recorded_streams as recorded_streams
+from .structure import rebuilt as rebuilt
 from .tolerances import default_tolerance as default_tolerance
 from .user_inputs import sets as sets
 from .verification import verify as verify

@@ -183,7 +183,8 @@ def by_runtime(stack: ExitStack, model: Planned) -> Opened:
     def run(tensors: Tensors, profile: int | None) -> Tensors:
         with torch.cuda.stream(answerer.stream) if answerer.stream else nullcontext():
             made = answerer.run([tensors[name] for name in model.inputs])
-        return dict(zip(model.outputs, made, strict=True))
+        pairs = zip(model.outputs, made, strict=True)
+        return {name: tensor for name, tensor in pairs if tensor is not None}
 
     return Opened(run, answerer.kind, f"{answerer.summary}: {answerer.why}")
 

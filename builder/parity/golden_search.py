@@ -6,7 +6,7 @@ new outcome, all answers are finite, and rounding of the input does not change t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,15 +49,36 @@ Answer = Callable[[str, Sequence[torch.Tensor]], Golden]
 class GoldenSearch:
     """Which outcomes of a module the recorded goldens reach, and goldens for the others."""
 
-    def __init__(self, module: Any, spec: ModelSpec, answer: Answer) -> None:
-        self.module, self.spec, self.answer = module, spec, answer
+    def __init__(
+        self, module: Any, spec: ModelSpec, answer: Answer, optional: Collection[str] = ()
+    ) -> None:
+        self.module, self.spec, self.answer, self.optional = module, spec, answer, optional
         self.coverage = Coverage(module)
+        self.present: set[tuple[str, bool]] = set()
+        """(output, whether it is a tensor) of the goldens, where outputs may be None."""
 
     def note(self, golden: Golden) -> None:
         """Note the outcomes that a golden reaches."""
+        self.present |= self._presence(golden)
         if self.coverage.unreached:
             tensors = [to_torch(array) for array in golden.inputs.values()]
             self.coverage.reached |= self._reached(tensors)
+
+    def _presence(self, golden: Golden) -> set[tuple[str, bool]]:
+        return {(name, name in golden.outputs) for name in self.optional}
+
+    @property
+    def unseen(self) -> tuple[tuple[str, bool], ...]:
+        """(output, True) where no golden has a tensor of it, (output, False) where none has
+        None.
+        """
+        both = ((name, given) for name in self.optional for given in (True, False))
+        return tuple(one for one in both if one not in self.present)
+
+    @property
+    def _open(self) -> bool:
+        """Whether a further golden could show something new."""
+        return bool(self.coverage.unreached or self.unseen)
 
     @property
     def unreached(self) -> tuple[Outcome, ...]:
@@ -69,11 +90,11 @@ class GoldenSearch:
         profile's `sizes`, whose values are varied.
         """
         largest = LARGEST.get(self.spec.precision)
-        if largest is None or not self.coverage.unreached:
+        if largest is None or not self._open:
             return
         added = 0
         for number, tensors in enumerate(self._variations(base, sizes, largest)):
-            if number == MOST_TRIED or added == MOST_ADDED or not self.coverage.unreached:
+            if number == MOST_TRIED or added == MOST_ADDED or not self._open:
                 return
             golden = self._useful(f"p0-reach{added}", tensors)
             if golden is not None:
@@ -115,14 +136,17 @@ class GoldenSearch:
         """The golden of these tensors where it reaches something new and float32 can answer it."""
         try:
             reached = self._reached(tensors) - self.coverage.reached
-            if not reached:
+            if not (reached or self.unseen):
                 return None
             golden = self.answer(name, tensors)
+            if not (reached or self._presence(golden) - self.present):
+                return None
             if not (is_finite(golden) and self._is_stable(golden, tensors)):
                 return None
         except (RuntimeError, IndexError, torch.jit.Error):
             return None
         self.coverage.reached |= reached
+        self.present |= self._presence(golden)
         return golden
 
     def _is_stable(self, golden: Golden, tensors: list[torch.Tensor]) -> bool:
@@ -131,6 +155,8 @@ class GoldenSearch:
         for _ in range(_NUDGES):
             nudged = [_nudged(t, generator) if t.is_floating_point() else t for t in tensors]
             other = self.answer(golden.name, nudged)
+            if other.outputs.keys() != golden.outputs.keys():
+                return False
             if not all(
                 self._nearly(other.outputs[name], array) for name, array in golden.outputs.items()
             ):

@@ -21,6 +21,7 @@ from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
 from builder.parity.coverage import Outcome
 from builder.parity.golden_search import GoldenSearch, is_finite
+from builder.parity.structure import leaves
 from builder.parity.user_inputs import user_inputs
 from builder.triton import Golden
 
@@ -35,6 +36,7 @@ fixed sizes only.
 """
 Module = Any
 """A torch.jit.ScriptModule, or anything that is called with tensors."""
+Outputs = list[torch.Tensor | None]
 
 
 def record(
@@ -63,12 +65,16 @@ class Recording:
     goldens: tuple[Golden, ...]
     unreached: tuple[Outcome, ...] = ()
     reduced: tuple[str, ...] = ()
+    unseen: tuple[tuple[str, bool], ...] = ()
+    """(output, True) where no golden has a tensor of an output that may be None, (output, False)
+    where none has None.
+    """
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """One warning for each condition with a branch that no golden takes: its numbers were
         compared nowhere. Conditions after the first SHOWN_BRANCHES share one warning. Reduced
-        goldens have one warning each.
+        goldens have one warning each, and so has an output that is None in all goldens or in none.
         """
         missing: dict[str, list[str]] = {}
         for outcome in self.unreached:
@@ -82,7 +88,12 @@ class Recording:
         if len(found) > SHOWN_BRANCHES:
             more = len(found) - SHOWN_BRANCHES
             found[SHOWN_BRANCHES:] = [f"no golden reaches branches of {more} more conditions"]
-        return (*self.reduced, *found)
+        absent = (
+            f"output {name!r} is {'None' if given else 'a tensor'} in every golden; add inputs for"
+            f" which it is {'a tensor' if given else 'None'} (manifest: goldens: FILE.npz)"
+            for name, given in self.unseen
+        )
+        return (*self.reduced, *absent, *found)
 
     def warnings_of(self, locations: Collection[str]) -> tuple[str, ...]:
         """The warnings of branches at these source locations. Others are no branches of the served
@@ -94,20 +105,35 @@ class Recording:
 
 
 def record_goldens(
-    module: Module, spec: ModelSpec, output_names: Sequence[str] | None = None
+    module: Module,
+    spec: ModelSpec,
+    output_names: Sequence[str] | None = None,
+    paths: Sequence[str] = (),
+    optional: Collection[str] = (),
 ) -> Recording:
-    """The goldens as of `record`, with what they leave out."""
+    """The goldens as of `record`, with what they leave out. `optional` are the outputs that may be
+    None; where there are any, `paths` are the names that lowering gives all outputs, in order. A
+    golden leaves out what is None.
+    """
     names = tuple(output_names or spec.outputs or ())
-    recorder = _Recorder(module, spec, names)
+    recorder = _Recorder(module, spec, names, tuple(paths), optional)
     goldens = tuple(recorder.all())
-    return Recording(goldens, recorder.search.unreached, tuple(recorder.reduced))
+    search = recorder.search
+    return Recording(goldens, search.unreached, tuple(recorder.reduced), search.unseen)
 
 
 class _Recorder:
     """Remembers which style of values the module took, so that one search serves all goldens."""
 
-    def __init__(self, module: Module, spec: ModelSpec, names: tuple[str, ...]) -> None:
-        self.module, self.spec, self.names = module, spec, names
+    def __init__(
+        self,
+        module: Module,
+        spec: ModelSpec,
+        names: tuple[str, ...],
+        paths: tuple[str, ...] = (),
+        optional: Collection[str] = (),
+    ) -> None:
+        self.module, self.spec, self.names, self.paths = module, spec, names, paths
         self.styles = list(inputs.styles(spec))
         self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
         self.reduced: list[str] = []
@@ -115,7 +141,7 @@ class _Recorder:
         # a copy, because the first call of a module fixes whether its graph is optimized
         self.unoptimized = _copy(module) if _optimizer_may_err(module) else None
         with _evaluating(module):
-            self.search = GoldenSearch(module, spec, self.answer)
+            self.search = GoldenSearch(module, spec, self.answer, optional)
 
     def all(self) -> Iterator[Golden]:
         """The usual goldens and the user's, then those that reach what these leave out."""
@@ -246,13 +272,22 @@ class _Recorder:
                 where=place(self.spec, "outputs"),
             )
         answers = dict(zip(names, outputs, strict=True))
-        return Golden(name, given, {n: to_numpy(self._sent(n, t)) for n, t in answers.items()})
+        present = {n: self._sent(n, t) for n, t in answers.items() if t is not None}
+        return Golden(name, given, {n: to_numpy(t) for n, t in present.items()})
 
-    def _outputs(self, module: Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the module returns for copies of the tensors."""
+    def _outputs(self, module: Module, tensors: Sequence[torch.Tensor]) -> Outputs:
+        """What the module returns for copies of the tensors; None where one of `paths` is None."""
         copies = [tensor.clone() for tensor in tensors]
         answer = call_module(module, self.spec.inputs, copies, self.spec.constants)
-        return list(_flatten(answer))
+        if not self.paths:
+            return [tensor for _, tensor in leaves(answer)]
+        found = dict(leaves(answer))
+        if unknown := found.keys() - set(self.paths):
+            raise ModelFileError(
+                f"the module returns {', '.join(sorted(unknown))}, and its graph has the outputs"
+                f" {', '.join(self.paths)}"
+            )
+        return [found.get(path) for path in self.paths]
 
     def _received(self, tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
         """An input as the endpoint takes it."""
@@ -336,31 +371,29 @@ def _copy(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     return torch.jit.load(file).eval()  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _corrected(
-    optimized: Sequence[torch.Tensor], plain: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
+def _corrected(optimized: Outputs, plain: Outputs) -> Outputs:
     """The answers without the optimizer (`plain`) if they differ, else `optimized`.
 
     `plain` is cast to the dtypes of `optimized`, because constants of a trace have another dtype
     without the optimizer. Bool is the exception: there the dtype of `plain` is right.
     """
     corrected = [
-        other if one.dtype == torch.bool else other.to(one.dtype)
+        other if one is None or other is None or one.dtype == torch.bool else other.to(one.dtype)
         for one, other in zip(optimized, plain, strict=True)
     ]
-    same = all(
-        one.dtype == other.dtype
-        and one.shape == other.shape
-        and (
-            torch.equal(one, other)
-            or (
-                one.is_floating_point()
-                and torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)
-            )
-        )
-        for one, other in zip(optimized, corrected, strict=True)
+    same = all(map(_nearly_equal, optimized, corrected))
+    return optimized if same else corrected
+
+
+def _nearly_equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    close = one.is_floating_point() and torch.allclose(
+        one, other, rtol=1e-3, atol=1e-5, equal_nan=True
     )
-    return list(optimized) if same else corrected
+    return close or torch.equal(one, other)
 
 
 class _evaluating:
@@ -381,25 +414,6 @@ class _evaluating:
 
 def _dims(spec: ModelSpec) -> dict[str, tuple[int, int, int]]:
     return {name: span for tensor in spec.inputs for name, span in tensor.dims.items()}
-
-
-def _flatten(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a nested result in order: tuples, lists, named tuples; a dict's by its order;
-    None is left out, numbers are tensors without axes (int64, float64 or bool).
-    """
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _flatten(list(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _flatten(part)
-    elif isinstance(value, bool | int | float):
-        yield torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
-    elif value is not None:
-        raise ModelFileError(
-            f"the module returns a {type(value).__name__}; only tensors can be served"
-        )
 
 
 def _names(count: int) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -121,7 +122,7 @@ def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:
         if name in inputs or name in seen or is_free(value.node()):
             graph.return_node().replaceInput(position, _cloned(graph, value))
         seen.add(name)
-    return LoweredGraph(graph, lowered.inputs, lowered.outputs, lowered.trace, lowered.containers)
+    return replace(lowered, graph=graph, as_written="")
 
 
 def _cloned(graph: Any, value: Any) -> Any:

@@ -65,6 +65,8 @@ class Partition:
     """
     whole: LoweredGraph | None = field(default=None, compare=False, repr=False)
     """The graph that was divided."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """By the name of an output that may be None, the output that is true where it is a tensor."""
     values: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """By the name of a tensor that a segment reads or makes, the value of `whole` that it is."""
 
@@ -133,6 +135,7 @@ def split(
         lowered.outputs,
         unbounded,
         lowered,
+        lowered.flags,
         values,
     )
 

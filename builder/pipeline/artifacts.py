@@ -109,13 +109,16 @@ def inputs_of(model: SplitModel) -> tuple[IO, ...]:
 
 
 def outputs_of(model: SplitModel) -> tuple[IO, ...]:
+    partition = model.pieces.partition
     known: Mapping[str, TensorSpec | None] = {
         name: spec
         for s in model.segments
         for name, spec in zip(s.outputs, s.output_specs, strict=True)
     }
     return tuple(
-        endpoint(known[name], name, model.goldens) for name in model.pieces.partition.outputs
+        endpoint(known[name], name, model.goldens)
+        for name in partition.outputs
+        if name not in partition.flags.values()
     )
 
 
@@ -132,6 +135,11 @@ def endpoint(spec: TensorSpec | None, name: str, goldens: Sequence[Golden]) -> I
     recorded = [
         side[name] for golden in goldens for side in (golden.inputs, golden.outputs) if name in side
     ]
+    if not recorded:
+        raise PublishError(
+            f"output {name!r} is None in every golden, so its type and shape are not known",
+            fix="add inputs for which it is a tensor (manifest: goldens: FILE.npz)",
+        )
     ranks, known = {array.ndim for array in recorded}, dtypes.by_numpy(recorded[0].dtype)
     if len(ranks) != 1 or known is None:
         raise PublishError(
@@ -203,6 +211,7 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
         goldens=model.goldens,
         serve_as=serve_as,
         segments=_piece_files(model.pieces, model.plans, model.branch_plans),
+        flags=model.pieces.partition.flags,
         mixes=mixes(model, model.segments),
     )
 

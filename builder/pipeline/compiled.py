@@ -110,6 +110,8 @@ class CompiledModule(torch.nn.Module):
         self._names, self._outputs = graph.inputs, recorded.lowered.outputs
         self._constants = dict(spec.constants)
         self._program: ExportedModule | None = None
+        self._result: Any = None
+        """The type of forward's answer where a part of it may be None."""
         if isinstance(original, ExportedModule):
             self._program, self._arguments = original, []
             self._leaves, self._structure = original.result
@@ -118,7 +120,10 @@ class CompiledModule(torch.nn.Module):
             (a.name, a.default_value if a.has_default_value() else _REQUIRED)
             for a in original._c._get_method("forward").schema.arguments[1:]
         ]
-        self._leaves, self._structure = _structure(original, recorded)
+        if graph.flags:
+            self._result = original._c._get_method("forward").schema.returns[0].type
+        else:
+            self._leaves, self._structure = _structure(original, recorded)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """The answer of the original module. Tensors are returned on the device of the first input.
@@ -138,7 +143,10 @@ class CompiledModule(torch.nn.Module):
         }
         with torch.no_grad():
             answers = self._runner(values)
-        tensors = iter([answers[name].to(device) for name in self._outputs])
+        answers = {name: answers[name].to(device) for name in self._outputs if name in answers}
+        if self._result is not None:
+            return parity.rebuilt(self._result, answers)
+        tensors = iter(answers.values())
         leaves = [leaf if leaf is None else _like(leaf, next(tensors)) for leaf in self._leaves]
         return pytree.tree_unflatten(leaves, self._structure)
 

@@ -87,15 +87,18 @@ class Runner:
 
     def __call__(self, inputs: Tensors) -> Tensors:
         """The outputs by name. Raises EngineError where a plan does not take the inputs."""
+        from builder.lowering import present
+
         artifact, values = self.artifact, dict(inputs)
-        outputs = [tensor.name for tensor in artifact.outputs]
+        flags = artifact.flags
+        outputs = [*(tensor.name for tensor in artifact.outputs), *flags.values()]
         if artifact.segments:
             self._chain(artifact.segments, values)
         elif self.engines and artifact.plan:
             self._engine(artifact.plan, {}, values)
         else:
             self._execute(artifact.lowered, [t.name for t in artifact.inputs], outputs, values)
-        return {name: values[name] for name in outputs}
+        return present({name: values[name] for name in outputs}, flags)
 
     def answer(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs by name, of arrays as goldens have them. Raises what a call raises."""

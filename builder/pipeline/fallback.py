@@ -85,19 +85,24 @@ def convert_or_partition(
     in torch, else the pieces. `names` are the names of the outputs, `earlier` is what earlier
     attempts showed. Raises UnsupportedOperators or ConversionError where `fallback.require_full`.
     """
-    lowered = replace(lowered, outputs=tuple(names))
+    lowered = lowered.named(names)
     wishes = spec.fallback
+    if wishes.require_full and lowered.flags:
+        raise _of_optional(lowered)
     if lowered.as_written:
         return _as_written(lowered, spec)
     kept = kept_nodes(lowered)
     beyond = tuple(_beyond(lowered, spec))
-    if not (wishes.ops or kept or beyond or earlier.reasons) or wishes.require_full:
+    defects: tuple[str, ...]
+    if lowered.flags:
+        defects = earlier.reasons
+    elif not (wishes.ops or kept or beyond or earlier.reasons) or wishes.require_full:
         try:
             return to_network(lowered, spec, lowered.outputs)
         except UnsupportedOperators:
             if wishes.require_full:
                 raise
-            defects: tuple[str, ...] = ()
+            defects = ()
         except ConversionError as defect:
             if wishes.require_full:
                 raise
@@ -105,6 +110,16 @@ def convert_or_partition(
     else:
         defects = (*earlier.reasons, *beyond)
     return _Cutter(lowered, spec, kept, list(defects), earlier=earlier).run()
+
+
+def _of_optional(lowered: LoweredGraph) -> ConversionError:
+    """What `fallback.require_full` gets of a model with an output that may be None."""
+    name, where = next(iter(lowered.deciding.items()))
+    return ConversionError(
+        f"output {name!r} may be None, and an engine always gives all of its outputs",
+        where=where,
+        fix="return a tensor on every path, or remove fallback.require_full",
+    )
 
 
 def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
@@ -208,7 +223,7 @@ class _Cutter:
 
     def _one_engine(self) -> Conversion | None:
         """The whole graph after all, with the model's inputs in the model's order."""
-        if any(_beyond(self.lowered, self.spec)):
+        if self.lowered.flags or any(_beyond(self.lowered, self.spec)):
             return None
         try:
             return to_network(self.lowered, self.spec, self.lowered.outputs)

@@ -93,8 +93,9 @@ def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:
     source = recorded.lowered
     lowered = stages.lower_as_written(stages.Loaded(source.spec, source.module), error)
     precision = source.spec.precision if source.spec.precision in precisions.FULL else "fp32"
-    names = dict(zip(lowered.graph.outputs, source.outputs, strict=True))
-    spec = replace(source.spec, precision=precision, outputs=tuple(names.values()))
+    known = dict(zip(source.graph.results, source.outputs, strict=True))
+    names = tuple(known.get(name, name) for name in lowered.graph.results)
+    spec = replace(source.spec, precision=precision, outputs=names)
     return replace(recorded, lowered=replace(lowered, spec=spec))
 
 

@@ -86,6 +86,8 @@ def why_not_ensemble(model: SplitModel) -> str | None:
 
     if len(model.segments) == 1:
         return "it is one piece"
+    if flags := model.pieces.partition.flags:
+        return f"output {next(iter(flags))!r} may be None, and a step must give all of its outputs"
     if model.spec.server_state:
         names = ", ".join(state.input for state in model.spec.server_state)
         return (

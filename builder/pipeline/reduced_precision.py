@@ -64,16 +64,18 @@ def wanted(spec: ModelSpec) -> bool:
     return spec.precision in SCHEMES or spec.io != "module"
 
 
-def reduced(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> Reduced:
+def reduced(
+    spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
+) -> Reduced:
     """The lowered graph with quantizing nodes and casts at its borders, as the spec asks; goldens
-    as recorded for it.
+    as recorded for it. `names` are the outputs'.
 
     Raises UsageError where 8 bits are asked for and nothing says the ranges.
     """
     from builder.conversion import SCHEMES
 
     found = quantized(spec, lowered, goldens) if spec.precision in SCHEMES else None
-    spec, lowered = _endpoints(spec, found.lowered if found else lowered, goldens)
+    spec, lowered = _endpoints(spec, found.lowered if found else lowered, names, goldens)
     return Reduced(spec, lowered, found)
 
 
@@ -102,7 +104,7 @@ def quantized(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden])
 
 
 def _endpoints(
-    spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]
+    spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
 ) -> tuple[ModelSpec, LoweredGraph]:
     """Casts at the borders; which outputs are narrowed, the goldens tell that were recorded with
     the same spec.
@@ -113,11 +115,9 @@ def _endpoints(
         return spec, lowered
     kept = {state.output for state in spec.state}
     inputs = {at for at, tensor in enumerate(spec.inputs) if tensor.name in spec.narrowed}
-    outputs = goldens[0].outputs.items() if goldens else ()
+    dtypes = {name: str(array.dtype) for one in goldens for name, array in one.outputs.items()}
     half = {
-        at
-        for at, (name, array) in enumerate(outputs)
-        if str(array.dtype) == "float16" and name not in kept
+        at for at, name in enumerate(names) if dtypes.get(name) == "float16" and name not in kept
     }
     served = [
         replace(t, dtype="float16") if at in inputs else t for at, t in enumerate(spec.inputs)

@@ -33,6 +33,7 @@ def record(
 
 def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool) -> list[Golden]:
     from builder import parity
+    from builder.lowering import present
     from builder.parity import to_numpy, to_torch
     from builder.triton import Golden
 
@@ -49,7 +50,8 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
         )
     if not compares:
         return recorded
-    answer = {name: to_numpy(values[name]) for name in partition.outputs}
+    tensors = present({name: values[name] for name in partition.outputs}, partition.flags)
+    answer = {name: to_numpy(tensor) for name, tensor in tensors.items()}
     _raise_unless(
         parity.compare(answer, golden, spec.tolerance, precision=torch_precision(spec)),
         f"golden {golden.name}: the segments, run by torch, differ from the module",

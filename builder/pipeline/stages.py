@@ -60,7 +60,13 @@ class Lowered:
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of the model's outputs: the manifest's, else those of the module's result."""
-        return tuple(self.spec.outputs or self.graph.outputs)
+        return tuple(self.spec.outputs or self.graph.results)
+
+    @property
+    def optional(self) -> dict[str, str]:
+        """By the name of each output that may be None, the source line that decides it."""
+        names = dict(zip(self.graph.results, self.outputs, strict=False))
+        return {names[name]: where for name, where in self.graph.deciding.items()}
 
 
 @dataclass(frozen=True)
@@ -246,12 +252,32 @@ def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
     state.check(lowered.spec, lowered.outputs)
     found = kept.find(lowered.outputs) if kept else None
     if found is None:
-        found = parity.record_goldens(lowered.module, lowered.spec, lowered.outputs)
+        paths = lowered.graph.results if lowered.optional else ()
+        found = parity.record_goldens(
+            lowered.module, lowered.spec, lowered.outputs, paths, tuple(lowered.optional)
+        )
         if kept:
             kept.keep(found, lowered.outputs)
-    more = kept.warnings if kept else ()
-    warnings = (*_relations(lowered), *found.warnings_of(_branches(lowered.graph)), *more)
+    warnings = (
+        *_relations(lowered),
+        *_optional(lowered),
+        *found.warnings_of(_branches(lowered.graph)),
+        *(kept.warnings if kept else ()),
+    )
     return Recorded(lowered, found.goldens, warnings)
+
+
+def _optional(lowered: Lowered) -> Iterator[str]:
+    """A warning for each output that may be None, and what that costs."""
+    by_line: dict[str, list[str]] = {}
+    for name, where in lowered.optional.items():
+        by_line.setdefault(where, []).append(repr(name))
+    for where, names in by_line.items():
+        yield (
+            f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, which {where} decides:"
+            " a response leaves out what is None, and Triton joins no requests; return a tensor on"
+            " every path to let one engine run the model and Triton batch it"
+        )
 
 
 def _relations(lowered: Lowered) -> Iterator[str]:
@@ -280,7 +306,7 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     spec, graph = spec or source.spec, source.graph
     warnings = recorded.warnings
     if reduced_precision.wanted(spec):
-        reduced = reduced_precision.reduced(spec, graph, goldens)
+        reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
         spec, graph, quantized = reduced.spec, reduced.lowered, reduced.quantized
         warnings = (*warnings, *reduced.warnings)
     spec, graph, goldens = state.batch_first(spec, graph, source.outputs, goldens)

@@ -107,6 +107,10 @@ class ModelArtifact:
     """
     padding: Padding | None = None
     """How requests of different lengths are joined, where the goldens have confirmed it."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """By the name of an output that may be None, the segments' output that is true where it is a
+    tensor. A response has no flags, and leaves out what is None.
+    """
     mixes: str | None = None
     """Why requests must not be joined to a batch, where the model's graph shows it and a golden may
     not.

@@ -55,6 +55,9 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
 
 def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
     axis = _axis(artifact)
+    if artifact.flags:
+        name = next(iter(artifact.flags))
+        return f"output {name!r} may be None for one request and a tensor for another", 0
     if artifact.mixes and not artifact.spec.batching.enabled:
         return artifact.mixes, 0
     if axis is None:

@@ -122,7 +122,7 @@ def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:
     dtypes_ |= {
         io.name: spec.dtype for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
     }
-    recorded = artifact.goldens[0].outputs if artifact.goldens else {}
+    recorded = {name: array for one in artifact.goldens for name, array in one.outputs.items()}
     known = {
         name: dtypes.by_numpy(array.dtype) for name, array in recorded.items() if name in dtypes_
     }

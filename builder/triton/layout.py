@@ -141,7 +141,10 @@ def sidecar(artifact: ModelArtifact, message: Any, hashes: Mapping[str, str]) ->
         **_common(artifact.spec, message),
         "serve_as": served,
         "inputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.client_inputs()],
-        "outputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.client_outputs()],
+        "outputs": [
+            {**_io(io, own[io.name], dtypes[io.name]), **_optional(artifact, io)}
+            for io in artifact.client_outputs()
+        ],
         "state": sequences.described(artifact, dtypes, message.max_batch_size),
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
         "batching": {
@@ -271,9 +274,22 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
             {**_io(io, own[io.name], own[io.name]), "axes": _axes(spec.shape)}
             for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
         ],
-        "outputs": [_io(io, own[io.name], own[io.name]) for io in artifact.outputs],
+        "outputs": [
+            {**_io(io, own[io.name], own[io.name]), **_flag(artifact, io)}
+            for io in artifact.outputs
+        ],
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
     }
+
+
+def _optional(artifact: ModelArtifact, io: IO) -> dict[str, bool]:
+    """Whether a response may leave an output out."""
+    return {"optional": True} if io.name in artifact.flags else {}
+
+
+def _flag(artifact: ModelArtifact, io: IO) -> dict[str, str]:
+    """The tensor that is true where an output is not None."""
+    return {"flag": artifact.flags[io.name]} if io.name in artifact.flags else {}
 
 
 def _axes(shape: Sequence[int | str]) -> list[str | None]:

@@ -22,7 +22,8 @@ class Context:
     `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules`
     are the qualified or class names of modules that shall run in torch; `specs` describe the
     graph's inputs in order (`dtype`, `shape`), where the caller knows; `outputs` collects the
-    output names while the interface is flattened; `lines` are those of the graph's text before a
+    output names while the interface is flattened, `flags` the flag of each output that may be None
+    and `deciding` the source line that decides it; `lines` are those of the graph's text before a
     pass and `kinds` counts its nodes, while passes run one after the other.
     """
 
@@ -33,6 +34,8 @@ class Context:
     inputs: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
+    flags: dict[str, str] = field(default_factory=dict)
+    deciding: dict[str, str] = field(default_factory=dict)
     specs: Sequence[Any] = ()
     precision: Callable[[Any], None] | None = None
     lines: Sequence[Line] | None = None

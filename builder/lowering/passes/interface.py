@@ -1,11 +1,9 @@
-"""Flatten the graph's inputs and outputs to plain tensors, and remember the names that their
-structure gives.
-"""
+"""Flatten the inputs of a graph to tensors, and remember the names that their structure gives."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from builder.errors import LoweringError
@@ -15,15 +13,11 @@ from builder.lowering.arguments import (
     FIXED,
     LIST,
     NUMBER,
-    PACKED_SEQUENCE,
     TENSOR,
     TUPLE,
     Part,
     describe,
-    field_names,
-    join,
 )
-from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
 
 
@@ -195,161 +189,3 @@ def _construct(graph: Any, part: Part, values: list[Any], first: Any) -> Any:
         values = [value for pair in zip(keys, values, strict=True) for value in pair]
     kind = {TUPLE: "prim::TupleConstruct", LIST: "prim::ListConstruct"}
     return ir.insert(graph, kind.get(part.form, "prim::DictConstruct"), values, first, [part.type])
-
-
-@lowering_pass("flatten-outputs", changes_interface=True)
-def flatten_outputs(graph: Any, context: Context) -> None:
-    """Make every output of the graph a tensor, named by the structure that held it.
-
-    Tuples and lists give indices (`boxes_0`), dictionaries their keys and named tuples their fields
-    (`encoder_out.hidden`). A number becomes a 0-d tensor, None is left out. A list or dictionary
-    whose length is not known is a LoweringError.
-    """
-    values = list(graph.outputs())
-    prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
-    flat = [
-        pair
-        for value, name in zip(values, prefix, strict=True)
-        for pair in _leaves(graph, value, name)
-    ]
-    for _ in values:
-        graph.eraseOutput(0)
-    for _, value in flat:
-        graph.registerOutput(value)
-    context.outputs[:] = [name or "output" for name, _ in flat]
-
-
-def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The tensors inside one output with their names, in order."""
-    value = _unpacked(value)
-    kind, end = value.type().kind(), graph.return_node()
-    if kind == "TensorType":
-        yield name, value
-    elif kind == "OptionalType" and not ir.is_none(value):
-        if _may_be_none(value):
-            raise LoweringError(
-                f"output {name or 'output'!r} is None on one path through forward, and a tensor on"
-                " another",
-                where=source_line(value.node()),
-                fix="return a tensor on every path, or return it on none",
-            )
-        inner = ir.insert(
-            graph,
-            "prim::unchecked_cast",
-            [value],
-            end,
-            [value.type().getElementType()],
-            value.node(),
-        )
-        yield from _leaves(graph, inner.output(), name)
-    elif kind == "TupleType" and field_names(value.type()) == PACKED_SEQUENCE:
-        raise LoweringError(
-            f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the"
-            " data",
-            where=source_line(value.node()),
-            fix="return pad_packed_sequence(packed, total_length=x.size(1)) of it",
-        )
-    elif kind == "TupleType":
-        elements = _elements(graph, value, "prim::TupleConstruct", "prim::TupleUnpack")
-        yield from _children(
-            graph,
-            zip(field_names(value.type()) or range(len(elements)), elements, strict=True),
-            name,
-        )
-    elif kind in ("ListType", "DictType"):
-        yield from _children(graph, _built(graph, value, name), name)
-    elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
-        yield (
-            name,
-            ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node()).output(),
-        )
-    elif kind != "NoneType" and not ir.is_none(value):
-        raise _not_a_tensor(value, name)
-
-
-def _may_be_none(value: Any) -> bool:
-    """Whether a branch gives None for a value, or for the element of a tuple that it is."""
-    node = value.node()
-    if node.kind() == "prim::If":
-        ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
-        return any(ir.is_none(end) or _may_be_none(end) for end in ends)
-    if node.kind() in ("prim::TupleUnpack", "prim::TupleIndex"):
-        return any(
-            ir.is_none(element) or _may_be_none(element)
-            for element in _tuple_elements(node.inputsAt(0), _index_in_tuple(value))
-        )
-    return False
-
-
-def _index_in_tuple(value: Any) -> int | None:
-    node = value.node()
-    if node.kind() == "prim::TupleUnpack":
-        return int(value.offset())
-    index = ir.constant(node.inputsAt(1))
-    return index if isinstance(index, int) else None
-
-
-def _tuple_elements(value: Any, index: int | None) -> list[Any]:
-    """What the branches of ifs put at an index of a tuple."""
-    node = value.node()
-    if node.kind() == "prim::TupleConstruct" and index is not None:
-        return [node.inputsAt(index)]
-    if node.kind() != "prim::If":
-        return []
-    ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
-    return [element for end in ends for element in _tuple_elements(end, index)]
-
-
-def _unpacked(value: Any) -> Any:
-    """The value itself where a tuple is built and taken apart again: a None in one is known to be
-    None then.
-    """
-    node = value.node()
-    if node.kind() != "prim::TupleUnpack" or node.input().node().kind() != "prim::TupleConstruct":
-        return value
-    place = [output.debugName() for output in node.outputs()].index(value.debugName())
-    return _unpacked(list(node.input().node().inputs())[place])
-
-
-def _children(graph: Any, children: Any, name: str) -> Iterator[tuple[str, Any]]:
-    for part, child in children:
-        yield from _leaves(graph, child, join(name, part))
-
-
-def _elements(graph: Any, value: Any, built_by: str, unpack: str) -> list[Any]:
-    node = value.node()
-    if node.kind() == built_by:
-        return list(node.inputs())
-    return ir.outputs(
-        ir.insert(graph, unpack, [value], graph.return_node(), value.type().elements(), origin=node)
-    )
-
-
-def _built(graph: Any, value: Any, name: str) -> list[tuple[Any, Any]]:
-    """Parts and values of a list or dictionary that is a constant, or built in the graph with a
-    known number of elements.
-    """
-    node, known = value.node(), ir.constant(value)
-    if isinstance(known, list):
-        return list(enumerate(ir.insert_constants(graph, known, graph.return_node())))
-    if node.kind() == "prim::ListConstruct":
-        return list(enumerate(node.inputs()))
-    if node.kind() == "prim::DictConstruct":
-        keys, values = ir.inputs(node)[::2], ir.inputs(node)[1::2]
-        if all(ir.is_constant(key) for key in keys):
-            return [(_part(key.toIValue()), child) for key, child in zip(keys, values, strict=True)]
-    raise _not_a_tensor(value, name)
-
-
-def _part(key: Any) -> str | int:
-    """A dictionary's key as a part of a name."""
-    return key if type(key) is int and key >= 0 else str(key)
-
-
-def _not_a_tensor(value: Any, name: str) -> LoweringError:
-    return LoweringError(
-        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not"
-        " known before it runs",
-        where=source_line(value.node()),
-        fix="return a tensor, or a tuple or dictionary of tensors with a fixed number of elements",
-    )

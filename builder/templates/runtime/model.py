@@ -59,6 +59,7 @@ class TritonPythonModel:
         self.tensors, self.profiles = facts["serving"], Profiles(facts["serving"])
         self.axes = blame.Axes(self.tensors["inputs"])
         self.padding = Padding(self.tensors)
+        self.optional = any("flag" in output for output in self.tensors["outputs"])
         self.memory = Memory(folder.parent, self.tensors, self.batching)
         self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
         self.thread, self.says_parameters = 0, True
@@ -148,6 +149,8 @@ class TritonPythonModel:
         if len(group) == 1:
             index, tensors = group[0]
             return [(index, self._run(tensors))]
+        if self.optional:  # another decision for each request
+            return [(index, self._run(tensors)) for index, tensors in group]
         sizes = [tensors[0].shape[0] for _, tensors in group]
         outputs = self._run(self.padding.joined([tensors for _, tensors in group]))
         for declared, output in zip(self.tensors["outputs"], outputs):
@@ -212,7 +215,11 @@ class TritonPythonModel:
         try:
             wanted = request.requested_output_names()
             pairs = zip(self.tensors["outputs"], answer)
-            tensors = [from_torch(t["name"], tensor) for t, tensor in pairs if t["name"] in wanted]
+            tensors = [
+                from_torch(t["name"], tensor)
+                for t, tensor in pairs
+                if tensor is not None and t["name"] in wanted
+            ]
         except Exception as error:
             return self._failure(error)
         return self._response(tensors)

@@ -28,8 +28,12 @@ class SegmentsAnswerer:
         if self.device != "cpu":
             torch.cuda.set_device(self.device)
             self.stream = torch.cuda.Stream(self.device)
-        sides = ([t["name"] for t in facts["serving"][side]] for side in ("inputs", "outputs"))
-        self.pieces = Pieces(self, "segment", facts["segments"], *sides)
+        serving = facts["serving"]
+        inputs, outputs = ([t["name"] for t in serving[side]] for side in ("inputs", "outputs"))
+        self.count = len(outputs)
+        self.flagged = [n for n, t in enumerate(serving["outputs"]) if "flag" in t]
+        outputs += [serving["outputs"][n]["flag"] for n in self.flagged]
+        self.pieces = Pieces(self, "segment", facts["segments"], inputs, outputs)
         answered = dict(self.pieces.answered(""))
         self.kind = "+".join(sorted(set(answered.values())))
         self.summary = " ".join(f"{piece}:{who}" for piece, who in answered.items())
@@ -62,13 +66,24 @@ class SegmentsAnswerer:
                 pb_utils.Logger.log_warn(f"trt-build: {self.why}")
         return self.by_torch(stem)
 
-    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors of any device in; CPU tensors out, or see handed_out."""
+    def run(self, tensors: list[torch.Tensor]) -> list[Any]:
+        """Tensors of any device in; CPU tensors out, or see handed_out. None for an output that is
+        None this time.
+        """
         if self.stream is None:
-            return self.pieces.run(tensors)
+            return self._present(self.pieces.run(tensors))
         outputs = self.pieces.run([tensor.to(self.device) for tensor in tensors])
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
-        return handed_out(outputs, self.stream, stays, lends=False)  # a piece may hand an input on
+        # a piece may hand an input on
+        return self._present(handed_out(outputs, self.stream, stays, lends=False))
+
+    def _present(self, made: list[torch.Tensor]) -> list[Any]:
+        """The outputs without the flags, which decide which of them are None."""
+        outputs: list[Any] = made[: self.count]
+        for number, flag in zip(self.flagged, made[self.count :]):
+            if not bool(flag):
+                outputs[number] = None
+        return outputs
 
 
 class Pieces:

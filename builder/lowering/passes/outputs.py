@@ -1,0 +1,337 @@
+"""Flatten the graph's outputs to plain tensors, and remember the names that their structure gives.
+
+An output that is None on one path has two tensors: its value, which is empty where it is None, and
+a flag, which is true where it is a tensor. Whoever runs the graph leaves out what the flag denies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import torch
+
+from builder.errors import LoweringError
+from builder.lowering import ir
+from builder.lowering.arguments import PACKED_SEQUENCE, field_names, join
+from builder.lowering.locations import source_line
+from builder.lowering.passes import Context, lowering_pass
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor of the result. `flag` is a bool tensor without axes, None for what is always a
+    tensor; `where` is the source line that decides; `at` are its indices in the structure.
+    """
+
+    value: Any
+    flag: Any = None
+    where: str = ""
+    at: tuple[int, ...] = ()
+
+
+Leaves = Mapping[str, Leaf]
+
+
+@lowering_pass("flatten-outputs", changes_interface=True)
+def flatten_outputs(graph: Any, context: Context) -> None:
+    """Make every output of the graph a tensor, named by the structure that held it.
+
+    Tuples and lists give indices (`boxes_0`), dictionaries their keys and named tuples their fields
+    (`encoder_out.hidden`). A number becomes a 0-d tensor, None is left out. What a branch leaves
+    out, or gives as None, gets a flag as a further output, behind all others. A list or dictionary
+    whose length is not known is a LoweringError.
+    """
+    values, end = list(graph.outputs()), graph.return_node()
+    prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
+    flat = [
+        (leaf_name or "output", leaf)
+        for value, name in zip(values, prefix, strict=True)
+        for leaf_name, leaf in _leaves(graph, value, name, end)
+    ]
+    for _ in values:
+        graph.eraseOutput(0)
+    names = [name for name, _ in flat]
+    flagged = {name: leaf for name, leaf in flat if leaf.flag is not None}
+    for value in (*(leaf.value for _, leaf in flat), *(leaf.flag for leaf in flagged.values())):
+        graph.registerOutput(value)
+    if flagged:
+        ir.C._jit_pass_dce(graph)  # torch's tuple lowering fails on the containers of None
+    flags = flag_names(flagged, names)
+    context.outputs[:] = [*names, *flags.values()]
+    context.flags.update(flags)
+    context.deciding.update({name: leaf.where for name, leaf in flagged.items()})
+
+
+def flag_names(flagged: Any, taken: Any) -> dict[str, str]:
+    """A name for the flag of each output, that no other output has."""
+    names: dict[str, str] = {}
+    for name in flagged:
+        candidates = (f"{name}_is_present{number or ''}" for number in count())
+        names[name] = next(one for one in candidates if one not in {*taken, *names.values()})
+    return names
+
+
+def _leaves(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, Leaf]]:
+    """The tensors inside one output with their names, in order. New nodes stand before `end`."""
+    value = _unpacked(graph, value)
+    kind = value.type().kind()
+    if ir.is_none(value) or kind == "NoneType":
+        return
+    if kind == "TensorType":
+        yield name, Leaf(value)
+    elif _differs(value):
+        yield from (_by_branch(graph, value, name) or {}).items()
+    elif kind == "OptionalType":
+        yield from _of_optional(graph, value, name, end)
+    elif kind == "TupleType" and field_names(value.type()) == PACKED_SEQUENCE:
+        raise LoweringError(
+            f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the"
+            " data",
+            where=source_line(value.node()),
+            fix="return pad_packed_sequence(packed, total_length=x.size(1)) of it",
+        )
+    elif kind == "TupleType":
+        elements = _elements(graph, value, end)
+        names = field_names(value.type()) or range(len(elements))
+        yield from _children(graph, zip(names, elements, strict=True), name, end)
+    elif kind in ("ListType", "DictType"):
+        yield from _children(graph, _built(graph, value, name, end), name, end)
+    elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
+        number = ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node())
+        yield name, Leaf(number.output())
+    else:
+        raise _not_a_tensor(value, name)
+
+
+def _differs(value: Any) -> bool:
+    """Whether branches give a value whose structure may differ between them."""
+    if value.node().kind() != "prim::If":
+        return False
+    kind, text = value.type().kind(), value.type().annotation_str
+    if kind == "OptionalType":
+        return _may_be_none(value) or value.type().getElementType().kind() != "TensorType"
+    return kind in ("ListType", "DictType") or (
+        kind == "TupleType" and any(word in text for word in ("Optional", "List", "Dict"))
+    )
+
+
+def _by_branch(graph: Any, value: Any, name: str) -> Leaves | None:
+    """The leaves of what the branches of an if give; None where no branch sets the value. torch
+    compiles an early return to a value that is not initialized on the other paths.
+    """
+    value = _unpacked(graph, value)
+    node = value.node()
+    if node.kind() == "prim::Uninitialized":
+        return None
+    if not _differs(value):
+        raise AssertionError("only what differs is taken apart by branch")
+    sides: list[Leaves | None] = []
+    blocks = list(node.blocks())
+    for block in blocks:
+        given = _unpacked(graph, list(block.outputs())[value.offset()])
+        if given.node().kind() == "prim::Uninitialized":
+            sides.append(None)
+        elif _differs(given):
+            sides.append(_by_branch(graph, given, name))
+        else:
+            sides.append(dict(_leaves(graph, given, name, block.returnNode())))
+    if all(side is None for side in sides):
+        return None
+    known = {path: leaf.at for side in sides if side is not None for path, leaf in side.items()}
+    return {
+        path: _merged(graph, node, [_end(side, path) for side in sides])
+        for path in sorted(known, key=known.__getitem__)
+    }
+
+
+def _end(side: Leaves | None, path: str) -> Leaf | str | None:
+    """A branch's leaf, None where the branch has none, `UNSET` where it is never read."""
+    return UNSET if side is None else side.get(path)
+
+
+UNSET = "unset"
+
+
+def _merged(graph: Any, node: Any, ends: list[Leaf | str | None]) -> Leaf:
+    """The leaf as an output of the if; the ends are those of its blocks."""
+    blocks = list(node.blocks())
+    flagged = any(end is None or (isinstance(end, Leaf) and end.flag is not None) for end in ends)
+    for block, end in zip(blocks, ends, strict=True):
+        last = block.returnNode()
+        empty = None if isinstance(end, Leaf) else _constant(graph, torch.zeros(0), last)
+        block.registerOutput(end.value if isinstance(end, Leaf) else empty)
+        if flagged:
+            flag = end.flag if isinstance(end, Leaf) else None
+            known = torch.tensor(isinstance(end, Leaf))
+            block.registerOutput(_constant(graph, known, last) if flag is None else flag)
+    value = node.addOutput().setType(ir.TENSOR)
+    given = [end for end in ends if isinstance(end, Leaf)]
+    if not flagged:
+        return Leaf(value, at=given[0].at)
+    flag = node.addOutput().setType(ir.TENSOR)
+    where = next((end.where for end in given if end.where), source_line(node))
+    return Leaf(value, flag, where, given[0].at)
+
+
+def _constant(graph: Any, value: Any, before: Any) -> Any:
+    return ir.insert_constant(graph, value, before)
+
+
+def _of_optional(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, Leaf]]:
+    """The leaves of an Optional that no branch here decides: it is compared with None."""
+    inner = value.type().getElementType()
+    if not _is_open(value):
+        cast = ir.insert(graph, "prim::unchecked_cast", [value], end, [inner], value.node())
+        yield from _leaves(graph, cast.output(), name, end)
+        return
+    if inner.kind() != "TensorType":
+        raise LoweringError(
+            f"output {name or 'output'!r} may be None, and which tensors it has otherwise is not"
+            " known before it runs",
+            where=source_line(value.node()),
+            fix="return tensors on every path, or on none",
+        )
+    none = ir.insert_constant(graph, None, end)
+    bool_type = ir.C.BoolType.get()
+    known = ir.insert(graph, "aten::__isnot__", [value, none], end, [bool_type], value.node())
+    chosen = graph.create("prim::If", [known.output()], 1)
+    chosen.insertBefore(end)
+    ir.adopt(chosen, value.node())
+    taken, other = chosen.addBlock(), chosen.addBlock()
+    last = taken.returnNode()
+    cast = ir.insert(graph, "prim::unchecked_cast", [value], last, [inner], value.node())
+    taken.registerOutput(cast.output())
+    other.registerOutput(_constant(graph, torch.zeros(0), other.returnNode()))
+    chosen.output().setType(ir.TENSOR)
+    flag = ir.insert(graph, "prim::NumToTensor", [known.output()], end, origin=value.node())
+    yield name, Leaf(chosen.output(), flag.output(), source_line(value.node()))
+
+
+def _is_open(value: Any) -> bool:
+    """Whether an Optional may be None as far as the graph shows. The branches of ifs and the
+    elements of tuples are known, constants are not None here.
+    """
+    node = value.node()
+    if node.kind() in ("prim::If", "prim::TupleUnpack", "prim::TupleIndex"):
+        return _may_be_none(value)
+    return node.kind() in ("prim::Loop", "aten::__getitem__", "prim::unchecked_unwrap_optional")
+
+
+def _may_be_none(value: Any) -> bool:
+    """Whether a branch gives None for a value, or for the element of a tuple that it is."""
+    node = value.node()
+    if node.kind() == "prim::If":
+        ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
+        return any(ir.is_none(end) or _may_be_none(end) for end in ends)
+    if node.kind() in ("prim::TupleUnpack", "prim::TupleIndex"):
+        return any(
+            ir.is_none(element) or _may_be_none(element)
+            for element in _tuple_elements(node.inputsAt(0), _index_in_tuple(value))
+        )
+    return bool(node.kind() == "prim::Loop" and value.type().kind() == "OptionalType")
+
+
+def _index_in_tuple(value: Any) -> int | None:
+    node = value.node()
+    if node.kind() == "prim::TupleUnpack":
+        return int(value.offset())
+    index = ir.constant(node.inputsAt(1))
+    return index if isinstance(index, int) else None
+
+
+def _tuple_elements(value: Any, index: int | None) -> list[Any]:
+    """What the branches of ifs put at an index of a tuple."""
+    node = value.node()
+    if node.kind() == "prim::TupleConstruct" and index is not None:
+        return [node.inputsAt(index)]
+    if node.kind() != "prim::If":
+        return []
+    ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
+    return [element for end in ends for element in _tuple_elements(end, index)]
+
+
+def _unpacked(graph: Any, value: Any) -> Any:
+    """The value itself where a tuple is built and taken apart again: a None in one is known to be
+    None then. The element of a tuple that branches give is an output of their if.
+    """
+    node = value.node()
+    if node.kind() == "prim::unchecked_cast" and value.type().kind() == "OptionalType":
+        return _unpacked(graph, node.input())
+    if node.kind() not in ("prim::TupleUnpack", "prim::TupleIndex"):
+        return value
+    index, held = _index_in_tuple(value), node.inputsAt(0)
+    if index is None:
+        return value
+    if held.node().kind() == "prim::TupleConstruct":
+        return _unpacked(graph, held.node().inputsAt(index))
+    if held.node().kind() == "prim::If" and value.type().kind() != "TensorType":
+        return _projected(graph, held, index)
+    return value
+
+
+def _projected(graph: Any, held: Any, index: int) -> Any:
+    """The element of a tuple as an output of the if whose branches give the tuple."""
+    node, offset = held.node(), held.offset()
+    kind = held.type().elements()[index]
+    for block in node.blocks():
+        given, last = list(block.outputs())[offset], block.returnNode()
+        maker = given.node().kind()
+        if maker == "prim::TupleConstruct":
+            element = given.node().inputsAt(index)
+        elif maker == "prim::If":
+            element = _projected(graph, given, index)
+        elif maker == "prim::Uninitialized":
+            element = ir.insert(graph, maker, (), last, [kind]).output()
+        else:
+            types = list(given.type().elements())
+            unpacked = ir.insert(graph, "prim::TupleUnpack", [given], last, types)
+            element = ir.outputs(unpacked)[index]
+        block.registerOutput(element)
+    return node.addOutput().setType(kind)
+
+
+def _children(graph: Any, children: Any, name: str, end: Any) -> Iterator[tuple[str, Leaf]]:
+    for index, (part, child) in enumerate(children):
+        for leaf_name, leaf in _leaves(graph, child, join(name, part), end):
+            yield leaf_name, replace(leaf, at=(index, *leaf.at))
+
+
+def _elements(graph: Any, value: Any, end: Any) -> list[Any]:
+    node = value.node()
+    if node.kind() == "prim::TupleConstruct":
+        return list(node.inputs())
+    types = value.type().elements()
+    return ir.outputs(ir.insert(graph, "prim::TupleUnpack", [value], end, types, origin=node))
+
+
+def _built(graph: Any, value: Any, name: str, end: Any) -> list[tuple[Any, Any]]:
+    """Parts and values of a list or dictionary that is a constant, or built in the graph with a
+    known number of elements.
+    """
+    node, known = value.node(), ir.constant(value)
+    if isinstance(known, list):
+        return list(enumerate(ir.insert_constants(graph, known, end)))
+    if node.kind() == "prim::ListConstruct":
+        return list(enumerate(node.inputs()))
+    if node.kind() == "prim::DictConstruct":
+        keys, values = ir.inputs(node)[::2], ir.inputs(node)[1::2]
+        if all(ir.is_constant(key) for key in keys):
+            return [(_part(key.toIValue()), child) for key, child in zip(keys, values, strict=True)]
+    raise _not_a_tensor(value, name)
+
+
+def _part(key: Any) -> str | int:
+    """A dictionary's key as a part of a name."""
+    return key if type(key) is int and key >= 0 else str(key)
+
+
+def _not_a_tensor(value: Any, name: str) -> LoweringError:
+    return LoweringError(
+        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not"
+        " known before it runs",
+        where=source_line(value.node()),
+        fix="return a tensor, or a tuple or dictionary of tensors with a fixed number of elements",
+    )

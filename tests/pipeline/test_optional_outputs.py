@@ -1,0 +1,150 @@
+"""An output that is None on one path is left out where it is None, and never a wrong number: in the
+lowered graph, in the goldens, in what is published, and in what `builder.compile` returns.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import builder
+from builder.cli import main
+from builder.manifest import TensorSpec
+from builder.parity import compare, served
+from builder.parity.structure import leaves
+from builder.pipeline.execution import Runner
+from builder.repository import build_repository
+from builder.triton import Golden
+from tests.pipeline.optional_outputs import MODULES, ByData, BySize, InNamedTuple, WritesInPlace
+from tests.pipeline.test_known_cases import checked
+
+MANIFEST = """\
+inputs:
+  - {name: x, dtype: float32, shape: [batch, 4]}
+dims:
+  batch: {min: 1, opt: 2, max: 4}
+"""
+SPEC = TensorSpec("float32", ("batch", 4), {"batch": (1, 2, 4)}, name="x")
+
+
+FAST = (ByData, BySize, InNamedTuple, WritesInPlace)
+PARAMETERS = [
+    pytest.param(module, marks=[] if module in FAST else [pytest.mark.slow]) for module in MODULES
+]
+
+
+def save(folder: Path, module: type[nn.Module], more: str = "") -> Path:
+    """The module and its manifest in `folder`, which is returned."""
+    folder.mkdir(exist_ok=True, parents=True)
+    torch.manual_seed(0)
+    file = folder / f"{module.__name__.lower()}.pt"
+    torch.jit.script(module().eval()).save(str(file))
+    file.with_suffix(".yaml").write_text(MANIFEST + more)
+    return folder
+
+
+def loaded(module: type[nn.Module], folder: Path) -> tuple[Any, Path]:
+    """The module, saved and loaded, and its file with a manifest beside it."""
+    source = save(folder / "models", module)
+    file = next(source.glob("*.pt"))
+    return torch.jit.load(str(file)).eval(), file
+
+
+def inputs() -> list[torch.Tensor]:
+    """Inputs of each size with a positive, a negative and a small sum."""
+    return [
+        torch.full((rows, 4), value) for rows in range(1, 5) for value in (2.0, -2.0, 0.125, -0.5)
+    ]
+
+
+@pytest.mark.parametrize("module", PARAMETERS)
+def test_what_is_published_gives_the_modules_outputs(
+    tmp_path: Path, module: type[nn.Module]
+) -> None:
+    original, file = loaded(module, tmp_path)
+    found = checked(file, tmp_path / "out")
+    run, seen = Runner(found.artifact), set()
+    for x in inputs():
+        with torch.no_grad():
+            expected = dict(leaves(original(x.clone())))
+        got = run({"x": x.clone()})
+        torch.testing.assert_close(got, expected)
+        seen.add(frozenset(got))
+    assert len(seen) > 1
+    recorded = {frozenset(golden.outputs) for golden in found.artifact.goldens}
+    assert len(recorded) > 1, "the goldens reach both paths"
+    (warning, *_) = [text for text in found.warnings if "may be None" in text]
+    assert "optional_outputs.py:" in warning and "on every path" in warning
+
+
+@pytest.mark.parametrize("module", PARAMETERS)
+def test_compile_returns_none_where_the_module_does(
+    tmp_path: Path, module: type[nn.Module]
+) -> None:
+    original, _ = loaded(module, tmp_path)
+    compiled = builder.compile(original, [SPEC])
+    for x in inputs():
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x.clone()), original(x.clone()))
+
+
+def test_the_linear_layer_before_the_decision_stays_in_tensorrt(tmp_path: Path) -> None:
+    _, file = loaded(ByData, tmp_path)
+    (result,) = build_repository(file.parent, tmp_path / "out", isolate=False)
+    assert result.ok and "tensorrt" in result.segments and "torch" in result.segments
+
+
+def test_triton_joins_no_requests_and_the_record_names_the_output(tmp_path: Path) -> None:
+    _, file = loaded(BySize, tmp_path)
+    build_repository(file.parent, tmp_path / "out", isolate=False)
+    published = served.read(tmp_path / "out" / "bysize")
+    assert published.config.max_batch_size == 0
+    assert not published.config.HasField("dynamic_batching")
+    marked = {io["name"]: io.get("optional", False) for io in published.sidecar["outputs"]}
+    assert marked == {"output_0": False, "output_1": True}
+    assert "may be None" in published.sidecar["batching"]["reason"]
+
+
+@pytest.mark.slow
+def test_check_has_the_verdict_and_the_warnings_of_repo(tmp_path: Path) -> None:
+    for module in MODULES:
+        save(tmp_path / "models", module)
+    built = {
+        r.name: r for r in build_repository(tmp_path / "models", tmp_path / "o", isolate=False)
+    }
+    assert {name: str(one.error) for name, one in built.items() if not one.ok} == {}
+    done = CliRunner().invoke(main, ["check", str(tmp_path / "models"), "--json"])
+    for report in json.loads(done.stdout)["models"]:
+        assert report["error"] is None
+        assert report["warnings"] == list(built[report["name"]].warnings)
+
+
+def test_a_manifest_that_wants_one_engine_or_batches_is_refused(tmp_path: Path) -> None:
+    full = save(tmp_path / "full", ByData, "fallback: {require_full: true}\n")
+    batched = save(tmp_path / "batched", ByData, "batching: {enabled: true}\n")
+    for source, text in ((full, "always gives all of its outputs"), (batched, "may be None")):
+        (result,) = build_repository(source, tmp_path / "out", isolate=False)
+        assert not result.ok and text in str(result.error)
+
+
+def test_an_ensemble_is_refused_with_the_reason(tmp_path: Path) -> None:
+    source = save(tmp_path / "models", ByData)
+    (result,) = build_repository(source, tmp_path / "out", layout="ensemble", isolate=False)
+    assert not result.ok and "may be None" in str(result.error)
+    (result,) = build_repository(source, tmp_path / "out", isolate=False)
+    assert result.layout == "fused"
+
+
+def test_presence_is_compared_like_a_value() -> None:
+    one = np.ones(2, np.float32)
+    with_both, alone = Golden("g", {}, {"x": one, "y": one}), Golden("g", {}, {"x": one})
+    assert compare({"x": one}, alone).passed
+    assert not compare({"x": one, "y": one}, alone).passed
+    assert not compare({"x": one}, with_both).passed
