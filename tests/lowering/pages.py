@@ -48,6 +48,9 @@ pass and compares the outputs.
   (`optional_inputs`). Tuples have the elements `state_0`, `state_1`; named tuples `state.hidden`. A list or
   dictionary of tensors has the elements that inputs are named after (`boxes_0`, `features.p3`). Other numbers and
   lists get the default of `forward`.
+- **Outputs.** An output that is None on one path has a further output, its flag `NAME_is_present`. Its value is an
+  empty tensor where the flag is false. `LoweredGraph.answer` gives a run's outputs without flags and without what is
+  None.
 - **In-place writes** become values that later readers of the same memory use, through views, branches and loops. Some
   writes cannot be expressed: if it is not known who shares the memory (a `reshape` that may copy) and it is read
   later, or if a list with unknown content is written (`sizes.sort()` of data-dependent sizes). The error then names
