@@ -25,7 +25,7 @@ take turns. Medians over the rounds, in milliseconds:
 A row a batch size, way and setting is appended to benchmarks/results/serving.jsonl; rows that stand
 there for this GPU and TensorRT are not measured again. `--concurrent` measures instead how many
 requests two instances answer in a second when four clients ask them, against the engine alone.
-Where no GPU answers the server's own times are printed, of torch.
+Without a GPU the server's own times are printed, of torch.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def source(models: Path | None, plugins: tuple[str, ...], isolate: bool, *, engi
     """What --ladder runs. Raises UsageError without model files, or with --engine."""
     if engine:
         raise UsageError(
-            "--ladder asks the plans as well where a GPU answers", fix="leave --engine out"
+            "--ladder asks the plans as well on a machine with a GPU", fix="leave --engine out"
         )
     if models is None:
         raise UsageError(
@@ -53,7 +53,7 @@ def climb_all(
     progress: Progress,
 ) -> list[Ladder]:
     """The ladder of each of `models`, or of all: its steps up to the network in a process of its
-    own, then the engine where a GPU answers, then what the `endpoint` answered. Steps of an
+    own, then the engine on a machine with a GPU, then what the `endpoint` answered. Steps of an
     ensemble are left out. Raises UsageError where `source` does not have a model.
     """
     from builder.diagnosis import Ladder
@@ -136,7 +136,7 @@ def _engines(repository: Path, names: Sequence[str], progress: Progress) -> dict
     from builder.engine import flavour
 
     if not flavour.gpu_answers():
-        return {name: Step("engine", note="no GPU answers here") for name in names}
+        return {name: Step("engine", note="no CUDA device found") for name in names}
     found = {}
     for name in names:
         try:

@@ -107,7 +107,7 @@ def verify_command(
     exit code 4.
 
     With --ladder one line for each step shows where a difference begins: the original module, the
-    lowered graph, each segment and network, the engine where a GPU answers, and the endpoint with
+    lowered graph, each segment and network, the engine (with a GPU), and the endpoint with
     --serve or --url. It runs the model files of MODELS.
 
     The error is the worst over all elements, as a share of its tolerance; latencies are in

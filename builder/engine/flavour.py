@@ -80,9 +80,11 @@ def because(asked: str = "auto") -> str:
     if os.environ.get(ENVIRONMENT_VARIABLE, "auto") != "auto":
         return f"${ENVIRONMENT_VARIABLE} says so"
     if resolve() == "tensorrt":
-        return "a GPU answers here"
+        return "a CUDA device was found"
     return (
-        "tensorrt is not installed here" if "tensorrt" not in installed() else "no GPU answers here"
+        "tensorrt is not installed here"
+        if "tensorrt" not in installed()
+        else "no CUDA device found"
     )
 
 

@@ -129,7 +129,7 @@ NEEDED = {
 """What of the library an option needs: versions before it lack the option."""
 
 NEEDS_GPU = {"tensorrt-rtx": ("refit", "strip_plan")}
-"""By flavour the options that are built only where a GPU answers: RTX 1.7 ends with a failed CUDA
+"""By flavour the options that are built only with a GPU: RTX 1.7 ends with a failed CUDA
 call without one.
 """
 
@@ -139,7 +139,7 @@ def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
     for name in NEEDS_GPU.get(flavour, ()) if not has_gpu else ():
         if name in options.set():
             raise UsageError(
-                f"{flavour} builds with {name.replace('_', ' ')} only where a GPU answers, and none"
+                f"{flavour} builds with {name.replace('_', ' ')} only with a GPU, and none"
                 " does here",
                 fix="build on a host that has a GPU, or without this option",
             )

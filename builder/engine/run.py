@@ -26,7 +26,7 @@ class Engine:
 
         if not flavour.gpu_answers():
             raise EnvironmentProblem(
-                "a plan runs on a GPU only, and none answers here", fix="see `trt-build doctor`"
+                "a plan requires a GPU; no CUDA device found", fix="see `trt-build doctor`"
             )
         MESSAGES.clear()
         with quiet():

@@ -102,7 +102,7 @@ def _settle(planned: Sequence[Planned]) -> None:
 
     if not flavour.gpu_answers():
         raise EnvironmentProblem(
-            "an engine runs on a GPU only, and none answers here",
+            "an engine requires a GPU; no CUDA device found",
             fix=(
                 "`trt-build verify REPOSITORY --serve` asks a server, which answers with torch; see"
                 " `trt-build doctor`"

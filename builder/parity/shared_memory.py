@@ -100,7 +100,8 @@ def check(kinds: Sequence[str]) -> None:
             )
         if kind == "cuda" and not flavour.gpu_answers():
             raise EnvironmentProblem(
-                "CUDA shared memory needs a GPU, and none answers here", fix="see trt-build doctor"
+                "CUDA shared memory requires a GPU; no CUDA device found",
+                fix="see trt-build doctor",
             )
         if kind != BODY:
             KINDS[kind]()

@@ -251,7 +251,7 @@ def _readable(
 
 
 def _runs_plans() -> bool:
-    """Whether a GPU answers here."""
+    """Whether CUDA finds a device."""
     return flavour.gpu_answers()
 
 

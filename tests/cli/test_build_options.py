@@ -66,7 +66,7 @@ def test_what_needs_a_gpu_is_refused_before_anything_is_lowered(
     more = ("--out", tmp_path / "out") if command == "repo" else ()
     result = run(command, small, *more, *RTX, option)
     assert result.exit_code == 2
-    assert f"builds with {option[2:].replace('-', ' ')} only where a GPU answers" in result.output
+    assert f"builds with {option[2:].replace('-', ' ')} only with a GPU" in result.output
     assert "lower" not in result.stderr
 
 

@@ -32,10 +32,10 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("installed", "gpu", "taken", "because"),
     [
-        (BOTH, True, "tensorrt", "a GPU answers here"),
-        (BOTH, False, "tensorrt-rtx", "no GPU answers here"),
+        (BOTH, True, "tensorrt", "a CUDA device was found"),
+        (BOTH, False, "tensorrt-rtx", "no CUDA device found"),
         (BOTH[1:], True, "tensorrt-rtx", "tensorrt is not installed here"),
-        (BOTH[:1], True, "tensorrt", "a GPU answers here"),
+        (BOTH[:1], True, "tensorrt", "a CUDA device was found"),
     ],
 )
 def test_auto_takes_what_can_build_here_and_says_why(

@@ -186,7 +186,7 @@ def main() -> None:
     options = _options()
     if options.by == "engine" and not gpu.devices():
         raise SystemExit(
-            "an engine runs on a GPU only, and none answers here: --by reference needs none"
+            "an engine requires a GPU; no CUDA device found: --by reference needs none"
         )
     where = {**host(options.by), "level": options.level}
     before = newest(records.read(options.out))

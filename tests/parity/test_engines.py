@@ -176,7 +176,7 @@ def test_an_unknown_model_is_usage(repository: Path) -> None:
 
 @pytest.mark.skipif(gpu.driver() is not None, reason="there is a GPU")
 def test_without_a_gpu_it_is_an_environment_problem(repository: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="none answers"):
+    with pytest.raises(EnvironmentProblem, match="no CUDA device"):
         verify_engines(repository)
     result = CliRunner().invoke(
         main, ["verify", str(repository), "--engine", "--json"], catch_exceptions=False
