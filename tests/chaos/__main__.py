@@ -1,4 +1,6 @@
-"""`python -m tests.chaos load|push|kill`: prints its counts as JSON; exit code 1: some are bad."""
+"""`python -m tests.chaos load|push|limit|kill`: prints its counts as JSON; exit code 1: some are
+bad.
+"""
 
 from __future__ import annotations
 
@@ -8,69 +10,127 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from tests.chaos import kill, load, page, pushing
+from tests.chaos import kill, limit, load, page, pushing, streams
+
+NOT_RECORDED = ("--record", "--out", "--lines")
+Found = tuple[int, dict[str, Any]]
 
 
 def main() -> int:
     """Run what the command line asks for."""
+    asked, began = _asked(), time.monotonic()
+    if asked.command == "sum" or getattr(asked, "streams", 0):
+        return _streams(asked, began)
+    with tempfile.TemporaryDirectory() as name:
+        bad, said = RUNS[asked.command](asked, Path(name))
+    said["wall_seconds"] = round(time.monotonic() - began, 1)
+    print(json.dumps(said, indent=2))
+    if asked.record:
+        page.record(_command(), said)
+    return int(bad > 0)
+
+
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--record", action="store_true", help="keep the counts in docs/chaos.json")
     commands = parser.add_subparsers(dest="command", required=True)
     loading = commands.add_parser("load", help="republish an ensemble under load")
     loading.add_argument("--mode", choices=("poll", "explicit"), default="poll")
     loading.add_argument("--publications", type=int, default=20)
     loading.add_argument("--clients", type=int, default=6)
-    pushes = commands.add_parser("push", help="push models, some of them bad, under load")
-    pushes.add_argument("--mode", choices=("poll", "explicit"), default="explicit")
-    pushes.add_argument("--pushes", type=int, default=20)
-    pushes.add_argument("--clients", type=int, default=16)
-    pushes.add_argument("--pause", type=float, default=0.05, help="between a client's requests")
-    pushes.add_argument("--plans", action="store_true", help="models with engines")
+    _add_push(commands.add_parser("push", help="push models, some of them bad, under load"))
+    summing = commands.add_parser("sum", help="sum the records of `push --streams`")
+    summing.add_argument("--out", type=Path, required=True)
+    summing.add_argument("--command-line", default="push", help="what to record them as")
+    limiting = commands.add_parser("limit", help="load a server at its limit, and watch its memory")
+    limiting.add_argument("--minutes", type=float, default=10.0)
+    limiting.add_argument("--out", type=Path, help="a folder for the samples")
     killing = commands.add_parser("kill", help="kill publications at every point")
     killing.add_argument("--no-exchange", action="store_true")
     killing.add_argument("--stride", type=int, default=1, help="every n-th point")
     killing.add_argument("--serve", action="store_true", help="serve every distinct state")
     killing.add_argument("--change", choices=tuple(kill.CHANGES), default="publish")
-    parser.add_argument("--record", action="store_true", help="keep the counts in docs/chaos.json")
-    asked, began = parser.parse_args(), time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if asked.command == "load":
-            counts = load.run(
-                folder / "repository",
-                asked.mode,
-                publications=asked.publications,
-                clients=asked.clients,
-            )
-            bad = counts.bad
-            said = counts.as_dict()
-        elif asked.command == "push":
-            pushed = pushing.run(
-                folder,
-                asked.mode,
-                pushes=asked.pushes,
-                clients=asked.clients,
-                pause=asked.pause,
-                plans=asked.plans,
-            )
-            bad = pushed.bad
-            said = pushed.as_dict()
-        else:
-            killed = kill.run(
-                folder,
-                exchange=not asked.no_exchange,
-                stride=asked.stride,
-                serve_states=asked.serve,
-                change=asked.change,
-            )
-            bad = killed.torn + killed.served_wrong + killed.not_repaired
-            said = killed.as_dict()
-    said["wall_seconds"] = round(time.monotonic() - began, 1)
-    print(json.dumps(said, indent=2))
-    if asked.record:
-        words = [word for word in sys.argv[1:] if word != "--record"]
-        page.record(" ".join(words), said)
-    return int(bad > 0)
+    return parser.parse_args()
+
+
+def _add_push(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mode", choices=pushing.MODES, default="explicit")
+    parser.add_argument("--pushes", type=int, default=20, help="of each stream")
+    parser.add_argument("--clients", type=int, default=16, help="of each stream")
+    parser.add_argument("--pause", type=float, default=0.05, help="between a client's requests")
+    parser.add_argument("--plans", action="store_true", help="models with engines")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no push begins later")
+    parser.add_argument("--lines", type=Path, help="a file for a record of each push")
+    parser.add_argument("--streams", type=int, default=0, help="side by side, in both modes")
+    parser.add_argument("--out", type=Path, help="the folder for the records of --streams")
+
+
+def _command() -> str:
+    words = [word for word in sys.argv[1:] if word.partition("=")[0] not in NOT_RECORDED]
+    return " ".join(words)
+
+
+def _streams(asked: argparse.Namespace, began: float) -> int:
+    """Several processes, or the records of several; one row for each mode."""
+    if asked.command == "sum":
+        found, command = streams.read(asked.out), asked.command_line
+    else:
+        words = [f"--{name}={getattr(asked, name)}" for name in ("pushes", "clients", "pause")]
+        words += [f"--minutes={asked.minutes}", *(["--plans"] if asked.plans else [])]
+        out = asked.out or Path(tempfile.mkdtemp(prefix="trt-build-chaos-"))
+        found, command = streams.run(out, asked.streams, words, asked.minutes * 60), _command()
+    for mode, counts in found.items():
+        took = counts.seconds if asked.command == "sum" else time.monotonic() - began
+        said = {**counts.as_dict(), "wall_seconds": round(took, 1)}
+        print(json.dumps(said))
+        if asked.record:
+            page.record(f"{command} (mode {mode})", said)
+    return int(not found or any(counts.bad for counts in found.values()))
+
+
+def _load(asked: argparse.Namespace, folder: Path) -> Found:
+    counts = load.run(
+        folder / "repository", asked.mode, publications=asked.publications, clients=asked.clients
+    )
+    return counts.bad, counts.as_dict()
+
+
+def _push(asked: argparse.Namespace, folder: Path) -> Found:
+    counts = pushing.run(
+        folder,
+        asked.mode,
+        pushes=asked.pushes,
+        clients=asked.clients,
+        pause=asked.pause,
+        plans=asked.plans,
+        seconds=asked.minutes * 60,
+        out=asked.lines,
+    )
+    return counts.bad, counts.as_dict()
+
+
+def _limit(asked: argparse.Namespace, folder: Path) -> Found:
+    if asked.out is not None:
+        asked.out.mkdir(parents=True, exist_ok=True)
+    out = asked.out / "limit.jsonl" if asked.out else None
+    counts = limit.run(folder, asked.minutes, out)
+    return counts.bad, counts.as_dict()
+
+
+def _kill(asked: argparse.Namespace, folder: Path) -> Found:
+    counts = kill.run(
+        folder,
+        exchange=not asked.no_exchange,
+        stride=asked.stride,
+        serve_states=asked.serve,
+        change=asked.change,
+    )
+    return counts.torn + counts.served_wrong + counts.not_repaired, counts.as_dict()
+
+
+RUNS = {"load": _load, "push": _push, "limit": _limit, "kill": _kill}
 
 
 if __name__ == "__main__":

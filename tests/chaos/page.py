@@ -29,11 +29,29 @@ TABLES = {
         "requests": "requests",
         "failed": "failed",
         "wrong": "wrong",
+        "leaked_models": "leaked models",
+        "leaked_processes": "leaked processes",
+        "flat": "memory flat",
+        "p50_ms": "p50 ms",
+        "p99_ms": "p99 ms",
+        "slowest_ms": "slowest ms",
+    },
+    "limit": {
+        "clients": "clients",
+        "requests": "requests",
+        "per_second": "requests/s",
+        "failed": "failed",
+        "wrong": "wrong",
+        "busy": "processors used",
+        "flat": "memory flat",
+        "server_growth": "growth of the server",
+        "stub_growth": "growth of its processes",
         "p50_ms": "p50 ms",
         "p99_ms": "p99 ms",
         "slowest_ms": "slowest ms",
     },
 }
+NOT_MEASURED = "-"
 
 
 def record(command: str, counts: dict[str, Any]) -> None:
@@ -53,10 +71,16 @@ def table(kind: str, rows: dict[str, dict[str, Any]]) -> str:
     ]
     for command, counts in rows.items():
         if command.split()[0] == kind:
-            cells = [str(counts[key]) for key in columns]
+            cells = [_cell(counts.get(key)) for key in columns]
             took = f"{counts['wall_seconds']:.0f} s, {counts['cores']} cores"
             lines.append(f"| `{command}` | {' | '.join(cells)} | {counts['date']} | {took} |")
     return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return NOT_MEASURED if value is None else str(value)
 
 
 def page() -> str:

@@ -1,67 +1,85 @@
 """Models are pushed to a running server while clients ask for them; every answer is judged.
 
 Half of the pushes are ensembles, half models of one folder. Every fifth has goldens that the model
-does not give: it must be rejected, and no client may see it.
+does not give: it must be rejected, and no client may see it. All generations are built before the
+load begins. After each push the server must hold the models and processes that its repository
+names, and no others.
 """
 
 from __future__ import annotations
 
-import contextlib
+import json
 import shutil
-import threading
 import time
-from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from builder.deployment import Target, push
-from builder.parity.clients import Client, GrpcClient, HttpClient
+from builder.deployment import Pushed, Target, push
 from builder.serving import Server, find
 from builder.serving.server import start
 from builder.store import published
 from builder.triton import publish, publish_ensemble
+from tests.chaos import census, flat
 from tests.chaos import plans as engines
+from tests.chaos.asking import MODELS, Window, is_bad
+from tests.chaos.clients import Clients
 from tests.chaos.kill import single
 from tests.chaos.load import POLL
 from tests.triton.artifacts import pair, reseal
 
-MODELS = ("pair", "one")
 EXPLICIT = ["--model-control-mode=explicit", "--load-model=*"]
-BAD_EVERY = 5
+MODES = ("explicit", "poll")
+DRAIN_SECONDS = 1.0
 
 
 @dataclass
 class Counts:
-    """What the clients saw, what `push` said, and the memory of the server with its processes.
+    """What the clients saw, what `push` said, and what the server held after each push.
 
-    `wrong`: an answer of two generations, or of one that had to be rejected. Latencies in
-    milliseconds, memory in MiB and the
-    number of processes after each push.
+    `wrong`: an answer of two generations, or of one that had to be rejected. `p99_ms` is that of
+    all requests during a push; `between_p99_ms` is that of the others. Memory is in MiB (PSS).
     """
 
     mode: str
     clients: int
+    streams: int = 1
     pushes: int = 0
+    ensembles: int = 0
     rejected: int = 0
     wrong_verdicts: int = 0
     requests: int = 0
     failed: int = 0
     wrong: int = 0
+    leaked_models: int = 0
+    leaked_processes: int = 0
+    missing: int = 0
+    flat: bool | None = None
+    """Whether no stream's memory grew: see growths()."""
+    server_growth: float | None = None
+    stub_growth: float | None = None
     seconds: float = 0.0
+    """Of the load, in the longest stream."""
     p50_ms: float = 0.0
     p99_ms: float = 0.0
+    between_p99_ms: float = 0.0
     slowest_ms: float = 0.0
-    memory_mib: list[float] = field(default_factory=list)
+    push_seconds: dict[str, float] = field(default_factory=dict)
+    """The median time of a push of each kind, and of the longest wait for unloading."""
+    server_mib: list[float] = field(default_factory=list)
+    stub_mib: list[float] = field(default_factory=list)
     processes: list[int] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
 
     @property
     def bad(self) -> int:
         """What no user may see."""
-        return self.failed + self.wrong + self.wrong_verdicts
+        leaked = self.leaked_models + self.leaked_processes + self.missing
+        found = self.failed + self.wrong + self.wrong_verdicts + leaked
+        return found + (self.flat is False)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -69,18 +87,23 @@ class Counts:
 
 
 def run(
-    folder: Path, mode: str, *, pushes: int, clients: int, pause: float, plans: bool = False
+    folder: Path,
+    mode: str,
+    *,
+    pushes: int,
+    clients: int,
+    pause: float,
+    plans: bool = False,
+    seconds: float = float("inf"),
+    out: Path | None = None,
 ) -> Counts:
-    """Push `pushes` generations under `clients` threads, half over HTTP and half over gRPC, which
+    """Push `pushes` generations under `clients` clients, half over HTTP and half over gRPC, which
     wait `pause` seconds between their requests. With `plans` TensorRT engines answer, by Triton's
-    own backend; else the Python backend runs torch.
+    own backend; else the Python backend runs torch. No push begins after `seconds`. Each push is a
+    line of the file `out`.
     """
-    served, counts = folder / "served", Counts(mode, clients)
-    publish_one = engines.write if plans else _publish
-    for model in MODELS:
-        publish_one(model, 1, served)
-    if plans:
-        engines.prepare(MODELS, folder, range(2, 2 + pushes))
+    served, lines = folder / "served", list[dict[str, Any]]()
+    _prepare(folder, served, range(2, 2 + pushes), plans)
     server = start(
         served,
         port=dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0),
@@ -91,41 +114,150 @@ def run(
     )
     with server:
         server.wait_ready(240)
-        with _asking(server, counts, pause):
-            for generation in range(2, 2 + pushes):
-                source = folder / str(generation)
-                model = MODELS[generation % len(MODELS)]
-                made = source / model if plans else _publish(model, generation, source)
-                _one(source, made, served, server, counts, bad=_is_bad(generation))
-    return counts
+        for line in _pushed(
+            server, served, folder, mode, range(2, 2 + pushes), clients, pause, seconds
+        ):
+            lines.append(line)
+            if out is not None:
+                with out.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+    return summed(lines)
 
 
-def _publish(model: str, generation: int, repository: Path) -> Path:
+def _prepare(folder: Path, served: Path, generations: range, plans: bool) -> None:
+    """Build the first generation into `served`, and each other into a repository of its own."""
+    for model in MODELS:
+        (engines.write if plans else publish_generation)(model, 1, served)
+    if plans:
+        engines.prepare(MODELS, folder, generations)
+    for generation in generations:
+        model = MODELS[generation % len(MODELS)]
+        if not plans:
+            publish_generation(model, generation, folder / str(generation))
+        if is_bad(generation):
+            spoil(folder / str(generation) / model)
+
+
+def publish_generation(model: str, generation: int, repository: Path) -> Path:
+    """Publish one generation of a model of MODELS."""
     if model == "pair":
         return publish_ensemble(pair(generation, model), repository)
     return publish(single(generation, model), repository)
 
 
-def _is_bad(generation: int) -> bool:
-    return generation % BAD_EVERY == 0
+def _pushed(
+    server: Server,
+    served: Path,
+    folder: Path,
+    mode: str,
+    generations: range,
+    clients: int,
+    pause: float,
+    seconds: float,
+) -> Iterator[dict[str, Any]]:
+    """One record for each push, and a last one of what the clients saw after them."""
+    target = Target(served, server.http_url, server.grpc_url, timeout=120, drain=DRAIN_SECONDS)
+    began = time.monotonic()
+    head = {"mode": mode, "clients": clients}
+    with Clients(server, clients, pause) as asking:
+        while not asking.taken().requests:  # until the first answer
+            time.sleep(0.1)
+        for generation in generations:
+            if time.monotonic() - began > seconds:
+                break
+            source = folder / str(generation)
+            (found,) = push(source, target)
+            during = asking.taken()
+            held = census.take(server, served, mode)
+            shutil.rmtree(source)
+            yield {
+                **head,
+                "generation": generation,
+                "at": round(time.monotonic() - began, 1),
+                "verdict": _verdict(found, generation),
+                "during": during.as_dict(),
+                "between": asking.taken().as_dict(),
+                **held.as_dict(),
+            }
+    last = {"between": asking.taken().as_dict(), "died": asking.died}
+    yield {**head, "at": round(time.monotonic() - began, 1), **last}
 
 
-def _one(
-    source: Path, made: Path, served: Path, server: Server, counts: Counts, *, bad: bool
-) -> None:
-    if bad:
-        spoil(made)
-    target = Target(served, server.http_url, server.grpc_url, timeout=120, drain=1)
-    (found,) = push(source, target)
+def _verdict(found: Pushed, generation: int) -> dict[str, Any]:
+    wanted = "rejected" if is_bad(generation) else "pushed"
+    return {
+        "model": found.name,
+        "state": found.state,
+        "right": found.state == wanted,
+        "problems": [problem[:200] for problem in found.problems[:3]],
+        "seconds": found.seconds,
+    }
+
+
+def summed(*streams: Sequence[dict[str, Any]]) -> Counts:
+    """The counts of the records of streams of one mode."""
+    first = streams[0][0]
+    counts = Counts(first["mode"], first["clients"], len(streams))
+    during, between = Window(), Window()
+    for line in (line for lines in streams for line in lines):
+        between.add(Window.of(line["between"]))
+        counts.seconds = max(counts.seconds, line["at"])
+        counts.failed += line.get("died", 0)
+        if "verdict" in line:
+            during.add(Window.of(line["during"]))
+            _count(counts, line)
+    _latencies(counts, during, between)
+    _memory(counts, streams)
+    return counts
+
+
+def _count(counts: Counts, line: dict[str, Any]) -> None:
+    verdict = line["verdict"]
     counts.pushes += 1
-    counts.rejected += found.state == "rejected"
-    if found.state != ("rejected" if bad else "pushed"):
-        counts.wrong_verdicts += 1
-        counts.errors[f"push: {found.state}: {'; '.join(found.problems)[:200]}"] = 1
-    memory, processes = _held(server.process.pid)
-    counts.memory_mib.append(memory)
-    counts.processes.append(processes)
-    shutil.rmtree(source)
+    counts.ensembles += verdict["model"] == "pair"
+    counts.rejected += verdict["state"] == "rejected"
+    counts.wrong_verdicts += not verdict["right"]
+    if not verdict["right"]:
+        counts.errors[f"push: {verdict['state']}: {'; '.join(verdict['problems'])}"] = 1
+    for name in ("leaked_models", "leaked_processes", "missing"):
+        setattr(counts, name, getattr(counts, name) + len(line[name]))
+        for model in line[name]:
+            counts.errors[f"{name} after {line['generation']}: {model}"] = 1
+
+
+def _latencies(counts: Counts, during: Window, between: Window) -> None:
+    counts.p50_ms, counts.p99_ms = during.percentile(50), during.percentile(99)
+    counts.between_p99_ms = between.percentile(99)
+    during.add(between)
+    counts.requests, counts.wrong = during.requests, during.wrong
+    counts.failed += during.failed
+    counts.slowest_ms = during.slowest_ms
+    counts.errors |= dict(during.errors)
+
+
+def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None:
+    """The worst growth of a stream's server, and of its other processes, each on average."""
+    pushes = [[line for line in lines if "verdict" in line] for lines in streams]
+    for lines in pushes:
+        servers = [line["server_mib"] for line in lines]
+        stubs = [line["stubs_mib"] / max(1, line["processes"] - 1) for line in lines]
+        counts.server_growth = _larger(counts.server_growth, flat.growth(servers))
+        counts.stub_growth = _larger(counts.stub_growth, flat.growth(stubs))
+        counts.server_mib += servers
+        counts.stub_mib += [round(one, 1) for one in stubs]
+        counts.processes += [line["processes"] for line in lines]
+    counts.flat = flat.is_flat(counts.server_growth, counts.stub_growth)
+    every = [line for lines in pushes for line in lines]
+    for model in MODELS:
+        found = [one["verdict"]["seconds"] for one in every if one["verdict"]["model"] == model]
+        counts.push_seconds[model] = round(float(np.median(found)), 1) if found else 0.0
+    counts.push_seconds["longest unloading"] = max(
+        (one["settled_seconds"] for one in every), default=0
+    )
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    return max((found for found in (one, other) if found is not None), default=None)
 
 
 def spoil(model: Path) -> None:
@@ -139,86 +271,3 @@ def spoil(model: Path) -> None:
         np.savez(file.with_suffix(""), **changed)
     assert published.versions(model)
     reseal(model)
-
-
-def _held(server: int) -> tuple[float, int]:
-    """MiB that the server and its children hold of their own (PSS), and how many processes they
-    are, once former ones have ended.
-    """
-    time.sleep(2)
-    total = processes = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            pid = int(stat.parent.name)
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if server in (pid, parent):
-                lines = (stat.parent / "smaps_rollup").read_text().splitlines()
-                total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-                processes += 1
-    return round(total / 1024, 1), processes
-
-
-@contextlib.contextmanager
-def _asking(server: Server, counts: Counts, pause: float) -> Any:
-    ended, lock, began = threading.Event(), threading.Lock(), time.monotonic()
-    times: list[float] = []
-    threads = [
-        threading.Thread(target=_ask, args=(server, n, ended, lock, counts, times, pause))
-        for n in range(counts.clients)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-        counts.seconds = round(time.monotonic() - began, 1)
-        found = np.percentile(np.asarray(times) * 1e3, (50, 99, 100)).round(1)
-        counts.p50_ms, counts.p99_ms, counts.slowest_ms = map(float, found)
-
-
-def _ask(
-    server: Server,
-    number: int,
-    ended: threading.Event,
-    lock: threading.Lock,
-    counts: Counts,
-    times: list[float],
-    pause: float,
-) -> None:
-    client: Client = (
-        GrpcClient(server.grpc_url, 60) if number % 2 else HttpClient(server.http_url, 60)
-    )
-    random, seen, errors = np.random.default_rng(number), Counter[str](), Counter[str]()
-    taken: list[float] = []
-    while not ended.is_set():
-        model = MODELS[int(random.integers(len(MODELS)))]
-        x = random.integers(0, 1000, (int(random.integers(1, 4)), 2)).astype("float32")
-        began = time.monotonic()
-        seen["requests"] += 1
-        try:
-            outputs = client.infer(model, {"x": x}).outputs
-        except Exception as error:
-            seen["failed"] += 1
-            errors[f"{model}: {str(error)[:200]}"] += 1
-            continue
-        taken.append(time.monotonic() - began)
-        seen["wrong"] += not _is_right(model, x, outputs)
-        time.sleep(pause)
-    client.close()
-    with lock:
-        times += taken
-        for what in ("requests", "failed", "wrong"):
-            setattr(counts, what, getattr(counts, what) + seen[what])
-        counts.errors = dict(Counter(counts.errors) + errors)
-
-
-def _is_right(model: str, x: Any, outputs: dict[str, Any]) -> bool:
-    y, g = outputs.get("y"), outputs.get("g")
-    if y is None or g is None or not np.array_equal(y, x):
-        return False
-    generation = int(g.flat[0])
-    own = generation == 1 or MODELS[generation % len(MODELS)] == model
-    return bool((g == generation).all()) and own and not _is_bad(generation)

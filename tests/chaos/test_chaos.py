@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.chaos import kill, load, page, pushing
+from builder.serving import PLAIN, control, serve
+from builder.store import published
+from tests.chaos import asking, census, flat, kill, limit, load, page, pushing, streams
 
 
 def test_the_page_has_the_recorded_counts() -> None:
@@ -55,3 +59,90 @@ def test_models_that_are_pushed_under_load_give_no_wrong_answer(tmp_path: Path, 
     counts = pushing.run(tmp_path, mode, pushes=5, clients=4, pause=0.05)
     assert counts.bad == 0, counts
     assert (counts.pushes, counts.rejected) == (5, 1) and counts.requests > 0
+
+
+def test_memory_is_compared_after_the_warm_up() -> None:
+    assert flat.growth([1.0] * 11) is None and flat.is_flat(None, None) is None
+    rising = [100.0 + 10 * n for n in range(12)]
+    assert flat.growth([400.0] * 3 + [100.0] * 9) == 1.0
+    assert flat.growth(rising) == round(200 / 140, 3)
+    assert flat.is_flat(1.1, None) is True and flat.is_flat(1.0, 1.101) is False
+
+
+def test_percentiles_are_right_to_the_width_of_a_bucket() -> None:
+    window = asking.Window()
+    for milliseconds in range(1, 1001):
+        window.answered(milliseconds)
+    assert 500 <= window.percentile(50) <= 510 and 990 <= window.percentile(99) <= 1000
+    again = asking.Window.of(json.loads(json.dumps(window.as_dict())))
+    again.add(window)
+    assert again.percentile(99) == window.percentile(99) and again.buckets.total() == 2000
+
+
+def test_a_model_or_a_process_that_nothing_names_is_a_leak() -> None:
+    named = {"pair": 0, "pair.0.torch.a": 1}
+    models = Counter(["pair", "pair.0.torch.a", "pair.0.torch.b"])
+    stubs = Counter(["pair.0.torch.a", "pair.0.torch.a", "pair.0.torch.b"])
+    found = census.compare(named, models, stubs)
+    assert found.leaked_models == ["pair.0.torch.b"]
+    assert found.leaked_processes == ["pair.0.torch.a", "pair.0.torch.b"] and not found.missing
+    found = census.compare(named, Counter(["pair"]), Counter())
+    assert found.missing == ["pair.0.torch.a", "a process of pair.0.torch.a"]
+    assert not found.leaked_models and not found.leaked_processes
+
+
+def test_a_stream_that_was_cut_off_keeps_what_it_did(tmp_path: Path) -> None:
+    window = asking.Window(requests=7, failed=1).as_dict()
+    verdict = {"model": "pair", "state": "rejected", "right": False, "problems": [], "seconds": 1.0}
+    held = {**census.Census(processes=3, leaked_models=["x"]).as_dict(), "generation": 2}
+    line = {"mode": "poll", "clients": 4, "at": 3.0, "between": window, "during": window}
+    whole = json.dumps({**line, "verdict": verdict, **held})
+    (tmp_path / "00-poll.jsonl").write_text(f"{whole}\n{whole[:40]}")
+    counts = streams.read(tmp_path)["poll"]
+    assert (counts.pushes, counts.requests, counts.failed) == (1, 14, 2)
+    assert (counts.wrong_verdicts, counts.leaked_models) == (1, 1) and counts.bad == 4
+
+
+@pytest.mark.slow
+@pytest.mark.live
+def test_a_model_that_stays_loaded_is_found_with_its_process(tmp_path: Path) -> None:
+    """A former step that was not unloaded, as on the GPU host of docs/reliability.md."""
+    made = pushing.publish_generation("pair", 1, tmp_path / "served")
+    with serve(made.parent, http_port=0, grpc_port=0, metrics_port=0, explicit=True) as server:
+        control.update(server.http_url, made)
+        assert not census.take(server, made.parent, "explicit").leaked_models
+        former = published.step_names(made)
+        pushing.publish_generation("pair", 2, made.parent)
+        with control.connected(server.http_url, PLAIN, 60) as api:
+            api.load(made)
+            found = census.take(server, made.parent, "explicit", wait=0)
+            assert found.leaked_models == found.leaked_processes == sorted(former)
+            assert {one["pid"] for one in found.details} and not found.missing
+            api.unload(api.former_steps(made))
+        found = census.take(server, made.parent, "explicit")
+        assert not found.leaked_models and not found.leaked_processes
+        assert found.processes == 3 and found.server_mib > 0
+
+
+@pytest.mark.slow
+@pytest.mark.live
+@pytest.mark.timeout(600)
+def test_streams_in_both_modes_are_summed(tmp_path: Path) -> None:
+    words = ["--pushes=1", "--clients=2", "--pause=0.1"]
+    found = streams.run(tmp_path, 2, words, 120)
+    assert set(found) == {"poll", "explicit"}
+    assert all(counts.pushes == 1 and not counts.bad for counts in found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.live
+@pytest.mark.timeout(600)
+def test_a_server_at_its_limit_answers_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limit, "MOST", 8)
+    monkeypatch.setattr(limit, "RAMP_SECONDS", 2.0)
+    monkeypatch.setattr(limit, "SAMPLE_SECONDS", 1.0)
+    counts = limit.run(tmp_path, 0.2)
+    assert (counts.failed, counts.wrong, counts.leaked_models, counts.missing) == (0, 0, 0, 0)
+    assert counts.requests > 0 and counts.busy > 0 and counts.ramp and len(counts.server_mib) > 5

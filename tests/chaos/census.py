@@ -1,0 +1,156 @@
+"""What a server holds after a push, against what its repository names: models and processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.request
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.serving import Server
+from builder.serving.stubs import ENDED, Stubs
+from builder.store import published, retired
+from builder.triton.config import parse_config
+
+SETTLE_SECONDS = 60.0
+"""Until a model that is being unloaded and its process are gone; a longer time is a leak."""
+POLL_SLACK = 60.0
+"""Beyond the grace period of a former step, which the next publication removes."""
+
+
+@dataclass
+class Census:
+    """What was found: MiB of the server alone and of its other processes (PSS). A model or process
+    has leaked that no folder asks for, and is missing where it does; `details` has what the kernel
+    says of processes that leaked.
+    """
+
+    server_mib: float = 0.0
+    stubs_mib: float = 0.0
+    processes: int = 0
+    leaked_models: list[str] = field(default_factory=list)
+    leaked_processes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    details: list[dict[str, Any]] = field(default_factory=list)
+    settled_seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def take(server: Server, repository: Path, mode: str, wait: float = SETTLE_SECONDS) -> Census:
+    """Compare once what was being unloaded is gone, at most `wait` seconds from now."""
+    began = time.monotonic()
+    while True:
+        found = compare(wanted(repository, mode), *_held(server))
+        waited = time.monotonic() - began
+        if not (found.leaked_models or found.leaked_processes or found.missing) or waited > wait:
+            break
+        time.sleep(0.25)
+    found.settled_seconds = round(waited, 1)
+    for pid in [] if not found.leaked_processes else children(server.process.pid):
+        found.details.append(_details(pid))
+    _weigh(server.process.pid, found)
+    return found
+
+
+def wanted(repository: Path, mode: str) -> dict[str, int]:
+    """The models that the server is to hold, with the processes of each. In poll mode these are all
+    folders, former steps within their grace period among them.
+    """
+    now = time.time()
+    named, former = set[str](), {}
+    for folder in _models(repository):
+        if retired.step_of(folder) is None:
+            named |= {folder.name, *published.step_names(folder)}
+            former.update(published.read(folder / published.SIDECAR).get(published.RETIRED) or {})
+    if mode == "poll":
+        grace = retired.GRACE_SECONDS + POLL_SLACK
+        named |= {step for step, since in former.items() if now - since < grace}
+    return {
+        folder.name: _instances(folder) for folder in _models(repository) if folder.name in named
+    }
+
+
+def compare(wanted: dict[str, int], models: Counter[str], stubs: Counter[str]) -> Census:
+    """`models` are those that the server has not unloaded, `stubs` the processes of each."""
+    found = Census()
+    found.leaked_models = sorted(name for name in models if name not in wanted)
+    found.missing = sorted(name for name in wanted if name not in models)
+    surplus = stubs - Counter(wanted)
+    found.leaked_processes = sorted(surplus.elements())
+    lacking = Counter(wanted) - stubs
+    found.missing += [f"a process of {name}" for name in sorted(lacking.elements())]
+    return found
+
+
+def _models(repository: Path) -> list[Path]:
+    return sorted(path.parent for path in repository.glob(f"*/{published.SIDECAR}"))
+
+
+def _instances(folder: Path) -> int:
+    """Processes of the Python backend that the config asks for, without a GPU or on one."""
+    message = parse_config((folder / "config.pbtxt").read_text(), str(folder))
+    if message.backend != "python":
+        return 0
+    return sum(group.count or 1 for group in message.instance_group) or 1
+
+
+def _held(server: Server) -> tuple[Counter[str], Counter[str]]:
+    asked = urllib.request.Request(f"http://{server.http_url}/v2/repository/index", data=b"{}")
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        index = json.load(answer)
+    models = Counter(
+        str(one["name"]) for one in index if one.get("state") in ("READY", "LOADING", "UNLOADING")
+    )
+    living = Stubs(server.process.pid)._living().values()
+    return models, Counter(model for model in living if model)
+
+
+def children(server: int) -> list[int]:
+    """The processes that the server has started and that run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == server and state not in ENDED:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _weigh(server: int, found: Census) -> None:
+    for pid in (server, *children(server)):
+        with contextlib.suppress(OSError, ValueError):
+            lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
+            mib = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+            found.processes += 1
+            if pid == server:
+                found.server_mib = round(mib, 1)
+            else:
+                found.stubs_mib = round(found.stubs_mib + mib, 1)
+
+
+def _details(pid: int) -> dict[str, Any]:
+    """Which model a process runs, its age, and what each of its threads waits for."""
+    folder, said = Path("/proc") / str(pid), dict[str, Any](pid=pid)
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        ticks = float((Path("/proc/uptime").read_text()).split()[0]) * 100 - float(fields[19])
+        said |= {"state": fields[0], "age_seconds": round(ticks / 100, 1)}
+        said["model"] = (folder / "cmdline").read_text().split("\0")[1:2]
+        said["threads"] = Counter(
+            f"{_text(task / 'comm')} {_text(task / 'wchan')}"
+            for task in (folder / "task").iterdir()
+        )
+    return said
+
+
+def _text(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text().strip()
+    return "?"

@@ -1,0 +1,140 @@
+"""A server at its limit: clients without a pause, as many as it takes until more of them get no
+more answers, and then memory and latency for minutes at that number.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.serving import Server, serve
+from tests.chaos import census, flat
+from tests.chaos.asking import MODELS, Window
+from tests.chaos.clients import EACH, Clients
+from tests.chaos.pushing import publish_generation
+
+GAIN = 1.05
+"""Twice the clients must get at least so many times the answers, or the limit is reached."""
+MOST = 128
+RAMP_SECONDS = 8.0
+SAMPLE_SECONDS = 5.0
+TICKS = 100
+"""Of processor time in /proc, a second."""
+
+
+@dataclass
+class Counts:
+    """`ramp`: answers a second by number of clients. The other counts are those of `clients`, the
+    number at the limit. Memory is in MiB (PSS), `busy` the processors that the server and its
+    processes used on average.
+    """
+
+    minutes: float
+    clients: int = 0
+    ramp: dict[str, float] = field(default_factory=dict)
+    requests: int = 0
+    failed: int = 0
+    wrong: int = 0
+    per_second: float = 0.0
+    busy: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    slowest_ms: float = 0.0
+    leaked_models: int = 0
+    leaked_processes: int = 0
+    missing: int = 0
+    flat: bool | None = None
+    server_growth: float | None = None
+    stub_growth: float | None = None
+    server_mib: list[float] = field(default_factory=list)
+    stubs_mib: list[float] = field(default_factory=list)
+    errors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def bad(self) -> int:
+        """What no user may see."""
+        leaked = self.leaked_models + self.leaked_processes + self.missing
+        return self.failed + self.wrong + leaked + (self.flat is False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def run(folder: Path, minutes: float, out: Path | None = None) -> Counts:
+    """Load a server of an ensemble and of a model of one folder for `minutes`, after the search for
+    its limit. Each sample is a line of the file `out`.
+    """
+    counts, served = Counts(minutes), folder / "served"
+    for model in MODELS:
+        publish_generation(model, 1, served)
+    with serve(served, http_port=0, grpc_port=0, metrics_port=0, ready_timeout=240) as server:
+        counts.clients = _limit(server, counts)
+        total, began = Window(), time.monotonic()
+        before = _processor_seconds(server)
+        for sample in _samples(server, served, counts, minutes * 60):
+            total.add(Window.of(sample["window"]))
+            counts.server_mib.append(sample["server_mib"])
+            counts.stubs_mib.append(sample["stubs_mib"])
+            if out is not None:
+                with out.open("a") as file:
+                    file.write(json.dumps(sample) + "\n")
+            took = time.monotonic() - began
+            counts.busy = round((_processor_seconds(server) - before) / took, 2)
+            _sum(counts, total, took)
+    return counts
+
+
+def _limit(server: Server, counts: Counts) -> int:
+    """The number of clients from which on twice as many get hardly more answers."""
+    number, reached = EACH, 0.0
+    while True:
+        with Clients(server, number) as asking:
+            while not asking.taken().requests:
+                time.sleep(0.1)
+            time.sleep(RAMP_SECONDS)
+            found = asking.taken().requests / RAMP_SECONDS
+        counts.ramp[str(number)] = round(found, 1)
+        if found < GAIN * reached or number >= MOST:
+            return number
+        number, reached = number * 2, found
+
+
+def _samples(
+    server: Server, served: Path, counts: Counts, seconds: float
+) -> Iterator[dict[str, Any]]:
+    with Clients(server, counts.clients) as asking:
+        while not asking.taken().requests:
+            time.sleep(0.1)
+        began = time.monotonic()
+        while (at := time.monotonic() - began) < seconds:
+            time.sleep(SAMPLE_SECONDS)
+            held = census.take(server, served, "none", wait=0.0)
+            for name in ("leaked_models", "leaked_processes", "missing"):
+                setattr(counts, name, max(getattr(counts, name), len(getattr(held, name))))
+            yield {"at": round(at, 1), "window": asking.taken().as_dict(), **held.as_dict()}
+    counts.failed += asking.died
+
+
+def _sum(counts: Counts, total: Window, took: float) -> None:
+    counts.requests, counts.failed, counts.wrong = total.requests, total.failed, total.wrong
+    counts.per_second = round(total.requests / took, 1)
+    counts.p50_ms, counts.p99_ms = total.percentile(50), total.percentile(99)
+    counts.slowest_ms, counts.errors = total.slowest_ms, dict(total.errors)
+    counts.server_growth = flat.growth(counts.server_mib)
+    counts.stub_growth = flat.growth(counts.stubs_mib)
+    counts.flat = flat.is_flat(counts.server_growth, counts.stub_growth)
+
+
+def _processor_seconds(server: Server) -> float:
+    """Of the server and its processes, since they began."""
+    pids = (server.process.pid, *census.children(server.process.pid))
+    found = 0.0
+    for pid in pids:
+        fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        found += (int(fields[11]) + int(fields[12])) / TICKS
+    return found
