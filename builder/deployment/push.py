@@ -83,7 +83,7 @@ def push(
     EnvironmentProblem where no server answers, PublishError.
     """
     folders = history.models(source, only)
-    with control.connected(target.http, target.access, target.timeout) as api:
+    with control.connected(target.http, target.access, target.timeout, target.grpc) as api:
         explicit = api.is_explicit()
         return [
             _Push(folder, target, api, explicit, accept, progress or _silent).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.errors import EnvironmentProblem, ServerError
 from builder.serving.access import PLAIN, Access
+from builder.serving.flags import CONTROL_HEADER
 from builder.store import published
 
 LOAD_TIMEOUT = 180.0
@@ -21,6 +23,8 @@ begun still asks for its next step by name."""
 POLL_SECONDS = 0.2
 NOT_EXPLICIT = "explicit model load / unload is not allowed"
 NO_MODEL = "trt-build.no-model"
+GRPC_PREFIX = "triton-grpc-protocol-"
+"""Of the names of headers that a restricted protocol asks for."""
 
 
 def update(
@@ -30,24 +34,29 @@ def update(
     timeout: float = LOAD_TIMEOUT,
     drain: float = DRAIN_SECONDS,
     access: Access = PLAIN,
+    grpc_url: str | None = None,
 ) -> None:
     """Load the published model in `folder` into the server at `url` (host:port of HTTP), which must
     run with `--model-control-mode=explicit`.
 
     New steps of an ensemble are loaded first, then the ensemble, which the server switches at once;
     after `drain` seconds the steps that nothing names any more are unloaded. `timeout` seconds for
-    each load. Raises ServerError where a load fails: the server goes on with what it had.
+    each load; `grpc_url` as in connected. Raises ServerError where a load fails: the server goes on
+    with what it had.
     """
-    with connected(url, access, timeout) as control:
+    with connected(url, access, timeout, grpc_url) as control:
         control.load(folder)
         control.unload(control.former_steps(folder), drain=drain)
 
 
 class Control:
-    """The model-control API of one server."""
+    """The model-control API of one server. `grpc` loads and unloads where there is one: Triton's
+    HTTP threads each serve several connections, and one that loads a model answers none of them.
+    """
 
-    def __init__(self, url: str, client: Any) -> None:
+    def __init__(self, url: str, client: Any, grpc: _Grpc | None = None) -> None:
         self.url, self.client = url, client
+        self.loader = grpc or client
 
     def is_explicit(self) -> bool:
         """Whether the server loads and unloads on demand: else it polls, or never changes. Raises
@@ -78,8 +87,8 @@ class Control:
             ready = self.ready()
             for step in said.get(published.STEPS) or ():
                 if step not in ready:
-                    self.client.load_model(step)
-            self.client.load_model(folder.name)
+                    self.loader.load_model(step)
+            self.loader.load_model(folder.name)
         except (InferenceServerException, OSError) as error:
             raise ServerError(
                 f"model {folder.name!r} was not loaded: {error}", where=self.url
@@ -92,7 +101,7 @@ class Control:
             loaded = [name for name in names if name in ready]
             time.sleep(drain if loaded else 0)
             for name in loaded:
-                self.client.unload_model(name)
+                self.loader.unload_model(name)
         except (InferenceServerException, OSError) as error:
             raise ServerError(f"models were not unloaded: {error}", where=self.url) from error
 
@@ -113,11 +122,50 @@ class Control:
         return list(self.client.get_model_repository_index())
 
 
+class _Grpc:
+    """The calls of tritonclient.http that load and unload, over gRPC."""
+
+    def __init__(self, client: Any, timeout: float) -> None:
+        self.client, self.timeout = client, timeout
+
+    def load_model(self, name: str) -> None:
+        self.client.load_model(name, client_timeout=self.timeout)
+
+    def unload_model(self, name: str) -> None:
+        self.client.unload_model(name, client_timeout=self.timeout)
+
+    def answers(self) -> bool:
+        """Whether the server loads models for this client."""
+        try:
+            self.unload_model(NO_MODEL)
+        except InferenceServerException:
+            return False
+        return True
+
+
 @contextlib.contextmanager
-def connected(url: str, access: Access, timeout: float) -> Iterator[Control]:
-    """The model-control API at `url`; `timeout` in seconds for each call."""
-    client = access.http(url, connection_timeout=timeout, network_timeout=timeout)
-    try:
-        yield Control(url, client)
-    finally:
-        client.close()
+def connected(
+    url: str, access: Access, timeout: float, grpc_url: str | None = None
+) -> Iterator[Control]:
+    """The model-control API at `url`; `timeout` in seconds for each call. Models are loaded over
+    gRPC where `grpc_url` takes it, else over HTTP, which holds up other clients of HTTP.
+    """
+    with contextlib.ExitStack() as stack:
+        client = access.http(url, connection_timeout=timeout, network_timeout=timeout)
+        stack.callback(client.close)
+        found = None
+        if grpc_url is not None:
+            over_grpc = _for_grpc(access).grpc(grpc_url)
+            stack.callback(over_grpc.close)
+            found = _Grpc(over_grpc, timeout)
+        yield Control(url, client, found if found and found.answers() else None)
+
+
+def _for_grpc(access: Access) -> Access:
+    """With the token's header under the name that Triton has for it over gRPC."""
+    own = {
+        f"{GRPC_PREFIX}{name}": value
+        for name, value in access.headers.items()
+        if name.lower() == CONTROL_HEADER
+    }
+    return replace(access, headers={**access.headers, **own})

@@ -226,7 +226,7 @@ class _Run:
         """Use this server, until the stack is closed."""
         self.endpoint = Endpoint(server.http_url, server.grpc_url, server.metrics_url)
         self.control = stack.enter_context(
-            control.connected(server.http_url, serving.PLAIN, control.LOAD_TIMEOUT)
+            control.connected(server.http_url, serving.PLAIN, control.LOAD_TIMEOUT, server.grpc_url)
         )
 
     def tuned(self) -> Tuned:

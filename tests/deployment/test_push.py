@@ -25,7 +25,7 @@ from builder.deployment import Target, push
 from builder.deployment.push import _Push
 from builder.errors import ServerError
 from builder.parity.clients import GrpcClient, HttpClient
-from builder.serving import Server, control, serve
+from builder.serving import CONTROL_HEADER, PLAIN, Access, Server, control, serve
 from builder.serving.stubs import Stubs
 from builder.triton import publish, publish_ensemble
 from tests.chaos.pushing import spoil
@@ -230,4 +230,59 @@ def test_models_are_loaded_only_with_the_control_token(tmp_path: Path) -> None:
             done = run(source, server, served, "--only", "net", *token)
             assert done.exit_code == 0, done.output
             assert answer(client, "net") == 2
+        token = Access(headers={CONTROL_HEADER: "secret"})
+        with control.connected(server.http_url, token, 30, server.grpc_url) as api:
+            assert api.loader is not api.client, "models are loaded over HTTP"
+        with control.connected(server.http_url, PLAIN, 30, server.grpc_url) as api:
+            assert api.loader is api.client
         assert not server._lacks_processes("net", Stubs(server.process.pid))
+
+
+def test_a_model_that_loads_slowly_holds_up_no_client(tmp_path: Path) -> None:
+    """Over HTTP, the clients that share a thread with the load wait until it has ended."""
+    served = repository_of(tmp_path, 1)
+    made = artifact(
+        Raise(1), (tensor("x", "float32", "batch", 2),), ("y",), name="slow", serve_as="python"
+    )
+    folder = publish(made, served)
+    program = folder / "1/model.py"
+    begin = "def initialize(self, args: dict[str, str]) -> None:\n"
+    assert begin in program.read_text()
+    slow = program.read_text().replace(begin, f"{begin}        __import__('time').sleep({SLOW})\n")
+    program.write_text(slow)
+    reseal(folder)
+    with serve(served, **FREE, explicit=True, models=["net"]) as server:
+        waits = [Waiting(server) for _ in range(16)]
+        for waiting in waits:
+            waiting.start()
+        assert all(waiting.began.wait(30) for waiting in waits)
+        begun = time.monotonic()
+        control.update(server.http_url, folder, grpc_url=server.grpc_url)
+        took = time.monotonic() - begun
+        for waiting in waits:
+            waiting.ended.set()
+        for waiting in waits:
+            waiting.join()
+    assert took > SLOW and max(waiting.longest for waiting in waits) < SLOW / 2
+
+
+SLOW = 8.0
+
+
+class Waiting(threading.Thread):
+    """An HTTP client that asks again and again, and the longest time that it waited."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.server, self.longest = server, 0.0
+        self.began, self.ended = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        with contextlib.closing(HttpClient(self.server.http_url, 60)) as client:
+            while not self.ended.is_set():
+                begun = time.monotonic()
+                answer(client, "net")
+                if self.began.is_set():
+                    self.longest = max(self.longest, time.monotonic() - begun)
+                self.began.set()
+                time.sleep(0.05)
