@@ -1,0 +1,159 @@
+"""Prometheus reads docker/monitoring: the alerts fire when they should, and every expression of the
+alerts and of Grafana's dashboard is answered from a live server. Grafana itself is not started.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from builder.parity.clients import HttpClient
+from builder.serving import Server, serve
+from builder.triton import publish
+from tests.docker.test_compose import MONITORING, expressions
+from tests.triton.artifacts import scorer
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus"),
+]
+
+ALERTS = Path(__file__).with_name("alerts.yml")
+NEEDS_GPU = "nv_gpu_"
+SCRAPES_SECONDS = 12.0
+START_SECONDS = 60.0
+
+
+def promtool(*words: object) -> None:
+    done = subprocess.run(["promtool", *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files of docker/monitoring, where each finds the other."""
+    shutil.copy(MONITORING / "alerts.yml", tmp_path / "alerts.rules.yml")
+    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+    config["rule_files"] = [str(tmp_path / "alerts.rules.yml")]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+def test_promtool_takes_the_files(folder: Path) -> None:
+    promtool("check", "rules", folder / "alerts.rules.yml")
+    promtool("check", "config", folder / "prometheus.yml")
+
+
+def test_each_alert_fires_when_it_should_and_only_then(folder: Path) -> None:
+    shutil.copy(ALERTS, folder)
+    promtool("test", "rules", folder / ALERTS.name)
+    tested = {
+        one["alertname"]
+        for case in yaml.safe_load(ALERTS.read_text())["tests"]
+        for one in case["alert_rule_test"]
+        if one.get("exp_alerts")
+    }
+    (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    assert tested == {rule["alert"] for rule in group["rules"]}
+
+
+@pytest.mark.live
+def test_prometheus_answers_every_expression_from_a_live_server(folder: Path) -> None:
+    publish(scorer(), folder / "repository")
+    free: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+    with (
+        serve(folder / "repository", **free) as server,
+        prometheus(folder, server.metrics_url) as url,
+    ):
+        ask(server, SCRAPES_SECONDS)
+        (target,) = asked(url, "targets")["activeTargets"]
+        assert target["health"] == "up", target
+        (group,) = asked(url, "rules")["groups"]
+        assert {rule["health"] for rule in group["rules"]} == {"ok"}, group
+        assert {rule["state"] for rule in group["rules"]} <= {"inactive", "pending"}
+        found = {where: queried(url, text) for where, text in expressions().items()}
+    dashboard = {where: rows for where, rows in found.items() if not where.startswith("Triton")}
+    empty = [where for where, rows in dashboard.items() if not rows]
+    assert [where.split()[0] for where in empty] == ["GPU", "GPU"], empty
+    for where, rows in dashboard.items():
+        assert all(row["metric"].get("model") == "scorer" for row in rows), where
+    assert float(dashboard["Requests a second A"][0]["value"][1]) > 0
+
+
+def ask(server: Server, seconds: float) -> None:
+    """Ask the model for so long, twice a second."""
+    deadline = time.monotonic() + seconds
+    with closing(HttpClient(server.http_url, 30)) as client:
+        inputs = {"x": np.zeros((1, 3), "float32"), "ids": np.zeros((1, 1), "int64")}
+        while time.monotonic() < deadline:
+            client.infer("scorer", inputs)
+            time.sleep(0.5)
+
+
+@contextmanager
+def prometheus(folder: Path, metrics: str) -> Iterator[str]:
+    """A Prometheus that reads the metrics at the address, and the alerts; its own address."""
+    config = yaml.safe_load((folder / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    (job,) = config["scrape_configs"]
+    del job["dns_sd_configs"]
+    job["static_configs"] = [{"targets": [metrics]}]
+    (folder / "live.yml").write_text(yaml.safe_dump(config))
+    url = f"127.0.0.1:{free_port()}"
+    words = [
+        f"--config.file={folder / 'live.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={url}",
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(["prometheus", *words], stdout=log, stderr=log)
+    try:
+        wait_ready(process, url, folder / "log")
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://{url}/-/ready", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(log.read_text())
+
+
+def asked(url: str, what: str) -> Any:
+    """What Prometheus' API answers. An expression that is wrong is an HTTP error."""
+    with urllib.request.urlopen(f"http://{url}/api/v1/{what}", timeout=30) as answer:
+        said = json.load(answer)
+    assert said["status"] == "success" and not said.get("warnings"), said
+    return said["data"]
+
+
+def queried(url: str, expression: str) -> Any:
+    """The series that the expression has now; Grafana puts the interval in."""
+    text = expression.replace("$__rate_interval", "10s")
+    return asked(url, f"query?{urllib.parse.urlencode({'query': text})}")["result"]
