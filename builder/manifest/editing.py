@@ -69,10 +69,17 @@ def _merged(before: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
     for key, value in values.items():
         former = after.pop(key, None)
         if isinstance(value, Mapping):
-            value = _merged(former if isinstance(former, Mapping) else {}, value) or []
+            value = _replaced(former, value) or []
         if value != []:
             after[key] = value
     return after
+
+
+def _replaced(section: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The section with its keys set, each to the whole of its value; an empty list removes one."""
+    former = section if isinstance(section, Mapping) else {}
+    kept = {key: value for key, value in former.items() if key not in values}
+    return kept | {key: value for key, value in values.items() if value != []}
 
 
 def _changed(text: str, values: Mapping[str, Any]) -> str | None:
@@ -110,7 +117,7 @@ def _changed_within(
     """The text with keys of the mapping `key` set; None if a comment would be lost."""
     node = _value_node(root, key)
     before = document.parsed(text, "").data.get(key)
-    after = _merged(before if isinstance(before, Mapping) else {}, values)
+    after = _replaced(before, values)
     if not after:
         return _set(text, root, key, [])
     if node is None:

@@ -194,3 +194,24 @@ def test_a_section_in_braces_with_a_comment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be changed"):
         edit(path, {"b": {"c": 2}})
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "triton:\n  dynamic_batching: {policy: {size: 64, action: REJECT}}  # ours\n"
+        "  tags: {a: b}\n",
+        "triton:\n  dynamic_batching:\n    policy:\n      size: 64\n      action: REJECT\n"
+        "  tags: {a: b}\n",
+    ],
+)
+def test_a_field_of_a_section_is_replaced_with_all_that_is_in_it(
+    tmp_path: Path, section: str
+) -> None:
+    """As `adopt` does for a field whose former value had a default written out."""
+    path = tmp_path / "model.yaml"
+    path.write_text(f"outputs: [y]\n{section}instances: 2  # two\n")
+    assert edit(path, {"triton": {"dynamic_batching": {"policy": {"size": 65}}}})
+    said = yaml.safe_load(path.read_text())
+    assert said["triton"] == {"dynamic_batching": {"policy": {"size": 65}}, "tags": {"a": "b"}}
+    assert said["instances"] == 2 and "# two" in path.read_text()
