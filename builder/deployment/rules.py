@@ -308,5 +308,21 @@ def _vulnerabilities(
         )
 
 
+@_rule(
+    SERVER_RULES,
+    "P19",
+    "an image made of this one, with torch installed for its Python",
+    WARNING,
+)
+def _torch(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
+    python = sorted(name for name, model in models.items() if model.is_python)
+    if python and server.torch is False:
+        names = ", ".join(map(repr, python))
+        yield (
+            "torch",
+            f"the Python backend runs {names} with torch, which NVIDIA's image does not have",
+        )
+
+
 def _mib(count: int) -> str:
     return f"{count / 2**20:.1f} MiB"

@@ -32,7 +32,7 @@ class ServerFacts:
     """The facts of a server; None for one that is not known, and then nothing is compared.
 
     `capabilities` and `gpu_memory` (bytes) have one entry for each GPU, empty where there is none.
-    `cuda` is the newest version that the driver supports.
+    `cuda` is the newest version that the driver supports. `torch`: whether Python models find it.
     """
 
     name: str
@@ -44,6 +44,7 @@ class ServerFacts:
     shm_bytes: int | None = None
     ports: Mapping[str, int] = field(default_factory=dict)
     client_shared_memory: bool = False
+    torch: bool | None = None
 
 
 def this_machine(ports: Mapping[str, int]) -> ServerFacts:
@@ -92,6 +93,7 @@ def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
         tuple(one.memory for one in devices) or None,
         gpu.driver_version(),
         shm_bytes,
+        torch=False,
     )
 
 

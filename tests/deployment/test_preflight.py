@@ -99,6 +99,7 @@ PLANTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     "little GPU memory": ("P14", nothing, {"gpu_memory": (4,)}),
     "little shared memory": ("P15", nothing, {"shm_bytes": 1 << 20}),
     "clients' shared memory": ("P16", nothing, {"client_shared_memory": True}),
+    "no torch for Python models": ("P19", nothing, {"torch": False}),
     "an old release": ("P18", nothing, {"release": replace(HOST.release, tag="25.06")}),  # type: ignore[type-var]
 }
 
@@ -153,6 +154,8 @@ def test_doctor_shows_findings_with_numbers(clean: Path) -> None:
     assert "P06 error: planned: " in run(clean, "--image", "24.10").stdout
     fine = run(clean, "--image", releases.for_tensorrt("10.13.3.9").release.tag)  # type: ignore[union-attr]
     assert fine.exit_code == 0 and "0 errors" in fine.stdout, fine.output
+    assert re.search(r"P19 warning: torch: .*'pair.0.torch.\w+', .*'scorer'", fine.stdout)
+    assert "planned" not in fine.stdout
     assert run(clean, "--image", "latest").exit_code == 2
     assert run("--image", "25.10").exit_code == 2
     assert run(clean, "--url", "localhost:1").exit_code == 4
@@ -164,7 +167,7 @@ def test_every_number_is_explained(clean: Path) -> None:
     numbers |= {rule.number for rule in rules.SERVER_RULES}
     page = (root / "docs/preflight.md").read_text()
     assert set(re.findall(r"^\| (P\d\d) \|", page, re.MULTILINE)) == numbers
-    assert len(numbers) == 18 and of_image(BUNDLED_RELEASE).release is not None
+    assert len(numbers) == 19 and of_image(BUNDLED_RELEASE).release is not None
 
 
 def test_every_advisory_has_a_date_a_release_and_a_source() -> None:
