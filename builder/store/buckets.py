@@ -16,30 +16,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
 
 from builder.errors import EnvironmentProblem, PublishError, UsageError
-from builder.store import retired
+from builder.store import retired, urls
 from builder.store.published import CONFIG, SIDECAR, SIGNATURE
 from builder.torchscript import sha256
 
 MARKS = ("size", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
 """What file systems of fsspec say of a file that tells one content from another."""
-
-
-def is_url(text: str) -> bool:
-    """Whether this is a URL and no path of this machine."""
-    return "://" in text
-
-
-def refuse_password(url: str) -> None:
-    """Raise UsageError for a URL with a password, which would get into logs and records."""
-    if is_url(url) and urlsplit(url).password is not None:
-        parts = urlsplit(url)
-        raise UsageError(
-            f"the URL of {parts.hostname} has a password, which would be written to logs",
-            fix="leave it out; the packages of fsspec read credentials from the environment",
-        )
 
 
 @contextlib.contextmanager
@@ -234,11 +218,10 @@ class Mirror:
 
 
 def _file_system(url: str) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
-
-    refuse_password(url)
     try:
-        fs, root = url_to_fs(url)
+        fs, root = urls.file_system(url)
+    except UsageError:
+        raise
     except ValueError as error:
         raise UsageError(f"{url}: {error}", fix="a folder, or a URL as s3://bucket/a") from error
     except ImportError as error:
@@ -247,7 +230,7 @@ def _file_system(url: str) -> tuple[Any, str]:
         ) from error
     except Exception as error:  # some backends connect at once, and each raises its own
         raise _unusable(url, "opened", error) from error
-    return fs, str(root).rstrip("/")
+    return fs, root.rstrip("/")
 
 
 def _unusable(url: str, done: str, error: Exception) -> EnvironmentProblem:

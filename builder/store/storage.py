@@ -25,7 +25,7 @@ from typing import Any
 
 from builder.engine import Plan
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store import buckets, signing
+from builder.store import signing, urls
 from builder.store.canonical import plain, text
 
 FORMAT = 2
@@ -72,13 +72,12 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
-        from fsspec.core import url_to_fs
-
-        buckets.refuse_password(url)
         self.url = url
         self.warnings: list[str] = []
         try:
-            self.fs, self.root = url_to_fs(url)
+            self.fs, self.root = urls.file_system(url)
+        except UsageError:
+            raise
         except ValueError as error:
             raise UsageError(
                 f"--store {url}: {error}", fix="a folder, or a URL such as s3://bucket/plans"

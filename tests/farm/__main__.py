@@ -328,6 +328,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--level", type=int, default=1)
+    parser.add_argument("--verify", default="plan")
     given = parser.parse_args()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TRT_BUILD_STORE_KEY": KEY}
     if given.mode == "kills":
@@ -337,9 +338,10 @@ def main() -> None:
     elif given.mode == "memory":
         found = memory(given.tasks or 2000, given.result_bytes)
     else:
-        from tests.farm.gpus import gpus
+        from tests.farm.gpus import Build, gpus
 
-        found = gpus(given.builds, given.gpus, given.precision, given.level)
+        how = Build(given.precision, given.level, given.verify)
+        found = gpus(given.builds, given.gpus, how)
     print(json.dumps(found, indent=2))
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ BATCH = {"min": 1, "opt": 4, "max": 8}
 TARGET = "gpu"
 MEASURED = ("1/model.plan", "1/plan.json")
 """Files that depend on measurements: the plan's tactics, and the seconds of its build."""
+CONFIG = "config.pbtxt"
 ENVIRONMENT = ("PYTHONPATH", "PYTHONHOME")
 """What builds get of this machine's environment where Python is not installed as usual."""
 
@@ -93,26 +95,32 @@ def _manifest(spec: TensorSpec) -> dict[str, Any]:
     }
 
 
-def gpus(
-    builds: int, counts: Sequence[int], precision: str, level: int, folder: Path | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Build:
+    """How each model is built; `verify` is as in a farm file."""
+
+    precision: str
+    level: int
+    verify: str
+
+
+def gpus(builds: int, counts: Sequence[int], how: Build) -> dict[str, Any]:
     """Build the same models on each number of GPUs, from an empty store and timing cache."""
-    root = folder or Path(tempfile.mkdtemp(prefix="farm-gpus-"))
+    root = Path(tempfile.mkdtemp(prefix="farm-gpus-"))
     began = time.monotonic()
     made = write_models(root / "models", builds)
-    found: dict[str, Any] = {"builds": builds, "precision": precision, "level": level}
+    found: dict[str, Any] = {"builds": builds, **asdict(how)}
     found["devices"] = devices(max(counts))
     built: dict[int, list[Outcome]] = {}
     for count in counts:
-        found[f"{count} GPUs"], built[count] = _timed(root, count, max(counts), precision, level)
+        found[f"{count} GPUs"], built[count] = _timed(root, count, max(counts), how)
         print(json.dumps(found), file=sys.stderr, flush=True)  # the next run may be cut off
     first, *others = counts
     found["compared"] = {
         f"{first} and {other} GPUs": compared(root, first, other, built, made) for other in others
     }
     found["seconds_in_all"] = round(time.monotonic() - began, 1)
-    if folder is None:
-        shutil.rmtree(root)
+    shutil.rmtree(root)
     return found
 
 
@@ -126,16 +134,14 @@ def devices(wanted: int) -> list[str]:
     return names
 
 
-def _timed(
-    root: Path, count: int, most: int, precision: str, level: int
-) -> tuple[dict[str, Any], list[Outcome]]:
+def _timed(root: Path, count: int, most: int, how: Build) -> tuple[dict[str, Any], list[Outcome]]:
     """One run on a Ray node with `count` GPUs. A build has the same cores in each run."""
     import ray
 
     os.environ["TRT_BUILD_CACHE"] = str(root / f"cache-{count}")
     cores = os.cpu_count() or 1
-    target = Target(TARGET, cpus=max(1, cores // most), gpus=1, precision=precision,
-                    build={"optimization_level": level})  # fmt: skip
+    target = Target(TARGET, cpus=max(1, cores // most), gpus=1, precision=how.precision,
+                    verify=how.verify, build={"optimization_level": how.level})  # fmt: skip
     farm = Farm("connected", (target,), retries=Retries(0, 0.1), environment=ENVIRONMENT)
     ray.init(address="local", num_gpus=count, num_cpus=max(cores, most), include_dashboard=False,
              object_store_memory=STORE_BYTES, log_to_driver=False)  # fmt: skip
@@ -146,7 +152,8 @@ def _timed(
         wall = time.monotonic() - began
     finally:
         ray.shutdown()
-    return _described(outcomes, wall, count), outcomes
+    timing = [*(root / f"store-{count}").glob("timing/*/*.cache")]
+    return {**_described(outcomes, wall, count), "timing_caches": len(timing)}, outcomes
 
 
 def _described(outcomes: Sequence[Outcome], wall: float, count: int) -> dict[str, Any]:
@@ -161,6 +168,8 @@ def _described(outcomes: Sequence[Outcome], wall: float, count: int) -> dict[str
         "efficiency": round(tasks / count / wall, 3),
         "stage_seconds_of_all": stages,
         "published": sum(one.published == "published" for one in outcomes),
+        "verified": [(one.result or {}).get("verified") for one in outcomes],
+        "warnings": [text for one in outcomes for text in (one.result or {}).get("warnings", ())],
         "failed": {one.model: str(one.error) for one in outcomes if one.error is not None},
     }
 
@@ -197,7 +206,16 @@ def _different(one: Path, other: Path) -> list[str]:
 
     files = [said(folder)["files"] for folder in (one, other)]
     names = files[0].keys() | files[1].keys()
-    return sorted(name for name in names if files[0].get(name) != files[1].get(name))
+    found = sorted(name for name in names if files[0].get(name) != files[1].get(name))
+    return [name for name in found if name != CONFIG or _config(one) != _config(other)]
+
+
+def _config(folder: Path) -> str:
+    """The config without the hash of the plan."""
+    from tests.farm.test_cluster import said
+
+    plan = str(said(folder)["files"].get(MEASURED[0]))
+    return (folder / CONFIG).read_text().replace(plan, "the plan")
 
 
 def _answers(one: Path, other: Path, network: Network) -> dict[str, Any] | str:

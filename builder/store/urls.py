@@ -1,0 +1,69 @@
+"""URLs that fsspec opens, and Triton's spelling of those on Azure.
+
+fsspec and its packages read credentials from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from builder.errors import UsageError
+
+AZURE = "as://"
+"""Triton's: as://ACCOUNT/CONTAINER/PATH. Packages of fsspec have abfs://CONTAINER/PATH."""
+TRITON_KEY = "AZURE_STORAGE_KEY"
+"""Triton's variable of an account's key; that of adlfs is AZURE_STORAGE_ACCOUNT_KEY."""
+CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
+
+
+def is_url(text: str) -> bool:
+    """Whether this is a URL and no path of this machine."""
+    return "://" in text
+
+
+def refuse_password(url: str) -> None:
+    """Raise UsageError for a URL with a password, which would get into logs and records."""
+    if is_url(url) and urlsplit(url).password is not None:
+        parts = urlsplit(url)
+        raise UsageError(
+            f"the URL of {parts.hostname} has a password, which would be written to logs",
+            fix="leave it out; the packages of fsspec read credentials from the environment",
+        )
+
+
+def target(url: str) -> tuple[str, dict[str, Any]]:
+    """The URL as fsspec knows it, and options of its file system.
+
+    Raises UsageError for a URL with a password, and for one of Azure that names no account and
+    container, or another account than the connection string in the environment.
+    """
+    refuse_password(url)
+    if not url.startswith(AZURE):
+        return url, {}
+    account, _, rest = url.removeprefix(AZURE).partition("/")
+    if not account or not rest.strip("/"):
+        raise UsageError(f"{url} names no account and container", fix="as://ACCOUNT/CONTAINER/PATH")
+    named = re.search(r"(?:^|;)AccountName=([^;]*)", os.environ.get(CONNECTION, ""))
+    if named and named[1] != account:
+        raise UsageError(
+            f"{url} is of the account {account}, and {CONNECTION} of {named[1]}",
+            fix="change one of them",
+        )
+    options = {"account_name": account}
+    if TRITON_KEY in os.environ and "AZURE_STORAGE_ACCOUNT_KEY" not in os.environ and not named:
+        options["account_key"] = os.environ[TRITON_KEY]
+    return f"abfs://{rest}", options
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """fsspec's file system for the URL, and the path on it. Raises what `target` raises, and what
+    the package of the protocol raises.
+    """
+    from fsspec.core import url_to_fs
+
+    known, options = target(url)
+    fs, root = url_to_fs(known, **options)
+    return fs, str(root)
