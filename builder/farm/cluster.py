@@ -93,7 +93,9 @@ def ray_options(target: Target, memory_mib: int | None) -> dict[str, Any]:
     itself, so Ray does not.
     """
     memory = target.memory_mib or memory_mib
+    image = {"runtime_env": {"image_uri": target.image}} if target.image else {}
     return {
+        **image,
         "num_cpus": target.cpus,
         "num_gpus": target.gpus,
         "resources": dict(target.resources),

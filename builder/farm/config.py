@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,12 @@ from builder.precisions import PRECISIONS
 
 SCHEMA_PATH = Path(__file__).with_name("farm.schema.json")
 """The JSON Schema (draft 2020-12) of a farm file, for editors."""
+IMAGE = re.compile(
+    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?::[0-9]+)?"  # a host with its port, or the name
+    r"(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+"""The name of a container image. Ray puts it into a shell command, so nothing else may pass."""
 LOCAL = "local"
 """Of `--farm` and of `address`: a Ray cluster of this machine, for the time of the command."""
 
@@ -25,6 +32,7 @@ class Target:
     """What models are built for, and what a build takes of a node: cores, GPUs, MiB of memory, and
     Ray's custom resources. `build` has options of TensorRT's builder as a manifest writes them.
     `verify` says what runs a built model before it counts (builder.farm.verification).
+    `image` is the container image of its tasks.
     `entry` is the name in the farm file where that is another one: of h100-fp16 it is h100, with
     `precisions: [fp16, fp32]`.
     """
@@ -39,6 +47,7 @@ class Target:
     build: Mapping[str, Any] = field(default_factory=dict)
     concurrency: int = 100
     verify: str = "auto"
+    image: str | None = None
     entry: str = ""
 
     @property
@@ -153,6 +162,10 @@ def _targets(name: str, said: Mapping[str, Any]) -> list[Target]:
 def _check(found: document.Document) -> None:
     """Add the mistakes that the schema cannot express."""
     targets = found.data["targets"]
+    store = found.data.get("store", "")
+    if store and "://" not in store and any("image" in (said or {}) for said in targets.values()):
+        message = "store: a container does not see the folders of its machine"
+        found.add(("store",), message, "a URL such as s3://bucket/plans, or targets without image")
     if "memory:" in found.data.get("store", ""):
         message = "store: a store in memory is seen by one process only"
         found.add(("store",), message, "a folder that all machines share, or a URL such as s3://")
@@ -193,6 +206,9 @@ def _check_target(
     if is_local and said.get("resources"):
         message = "a cluster of this machine alone has no custom resources"
         found.add((*route, "resources"), message, "remove them, or start Ray with --resources")
+    if "image" in said and not IMAGE.fullmatch(said["image"]):
+        message = f"{schema.label((*route, 'image'))}: {said['image']!r} is no container image"
+        found.add((*route, "image"), message, "such as registry.example.com/trt-build:1.0")
     _check_build(found, (*route, "build"), said.get("build", {}))
 
 

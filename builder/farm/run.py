@@ -75,7 +75,7 @@ def build_on_farm(
     canceled.
     """
     out = Path(out)
-    store = _store_url(settings)
+    store = _store_url(settings, farm)
     without: dict[str, ManifestError] = {}
     specs = settings.specs(models, without)
     chosen = matrix.combinations(specs, farm)
@@ -111,13 +111,19 @@ def build_on_farm(
     return sorted(outcomes, key=lambda one: (one.model, one.target))
 
 
-def _store_url(settings: Settings) -> str:
+def _store_url(settings: Settings, farm: Farm) -> str:
     if not settings.store:
         raise UsageError(
             "a farm needs a store: results travel through it",
             fix="`store:` in the farm file, or --store URL",
         )
     store = str(settings.store)
+    if "://" not in store and any(target.image for target in farm.targets):
+        raise UsageError(
+            f"the store {store} is a folder, which the containers of `image` do not see",
+            where=farm.file or None,
+            fix="`store:` in the farm file, or --store, with a URL such as s3://bucket/plans",
+        )
     return store if "://" in store else str(Path(store).resolve())
 
 

@@ -142,6 +142,7 @@ class Schedule:
         lost = (
             *(known.WorkerCrashedError, known.NodeDiedError, known.OutOfMemoryError),
             *(known.LocalRayletDiedError, known.ObjectLostError, known.RaySystemError),
+            known.RuntimeEnvSetupError,  # the container of `image` did not start
         )
         return f"{type(error).__name__}: {str(error).strip()}" if isinstance(error, lost) else ""
 

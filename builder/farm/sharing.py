@@ -78,12 +78,15 @@ def _name(one: Combination, done: job.Job) -> str:
 
 
 def _task(group: Chosen, farm: Farm) -> Task:
-    """It takes as many cores as the smallest build, and as much memory as the largest."""
+    """It takes as many cores as the smallest build, and as much memory as the largest. Where builds
+    have images, it runs in the first of these.
+    """
     first, done = group[0]
     targets = [one.target for one, _ in group]
     memory = [target.memory_mib for target in targets if target.memory_mib is not None]
     cpus = min(target.cpus for target in targets)
-    takes = Target(GROUP, cpus=cpus, memory_mib=max(memory, default=None))
+    image = next((target.image for target in targets if target.image), None)
+    takes = Target(GROUP, cpus=cpus, memory_mib=max(memory, default=None), image=image)
     settings = {**done.settings, "flavour": "auto"}
     work = replace(done, target=GROUP, settings=settings, build={}, only_goldens=True)
     return Task(

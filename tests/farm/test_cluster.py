@@ -17,7 +17,17 @@ from click.testing import CliRunner
 
 from builder.cli import main
 from builder.engine import BuildOptions, parse_capabilities
-from builder.farm import Farm, Outcome, Retries, Target, board, build_on_farm, schedule, sharing
+from builder.farm import (
+    Farm,
+    Outcome,
+    Retries,
+    Target,
+    board,
+    build_on_farm,
+    cluster,
+    schedule,
+    sharing,
+)
 from builder.repository import Settings, build_repository
 from tests.cli.conftest import MANIFEST, Small, save
 from tests.farm.conftest import TARGETS, Nodes
@@ -200,6 +210,18 @@ def test_a_task_is_started_again_as_often_as_stated(nodes: Nodes, tmp_path: Path
     assert bad.ended is not None and bad.ended["error"]["exit_code"] == 4 and bad.attempts == 2
     assert "lost 2 times" in bad.ended["error"]["message"]
     assert seen["good", "lost"] == seen["bad", "lost"] == 1
+
+
+def test_the_image_of_a_task_reaches_ray(nodes: Nodes) -> None:
+    """Ray runs podman for it, which fails here: there is no such image."""
+    target = Target("ada", resources={"ada": 1}, image="localhost:1/no-such/image:1")
+    options = cluster.ray_options(target, None)
+    contained = schedule.Task("contained", "ada", (0.0,), options, cluster.demand(target))
+    seen = scheduled([contained], retries=Retries(1, 0.1))
+    assert seen[0] == ("contained", "lost") and contained.attempts == 2
+    assert contained.ended is not None and contained.ended["error"]["exit_code"] == 4
+    message = contained.ended["error"]["message"]
+    assert "RuntimeEnvSetupError" in message and "podman" in message
 
 
 def test_a_task_waits_for_the_one_that_it_follows(nodes: Nodes, tmp_path: Path) -> None:

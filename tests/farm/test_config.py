@@ -12,9 +12,10 @@ from click.testing import CliRunner
 
 from builder.cli import main
 from builder.errors import ManifestError, UsageError
-from builder.farm import LOCAL, Retries, cluster, matrix, read
+from builder.farm import LOCAL, Retries, build_on_farm, cluster, matrix, read
 from builder.farm.config import Farm, Target
 from builder.manifest import load
+from builder.repository import Settings
 from tests.cli.conftest import MANIFEST, Small, save
 
 WHOLE = """\
@@ -67,6 +68,10 @@ def test_a_farm_file_is_read(tmp_path: Path) -> None:
         ("address: local\ntargets:\n  a/b: {}\n", 3, "'a/b' cannot be the name of a target"),
         ("address: local\ntargets:\n  a: {resources: {A: 1}}\n", 3, "has no custom resources"),
         ("address: local\nstore: memory://x\ntargets: {a: {}}\n", 2, "seen by one process only"),
+        ("address: local\ntargets:\n  a: {image: 'A; rm'}\n", 3, "no container image"),
+        ("address: local\ntargets:\n  a: {image: 'x/y:1$(id)'}\n", 3, "no container image"),
+        ("address: local\ntargets:\n  a: {verify: sever}\n", 3, "targets.a.verify"),
+        ("address: a:1\nstore: /shared\ntargets: {a: {image: x:1}}\n", 2, "does not see the"),
         (
             'address: local\ntargets:\n  a:\n    build:\n      refitt: true\n',
             5,
@@ -96,6 +101,30 @@ def models(tmp_path: Path) -> Path:
     save(Small(), folder / "llm_a.pt")
     save(Small(), folder / "net.pt", MANIFEST + "targets: [h100]\n")
     return folder
+
+
+IMAGES = (
+    "trt-build",
+    "tritonserver:25.06",
+    "nvcr.io/nvidia/tritonserver:25.06-py3",
+    "localhost:5000/a__b/c-d:1.0_x@sha256:" + "0" * 64,
+)
+
+
+def test_the_image_of_a_target_is_in_the_options_of_its_tasks(tmp_path: Path) -> None:
+    targets = "".join(f"  t{i}: {{image: '{image}'}}\n" for i, image in enumerate(IMAGES))
+    text = f"address: a:1\nstore: s3://bucket/plans\ntargets:\n{targets}  plain: {{}}\n"
+    *with_image, plain = read(farm_file(tmp_path, text)).targets
+    for image, target in zip(IMAGES, with_image, strict=True):
+        options = cluster.ray_options(target, None)
+        assert options["runtime_env"] == {"image_uri": image}
+    assert "runtime_env" not in cluster.ray_options(plain, None)
+
+
+def test_a_container_needs_a_store_at_a_url(tmp_path: Path, models: Path) -> None:
+    farm = Farm("a:1", (Target("h100", image="trt-build:1"),))
+    with pytest.raises(UsageError, match="which the containers of `image` do not see"):
+        build_on_farm(models, tmp_path / "out", farm, Settings(store=tmp_path / "store"))
 
 
 def test_excluded_combinations_have_a_reason(tmp_path: Path, models: Path) -> None:
