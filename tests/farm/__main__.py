@@ -5,6 +5,8 @@
     memory     many empty tasks: the time for each, and the memory of the command
     gpus       real builds on 1 and on 2 GPUs of this host (made-up ones for TensorRT for RTX)
 
+    stages     the seconds of each stage of a build, and with goldens from the store
+
 The figures are printed as one JSON object.
 """
 
@@ -316,7 +318,7 @@ def mebibytes() -> float:
 def main() -> None:
     """Run one mode."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("kills", "scaling", "memory", "gpus"))
+    parser.add_argument("mode", choices=("kills", "scaling", "memory", "gpus", "stages"))
     parser.add_argument("--models", type=int, default=24)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--nodes", type=int, default=3)
@@ -328,6 +330,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--level", type=int, default=1)
+    parser.add_argument("--only", nargs="+", default=["resnet50"])
     parser.add_argument("--verify", default="plan")
     given = parser.parse_args()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TRT_BUILD_STORE_KEY": KEY}
@@ -337,6 +340,10 @@ def main() -> None:
         found = scaling(given.tasks or 32, given.seconds)
     elif given.mode == "memory":
         found = memory(given.tasks or 2000, given.result_bytes)
+    elif given.mode == "stages":
+        from tests.farm.stages import stages
+
+        found = {"builds": stages(given.only)}
     else:
         from tests.farm.gpus import Build, gpus
 
