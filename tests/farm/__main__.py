@@ -330,6 +330,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--level", type=int, default=1)
+    parser.add_argument("--takes", type=float, default=1.0)
     parser.add_argument("--only", nargs="+", default=["resnet50"])
     parser.add_argument("--verify", default="plan")
     given = parser.parse_args()
@@ -347,7 +348,7 @@ def main() -> None:
     else:
         from tests.farm.gpus import Build, gpus
 
-        how = Build(given.precision, given.level, given.verify)
+        how = Build(given.precision, given.level, given.verify, given.takes)
         found = gpus(given.builds, given.gpus, how)
     print(json.dumps(found, indent=2))
 

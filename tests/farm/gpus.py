@@ -97,11 +97,14 @@ def _manifest(spec: TensorSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Build:
-    """How each model is built; `verify` is as in a farm file."""
+    """How each model is built; `verify` is as in a farm file. `takes` is how much of a GPU: with
+    0.5 one model is converted while another one is built.
+    """
 
     precision: str
     level: int
     verify: str
+    takes: float
 
 
 def gpus(builds: int, counts: Sequence[int], how: Build) -> dict[str, Any]:
@@ -140,10 +143,12 @@ def _timed(root: Path, count: int, most: int, how: Build) -> tuple[dict[str, Any
 
     os.environ["TRT_BUILD_CACHE"] = str(root / f"cache-{count}")
     cores = os.cpu_count() or 1
-    target = Target(TARGET, cpus=max(1, cores // most), gpus=1, precision=how.precision,
+    cpus = max(1, int(cores * how.takes) // most)
+    target = Target(TARGET, cpus=cpus, gpus=how.takes, precision=how.precision,
                     verify=how.verify, build={"optimization_level": how.level})  # fmt: skip
     farm = Farm("connected", (target,), retries=Retries(0, 0.1), environment=ENVIRONMENT)
-    ray.init(address="local", num_gpus=count, num_cpus=max(cores, most), include_dashboard=False,
+    slots = max(cores, int(most / how.takes))
+    ray.init(address="local", num_gpus=count, num_cpus=slots, include_dashboard=False,
              object_store_memory=STORE_BYTES, log_to_driver=False)  # fmt: skip
     try:
         began = time.monotonic()
@@ -153,10 +158,10 @@ def _timed(root: Path, count: int, most: int, how: Build) -> tuple[dict[str, Any
     finally:
         ray.shutdown()
     timing = [*(root / f"store-{count}").glob("timing/*/*.cache")]
-    return {**_described(outcomes, wall, count), "timing_caches": len(timing)}, outcomes
+    return {**_described(outcomes, wall, count / how.takes), "timing_caches": len(timing)}, outcomes
 
 
-def _described(outcomes: Sequence[Outcome], wall: float, count: int) -> dict[str, Any]:
+def _described(outcomes: Sequence[Outcome], wall: float, at_once: float) -> dict[str, Any]:
     stages: dict[str, float] = {}
     for one in outcomes:
         for stage, seconds in dict((one.result or {}).get("seconds", {})).items():
@@ -165,7 +170,7 @@ def _described(outcomes: Sequence[Outcome], wall: float, count: int) -> dict[str
     return {
         "wall_seconds": round(wall, 1),
         "task_seconds": {one.model: one.seconds for one in outcomes},
-        "efficiency": round(tasks / count / wall, 3),
+        "efficiency": round(tasks / at_once / wall, 3),
         "stage_seconds_of_all": stages,
         "published": sum(one.published == "published" for one in outcomes),
         "verified": [(one.result or {}).get("verified") for one in outcomes],
