@@ -272,7 +272,12 @@ def _change(found: Tuned) -> str:
     unit = "ms" if "lowest" in found.goal else "requests/s"
     after = "none" if found.after is None else f"{found.after:.4g} {unit}"
     if found.before is None:
-        return f"{after}; the configuration before does not hold the limit"
+        default = [one.score for one in found.confirmed if one.configuration == found.default]
+        sometimes = any(score is not None for score in default)
+        held = (
+            "held the limit in some measurements only" if sometimes else "does not hold the limit"
+        )
+        return f"{after}; the configuration before {held}"
     gain = f" ({found.gain:.2f} times as good)" if found.gain else ""
     return f"{after}, before {found.before:.4g} {unit}{gain}"
 

@@ -317,13 +317,21 @@ class _Run:
                 best = max(best, level.throughput.value)
 
     def _enough(self, measure: Callable[[Load, float], LevelResult], load: Load) -> LevelResult:
-        """One level; again and longer where the percentile of the goal needs more requests."""
-        level = measure(load, self.options.seconds)
-        wanted = self.goal.ms is not None or self.goal.rate is not None
-        if not wanted or self.goal.latency(level) is not None or not level.throughput.value > 0:
-            return level
-        needed = 1.3 * FEW / (1 - self.goal.percentile / 100) / level.throughput.value
-        return measure(load, needed) if needed <= LONGEST else level
+        """One level; again and longer while the percentile of the goal needs more requests."""
+        seconds = self.options.seconds
+        level = measure(load, seconds)
+        wanted = 1.3 * FEW / (1 - self.goal.percentile / 100)
+        while self._needs_latency and self.goal.latency(level) is None and level.requests:
+            needed = max(seconds * wanted / level.requests, 2 * seconds)
+            if needed > LONGEST:
+                break
+            seconds = needed
+            level = measure(load, seconds)
+        return level
+
+    @property
+    def _needs_latency(self) -> bool:
+        return self.goal.ms is not None or self.goal.rate is not None
 
     def _why_none(self, levels: Sequence[LevelResult]) -> str:
         first = levels[0]
@@ -397,7 +405,8 @@ class _Run:
         )
         if before is None and trials[0].score is not None and not confirmed:
             before = after = trials[0].score
-        verdict = self._verdict(scores, best, before, after)
+        unknown = any(self._unknown(t) for t in confirmed if t.configuration == self.space.default)
+        verdict = SAME if unknown else self._verdict(scores, best, after)
         if verdict != BETTER:
             best, after = self.space.default, before
         gain = None
@@ -427,20 +436,25 @@ class _Run:
         self,
         scores: Mapping[Any, Sequence[float | None]],
         best: Configuration,
-        before: float | None,
         after: float | None,
     ) -> str:
         """BETTER only where each confirmation of the best beats each of the default."""
         if after is None:
             return UNMET
-        if before is None:
-            return BETTER
         own = [score for score in scores.get(key(best), ()) if score is not None]
         default = [score for score in scores[key(self.space.default)] if score is not None]
-        apart = bool(own and default) and min(own) > max(default)
-        return (
-            BETTER if apart and self.goal.gain(abs(before), abs(after)) >= SMALLEST_GAIN else SAME
-        )
+        if not default:
+            return BETTER
+        if not own or min(own) <= max(default):
+            return SAME
+        gain = self.goal.gain(abs(sum(default) / len(default)), abs(after))
+        return BETTER if gain >= SMALLEST_GAIN else SAME
+
+    def _unknown(self, trial: Trial) -> bool:
+        """Whether too few requests were measured to know if the limit holds."""
+        figures = trial.figures
+        unread = figures.get("latency_ms", {}).get(self.goal.name) is None
+        return self._needs_latency and bool(figures) and unread and not figures["errors"]
 
     def _torch_faster(self, trials: Sequence[Trial]) -> str | None:
         """Torch's best trial, where it beats the best plan by more than SMALLEST_GAIN."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder import manifest
-from builder.bench import LevelResult
+from builder.bench import LevelResult, Load
+from builder.cli.tune import _change
 from builder.repository import Settings
 from builder.tuning import Goal, Space, Tuned, TuneOptions
 from builder.tuning.space import Configuration, Dimension
@@ -17,12 +19,12 @@ from builder.tuning.tune import BETTER, SAME, UNMET, _Run
 from tests.report.repositories import level
 
 DEFAULT = {"instances": 1, "max_batch": 8, "queue_delay_us": 0, "runtime": "plan"}
-Answer = Callable[[Configuration, int], tuple[float, float]]
+Answer = Callable[[Configuration, int], tuple[float, float | None]]
 
 
 class Measured(_Run):
     """A run whose loads are answered by a function: requests a second and p50 in milliseconds of a
-    configuration, for each time that it is measured.
+    configuration, for each time that it is measured. None: too few requests for a percentile.
     """
 
     def __init__(self, spec: manifest.ModelSpec, options: TuneOptions, answer: Answer) -> None:
@@ -38,17 +40,23 @@ class Measured(_Run):
     def _levels(self) -> Iterator[LevelResult]:
         key = tuple(self.served.values())
         self.times[key] = self.times.get(key, -1) + 1
-        yield level(1, *self.answer(self.served, self.times[key]))
+        rate, latency = self.answer(self.served, self.times[key])
+        found = level(1, rate, latency or 1.0)
+        yield found if latency else replace(found, latency_ms={})
 
 
 def tuned(folder: Path, answer: Answer, **options: Any) -> Tuned:
+    return run(folder, answer, **options).tuned()
+
+
+def run(folder: Path, answer: Answer, **options: Any) -> Measured:
     (folder / "net.pt").touch()
     (folder / "net.yaml").write_text(
         "inputs: [{name: x, dtype: float32, shape: [batch, 4]}]\n"
         "dims: {batch: {min: 1, opt: 4, max: 8}}\n"
     )
     (spec,) = manifest.load(folder)
-    return Measured(spec, TuneOptions(**{"goal": Goal(), **options}), answer).tuned()
+    return Measured(spec, TuneOptions(**{"goal": Goal(), **options}), answer)
 
 
 def scale(configuration: Configuration, plan: float, torch: float) -> float:
@@ -119,3 +127,56 @@ def test_at_a_rate_the_latency_counts(tmp_path: Path) -> None:
     found = tuned(tmp_path, answer, goal=Goal(50.0, rate=50.0))
     assert found.verdict == BETTER and found.best["instances"] == 2
     assert (found.before, found.after, found.gain) == (8.0, 4.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("default", "verdict"),
+    [
+        ([8.0, None], SAME),  # not measured is not too slow
+        ([8.0, 30.0], SAME),  # 300 requests a second once are more than 150 twice
+        ([30.0, 30.0], BETTER),
+    ],
+    ids=["unknown", "sometimes", "never"],
+)
+def test_the_default_is_beaten_in_each_measurement(
+    default: list[float | None], verdict: str, tmp_path: Path
+) -> None:
+    def answer(configuration: Configuration, time: int) -> tuple[float, float | None]:
+        if configuration == DEFAULT:
+            return 300.0, [8.0, *default][time]
+        better = configuration == {**DEFAULT, "instances": 2}
+        return 150.0, 8.0 if better else 30.0
+
+    found = tuned(tmp_path, answer, goal=Goal(50.0, 10.0))
+    assert found.verdict == verdict
+    assert found.changes == ({"instances": 2} if verdict == BETTER else {})
+    never = "does not hold the limit" in _change(found)
+    assert never == (default == [30.0, 30.0])
+    assert never or "in some measurements only" in _change(found)
+
+
+@pytest.mark.parametrize(
+    ("speed", "asked"),
+    [
+        ([2000.0], [1.0]),
+        ([800.0, 400.0, 400.0], [1.0, 2.0, 4.0]),  # the first one promised too much
+        ([10.0], [1.0]),  # a minute would be too few
+    ],
+)
+def test_a_level_takes_as_long_as_its_percentile_needs(
+    speed: list[float], asked: list[float], tmp_path: Path
+) -> None:
+    taken: list[float] = []
+
+    def measure(load: Load, seconds: float) -> LevelResult:
+        rate = speed[len(taken)]
+        taken.append(seconds)
+        count = int(rate * seconds)
+        found = replace(level(1, rate, 1.0), requests=count)
+        return found if count >= 1000 else replace(found, latency_ms={})
+
+    measured = run(
+        tmp_path, lambda configuration, time: (1.0, 1.0), goal=Goal(99.0, 5.0), seconds=1.0
+    )
+    found = measured._enough(measure, Load(1))
+    assert taken == asked and (found.requests >= 1000) == (speed != [10.0])
