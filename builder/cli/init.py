@@ -228,12 +228,17 @@ def _show_folder(
 ) -> None:
     """One line for each file, then the next command."""
     for out, found in written:
-        unsure = sum("?" in guess.dtype_from + guess.shape_from for guess in found.inputs)
+        unsure = out.read_text(encoding="utf-8").count("  # ?")
+        inputs = _counted(len(found.inputs), "input")
         left_out = f"; no inputs: {', '.join(found.dropped)}" if found.dropped else ""
-        terminal.line(f"{out}: {len(found.inputs)} inputs, {unsure} to look at{left_out}")
+        terminal.line(f"{out}: {inputs}, {_counted(unsure, 'line')} to look at{left_out}")
     for model, error in failed:
         terminal.failure(f"{model}: {error}", None)
     total = len(written) + len(failed)
     terminal.line(f"{len(written)} of {total} missing manifests written")
     if written:
         terminal.line(f"next: trt-build check {folder}")
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -329,8 +329,8 @@ def note_unread(terminal: Terminal, models: Path) -> None:
 
     for name in unread(models):
         terminal.note(
-            f"{name}: not read: trt-build builds from TorchScript; export the module with"
-            " torch.jit.script or torch.jit.trace"
+            f"{name}: not read: trt-build reads .pt and .pt2 files; write one with torch.jit.trace,"
+            " torch.jit.script or torch.export"
         )
 
 

@@ -12,15 +12,15 @@ from builder.cli.terminal import Terminal
 from builder.report import percent
 
 if TYPE_CHECKING:
-    from builder.parity import GoldenResult, ModelParity, OutputComparison
+    from builder.parity import GoldenResult, ModelParity
 
 COLUMNS = ("result", "model", "of tolerance", "p50 ms", "p99 ms", "answered by")
 NUMBERS = COLUMNS[2:5]
 ROW_COLUMNS = (
-    *("model", "golden", "protocol", "answered by", "abs error", "at", "rel error", "at "),
-    *("of tolerance", "cosine", "median", "p95", ""),
+    *("result", "golden", "protocol"),
+    *("of tolerance", "abs error", "cosine", "p50 ms", "p95 ms"),
 )
-ROW_NUMBERS = ("abs error", "rel error", "of tolerance", "cosine", "median", "p95")
+ROW_NUMBERS = ROW_COLUMNS[3:]
 NAMES_SHOWN = 4
 
 
@@ -34,12 +34,12 @@ class Failure:
 
 
 def show(terminal: Terminal, models: Sequence[ModelParity]) -> None:
-    """A line for each model, or with --verbose a row for each answer; then why torch answered, the
-    failures by cause, and the summary.
+    """With --verbose a table of the answers of each model. Then a line for each model, why torch
+    answered, the failures by cause, and the summary.
     """
-    if terminal.verbose:
-        rows = [row(model, result) for model in models for result in model.results]
-        terminal.table(ROW_COLUMNS, rows, numbers=ROW_NUMBERS)
+    for model in models if terminal.verbose else ():
+        terminal.line(f"{model.name}, answered by {who(model)}", bold=True)
+        terminal.table(ROW_COLUMNS, [*map(row, model.results)], numbers=ROW_NUMBERS)
     terminal.table(COLUMNS, [_line(model) for model in models], numbers=NUMBERS)
     for text in _reasons(models):
         terminal.line(text)
@@ -137,33 +137,19 @@ def who(model: ModelParity) -> str:
     return f"{model.answered_by or 'unknown'}{f' ({model.device})' if model.device else ''}"
 
 
-def row(model: ModelParity, result: GoldenResult) -> list[str]:
+def row(result: GoldenResult) -> list[str]:
     """The worst output of one answer."""
     outputs = result.comparison.outputs if result.comparison else ()
     return [
-        model.name,
+        "ok" if result.passed else "FAILED",
         result.golden,
         result.protocol,
-        who(model),
-        *_worst(outputs, "absolute"),
-        *_worst(outputs, "relative"),
         percent(result.comparison.share if result.comparison else None),
+        number(max((o.absolute for o in outputs if o.absolute is not None), default=None), ".2e"),
         number(min((o.cosine for o in outputs if o.cosine is not None), default=None), ".7f"),
         number(result.median_ms, ".2f"),
         number(result.p95_ms, ".2f"),
-        "ok" if result.passed else "FAILED",
     ]
-
-
-def _worst(outputs: tuple[OutputComparison, ...], kind: str) -> tuple[str, str]:
-    """The largest error of that kind, and `output[index]` of its element."""
-    known = [output for output in outputs if getattr(output, kind) is not None]
-    if not known:
-        return "", ""
-    worst = max(known, key=lambda output: float(getattr(output, kind)))
-    index = getattr(worst, f"{kind}_at")
-    place = "" if index is None else f"{worst.name}[{','.join(map(str, index))}]"
-    return number(getattr(worst, kind), ".2e"), place
 
 
 def number(value: float | None, form: str) -> str:

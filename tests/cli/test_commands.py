@@ -99,7 +99,7 @@ def test_a_model_without_a_manifest_fails_alone(
     result = run(command, small, *out)
     assert result.exit_code == 2
     assert "bare.pt:1: the model has no manifest" in result.output
-    assert "net.onnx: not read" in result.stderr
+    assert "net.onnx: not read: trt-build reads .pt and .pt2 files" in result.stderr
     assert "1 of 2 models" in result.stdout
 
 
@@ -122,6 +122,9 @@ def test_init_writes_every_missing_manifest_of_a_folder(small: Path, run: Run) -
     assert "1 of 2 missing manifests written" in result.stdout
     assert (small / "small.yaml").read_text() == MANIFEST, "what was there stays"
     text = (small / "masks.yaml").read_text()
+    marked = [line for line in text.splitlines() if "  # ?" in line]
+    assert f"masks.yaml: 2 inputs, {len(marked)} lines to look at; no inputs: " in result.stdout
+    assert any("batch: {min" in line for line in marked), "ranges are guesses, too"
     assert "# no input: scale: its default 2.0 is used" in text
     specs = {spec.name: spec for spec in load(small / "masks.pt")}
     assert specs["masks"].inputs[0].dtype == "int64"

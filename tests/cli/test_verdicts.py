@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,16 @@ def test_failures_are_grouped_by_their_cause_with_one_example(
 
 
 def test_verbose_shows_every_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys, model("one", result("p0"), result("p1")), verbose=True)
-    assert "p0" in text and "p1" in text and "cosine" in text
+    """A table for each model, which 80 columns hold without a broken word."""
+    long = replace(result("p0-reach", 0.25), protocol="grpc x16")
+    models = (model("a" * 40, result("p0-min"), long), model("two", result("p1-max")))
+    lines = shown(capsys, *models, verbose=True).splitlines()
+    assert lines[0] == f"{'a' * 40}, answered by torch (cpu)"
+    assert lines[1].split()[:3] == ["result", "golden", "protocol"] and "cosine" in lines[1]
+    assert lines[2].split()[:3] == ["ok", "p0-min", "http"]
+    assert lines[3].split()[:4] == ["FAILED", "p0-reach", "grpc", "x16"]
+    assert lines[4] == "two, answered by torch (cpu)" and lines[6].split()[1] == "p1-max"
+    assert all(len(line) <= 80 for line in lines[:7])
 
 
 def test_plans_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
