@@ -16,17 +16,26 @@ from tests.repository import stateful as models
 from tests.triton.artifacts import artifact, scorer, tensor
 
 
-class Heavy(torch.nn.Module):
-    """Takes some ten milliseconds, beside which a client's own work is small."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.eye(512))
+class Same(torch.nn.Module):
+    """Returns what it is given."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(100):
-            x = torch.tanh(x @ self.weight)
-        return x
+        return x + 0
+
+
+PAUSED = """\
+import time
+
+import triton_python_backend_utils as utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.05)
+        read = [utils.get_input_tensor_by_name(one, "x").as_numpy() for one in requests]
+        return [utils.InferenceResponse([utils.Tensor("y", array)]) for array in read]
+"""
+"""A batch takes 50 milliseconds on every host, also on a busy one."""
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +47,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert result.ok, result.error
     publish(scorer(), folder / "repository")
     inputs = (tensor("x", "float32", "batch", 512),)
-    publish(artifact(Heavy(), inputs, ("y",), name="heavy"), folder / "repository")
+    paused = publish(artifact(Same(), inputs, ("y",), name="paused"), folder / "repository")
+    (paused / "1" / "model.py").write_text(PAUSED)
     return folder / "repository"
 
 
