@@ -7,11 +7,12 @@ from .job import Load as Load
 from .job import Sequences as Sequences
 from .job import requests as requests
 from .job import rows as rows
+from .measure import LONGEST as LONGEST
 from .measure import Endpoint as Endpoint
 from .measure import Options as Options
 from .measure import bench as bench
+from .measure import long_enough as long_enough
 from .measure import session as session
-from .results import FEW as FEW
 from .results import OWN_SHARE as OWN_SHARE
 from .results import LevelResult as LevelResult
 from .results import ModelBench as ModelBench

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.bench import processes, statistics
 from builder.bench.job import Job, Load, Sequences, requests
-from builder.bench.results import LevelResult, Limit, ModelBench, client_limit, summarize
+from builder.bench.results import FEW, LevelResult, Limit, ModelBench, client_limit, summarize
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import PublishedModel, served, shared_memory
 from builder.serving import PLAIN, Access
@@ -29,6 +30,8 @@ PROBE_SECONDS = 0.5
 SEARCH_STEPS = 12
 SEARCH_PRECISION = 0.05
 """The search for a rate ends when it is known to this share."""
+LONGEST = 60.0
+"""Seconds of a level at most, where a percentile needs many requests."""
 KEEPS_UP = 0.95
 """A rate is held only where this share of it is answered, less the noise of random arrivals."""
 
@@ -269,7 +272,8 @@ class _Run:
         trials: list[dict[str, Any]] = []
 
         def holds(rate: float) -> bool:
-            found = self.level(client, Load(rate=rate))
+            load, seconds = Load(rate=rate), self.options.seconds
+            found = long_enough(partial(self.level, client), load, seconds, percent)
             value = found.latency_ms.get(name)
             held = (
                 value is not None
@@ -287,6 +291,23 @@ class _Run:
         high = max((level.throughput.value for level in levels), default=0.0) or 100.0
         best = search_rate(holds, high, SEARCH_STEPS, SEARCH_PRECISION)
         return Limit(name, most, best, tuple(trials))
+
+
+def long_enough(
+    measure: Callable[[Load, float], LevelResult], load: Load, seconds: float, percentile: float
+) -> LevelResult:
+    """What `measure` finds in `seconds`; again and longer while it has too few requests for the
+    percentile, but not where that would take more than LONGEST.
+    """
+    level = measure(load, seconds)
+    wanted = 1.3 * FEW / (1 - percentile / 100)
+    while level.latency_ms.get(f"p{percentile:g}") is None and level.requests:
+        needed = max(seconds * wanted / level.requests, 2 * seconds)
+        if needed > LONGEST:
+            break
+        seconds = needed
+        level = measure(load, seconds)
+    return level
 
 
 def search_rate(

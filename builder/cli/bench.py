@@ -90,6 +90,7 @@ class Limit(click.ParamType[tuple[float, float]]):
     multiple=True,
     default=("grpc",),
     show_default=True,
+    help="May be given several times.",
 )
 @click.option(
     "--shared-memory",
@@ -222,6 +223,8 @@ def show(terminal: Terminal, found: Sequence[ModelBench], changes: Sequence[Chan
 
 
 def _show_model(terminal: Terminal, one: ModelBench) -> None:
+    from builder.bench import LONGEST
+
     memory = "" if one.memory == "none" else f", {one.memory} shared memory"
     sizes = ", ".join(one.sizes)
     terminal.line(f"{one.name}: {one.protocol}{memory}; requests: {sizes}", bold=True)
@@ -241,6 +244,11 @@ def _show_model(terminal: Terminal, one: ModelBench) -> None:
             f"highest rate with {one.limit.percentile} <= {one.limit.ms:g} ms: {rate}"
             f" ({len(one.limit.trials)} trials)"
         )
+        if one.limit.rate is None and all(trial["ms"] is None for trial in one.limit.trials):
+            terminal.line(
+                f"too few requests in {LONGEST:g} s for {one.limit.percentile}: the limit of a"
+                " lower percentile, as p90, can be found"
+            )
 
 
 def remarks(level: LevelResult) -> Iterator[str]:

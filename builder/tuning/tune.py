@@ -13,12 +13,13 @@ from typing import Any
 
 from builder import manifest, serving, triton
 from builder.bench import (
-    FEW,
+    LONGEST,
     Endpoint,
     LevelResult,
     Load,
     Options,
     Sequences,
+    long_enough,
     requests,
     rows,
     session,
@@ -59,8 +60,6 @@ PROPOSED = 2
 """Configurations that the queueing model proposes."""
 FINALISTS = 2
 """Configurations that are measured again beside the default."""
-LONGEST = 60.0
-"""Seconds of a level at most, where a percentile needs many requests."""
 GPU_SLOTS = 2
 """Instances that compute on one GPU at the same time, for the queueing model."""
 MEAN_SHARE = 0.5
@@ -317,17 +316,11 @@ class _Run:
                 best = max(best, level.throughput.value)
 
     def _enough(self, measure: Callable[[Load, float], LevelResult], load: Load) -> LevelResult:
-        """One level; again and longer while the percentile of the goal needs more requests."""
+        """One level, as long as the percentile of the goal needs."""
         seconds = self.options.seconds
-        level = measure(load, seconds)
-        wanted = 1.3 * FEW / (1 - self.goal.percentile / 100)
-        while self._needs_latency and self.goal.latency(level) is None and level.requests:
-            needed = max(seconds * wanted / level.requests, 2 * seconds)
-            if needed > LONGEST:
-                break
-            seconds = needed
-            level = measure(load, seconds)
-        return level
+        if not self._needs_latency:
+            return measure(load, seconds)
+        return long_enough(measure, load, seconds, self.goal.percentile)
 
     @property
     def _needs_latency(self) -> bool:
