@@ -88,11 +88,7 @@ class Recording:
         if len(found) > SHOWN_BRANCHES:
             more = len(found) - SHOWN_BRANCHES
             found[SHOWN_BRANCHES:] = [f"no golden reaches branches of {more} more conditions"]
-        absent = (
-            f"output {name!r} is {'None' if given else 'a tensor'} in every golden; add inputs for"
-            f" which it is {'a tensor' if given else 'None'} (manifest: goldens: FILE.npz)"
-            for name, given in self.unseen
-        )
+        absent = (_never(name, given) for name, given in self.unseen)
         return (*self.reduced, *absent, *found)
 
     def warnings_of(self, locations: Collection[str]) -> tuple[str, ...]:
@@ -102,6 +98,20 @@ class Recording:
         lines = {location.partition(", near ")[0] for location in locations}
         kept = [one for one in self.unreached if one.where.partition(", near ")[0] in lines]
         return replace(self, unreached=tuple(kept)).warnings
+
+
+def _never(name: str, given: bool) -> str:
+    """The warning of an output that is a tensor in no golden (`given`), or in all."""
+    if given:
+        return (
+            f"output {name!r} is None in every golden, so its type and shape are not known: the"
+            " endpoint does not have it, and a request for which it is a tensor fails; add inputs"
+            " for which it is one (manifest: goldens: FILE.npz)"
+        )
+    return (
+        f"output {name!r} is a tensor in every golden; add inputs for which it is None (manifest:"
+        " goldens: FILE.npz)"
+    )
 
 
 def record_goldens(

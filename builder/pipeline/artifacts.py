@@ -110,6 +110,7 @@ def inputs_of(model: SplitModel) -> tuple[IO, ...]:
 
 def outputs_of(model: SplitModel) -> tuple[IO, ...]:
     partition = model.pieces.partition
+    hidden = {*partition.flags.values(), *unknown_outputs(model)}
     known: Mapping[str, TensorSpec | None] = {
         name: spec
         for s in model.segments
@@ -118,8 +119,23 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
     return tuple(
         endpoint(known[name], name, model.goldens)
         for name in partition.outputs
-        if name not in partition.flags.values()
+        if name not in hidden
     )
+
+
+def unknown_outputs(model: SplitModel) -> dict[str, str]:
+    """Each output that is None in every golden, with its flag: its type and shape are not known, so
+    no endpoint can have it. Raises PublishError where the model has no other output.
+    """
+    flags = model.pieces.partition.flags
+    recorded = {name for golden in model.goldens for name in golden.outputs}
+    unknown = {name: flag for name, flag in flags.items() if name not in recorded}
+    if unknown and len(unknown) + len(flags) == len(model.pieces.partition.outputs):
+        raise PublishError(
+            f"every output is None in every golden: {', '.join(unknown)}",
+            fix="add inputs for which they are tensors (manifest: goldens: FILE.npz)",
+        )
+    return unknown
 
 
 def endpoint(spec: TensorSpec | None, name: str, goldens: Sequence[Golden]) -> IO:
@@ -135,11 +151,6 @@ def endpoint(spec: TensorSpec | None, name: str, goldens: Sequence[Golden]) -> I
     recorded = [
         side[name] for golden in goldens for side in (golden.inputs, golden.outputs) if name in side
     ]
-    if not recorded:
-        raise PublishError(
-            f"output {name!r} is None in every golden, so its type and shape are not known",
-            fix="add inputs for which it is a tensor (manifest: goldens: FILE.npz)",
-        )
     ranks, known = {array.ndim for array in recorded}, dtypes.by_numpy(recorded[0].dtype)
     if len(ranks) != 1 or known is None:
         raise PublishError(
@@ -196,6 +207,7 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
     from builder import triton
 
     facts = next((plan.facts for plan in model.built), {})
+    flags, unknown = model.pieces.partition.flags, unknown_outputs(model)
     return triton.ModelArtifact(
         spec=named(model),
         inputs=inputs_of(model),
@@ -211,7 +223,8 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
         goldens=model.goldens,
         serve_as=serve_as,
         segments=_piece_files(model.pieces, model.plans, model.branch_plans),
-        flags=model.pieces.partition.flags,
+        flags={name: flag for name, flag in flags.items() if name not in unknown},
+        unknown=unknown,
         mixes=mixes(model, model.segments),
     )
 

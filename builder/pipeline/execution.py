@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from builder.errors import ParityError
+from builder.errors import EngineError, ParityError
 from builder.pipeline import segment_goldens
 
 if TYPE_CHECKING:
@@ -98,6 +98,12 @@ class Runner:
             self._engine(artifact.plan, {}, values)
         else:
             self._execute(artifact.lowered, [t.name for t in artifact.inputs], outputs, values)
+        for name, flag in artifact.unknown.items():
+            if bool(values[flag]):
+                raise EngineError(
+                    f"output {name!r} is a tensor for these inputs, and None in every golden",
+                    fix="add these inputs as a golden (manifest: goldens: FILE.npz)",
+                )
         return present({name: values[name] for name in outputs}, flags)
 
     def answer(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -111,6 +111,10 @@ class ModelArtifact:
     """By the name of an output that may be None, the segments' output that is true where it is a
     tensor. A response has no flags, and leaves out what is None.
     """
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """As `flags`, of outputs that are None in every golden: the endpoint does not have them, and a
+    request for which one is a tensor fails.
+    """
     mixes: str | None = None
     """Why requests must not be joined to a batch, where the model's graph shows it and a golden may
     not.

@@ -55,8 +55,8 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
 
 def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
     axis = _axis(artifact)
-    if artifact.flags:
-        name = next(iter(artifact.flags))
+    if optional := (*artifact.flags, *artifact.unknown):
+        name = optional[0]
         return f"output {name!r} may be None for one request and a tensor for another", 0
     if artifact.mixes and not artifact.spec.batching.enabled:
         return artifact.mixes, 0

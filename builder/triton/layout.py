@@ -274,6 +274,7 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
             {**_io(io, own[io.name], own[io.name]), "axes": _axes(spec.shape)}
             for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
         ],
+        **({"unknown": dict(artifact.unknown)} if artifact.unknown else {}),
         "outputs": [
             {**_io(io, own[io.name], own[io.name]), **_flag(artifact, io)}
             for io in artifact.outputs

@@ -99,6 +99,46 @@ class WritesInPlace(nn.Module):
         return x, view
 
 
+class HardlyEver(nn.Module):
+    def forward(self, x: Tensor) -> Tuple[Tensor, Optional[Tensor]]:  # noqa: UP006, UP045
+        if bool((x[0, 0] == 0.12345678) & (x[0, 1] == 0.87654321)):
+            return x, x + 1
+        return x, None
+
+
+class KeyOnOnePath(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        found = {"a": x}
+        if bool(x.sum() > 0):
+            found["b"] = x + 1
+        found["c"] = x - 1
+        found["a"] = x * 2
+        return found
+
+
+class AppendsOnOnePath(nn.Module):
+    def forward(self, x: Tensor) -> Tuple[Tensor, List[Tensor]]:  # noqa: UP006
+        view = torch.as_strided(x, [2], [1])
+        view.add_(1)
+        found = [x]
+        found.append(view)
+        if bool(x.sum() > 0):
+            found.append(x * 2)
+        found[0] = x - 1
+        return x, found
+
+
+class KeysInLoop(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        found: Dict[str, Tensor] = {}  # noqa: UP006
+        for i in range(int(x.abs().sum())):
+            if i == 1:
+                found["one"] = x * i
+            else:
+                found["other"] = x + i
+        return found
+
+
 MODULES = (
     ByData,
     BySize,
@@ -110,4 +150,7 @@ MODULES = (
     OfLoop,
     ListOfTwoLengths,
     WritesInPlace,
+    KeyOnOnePath,
+    AppendsOnOnePath,
+    KeysInLoop,
 )

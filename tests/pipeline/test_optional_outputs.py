@@ -16,13 +16,21 @@ from torch import nn
 
 import builder
 from builder.cli import main
+from builder.errors import EngineError
 from builder.manifest import TensorSpec
 from builder.parity import compare, served
 from builder.parity.structure import leaves
 from builder.pipeline.execution import Runner
 from builder.repository import build_repository
 from builder.triton import Golden
-from tests.pipeline.optional_outputs import MODULES, ByData, BySize, InNamedTuple, WritesInPlace
+from tests.pipeline.optional_outputs import (
+    MODULES,
+    ByData,
+    BySize,
+    HardlyEver,
+    InNamedTuple,
+    WritesInPlace,
+)
 from tests.pipeline.test_known_cases import checked
 
 MANIFEST = """\
@@ -140,6 +148,23 @@ def test_an_ensemble_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert not result.ok and "may be None" in str(result.error)
     (result,) = build_repository(source, tmp_path / "out", isolate=False)
     assert result.layout == "fused"
+
+
+def test_an_output_without_a_golden_is_left_out_and_its_requests_fail(tmp_path: Path) -> None:
+    _, file = loaded(HardlyEver, tmp_path)
+    found = checked(file, tmp_path / "out")
+    assert [one.name for one in found.artifact.outputs] == ["output_0"]
+    assert any("'output_1' is None in every golden" in text for text in found.warnings)
+    run, rare = Runner(found.artifact), torch.tensor([[0.12345678, 0.87654321, 0.0, 0.0]])
+    assert run({"x": torch.zeros(2, 4)}).keys() == {"output_0"}
+    with pytest.raises(EngineError, match="'output_1' is a tensor for these inputs"):
+        run({"x": rare})
+    np.savez(file.parent / "own.npz", x=rare.numpy())
+    manifest = file.with_suffix(".yaml")
+    manifest.write_text(f"{manifest.read_text()}goldens: own.npz\n")
+    found = checked(file, tmp_path / "out")
+    assert [one.name for one in found.artifact.outputs] == ["output_0", "output_1"]
+    assert Runner(found.artifact)({"x": rare}).keys() == {"output_0", "output_1"}
 
 
 def test_presence_is_compared_like_a_value() -> None:

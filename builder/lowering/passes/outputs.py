@@ -17,7 +17,7 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.arguments import PACKED_SEQUENCE, field_names, join
 from builder.lowering.locations import source_line
-from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes import Context, filled, lowering_pass
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,12 @@ def _leaves(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, 
         return
     if kind == "TensorType":
         yield name, Leaf(value)
+    elif kind in ("ListType", "DictType") and (found := filled.elements(graph, value, end)) != []:
+        if found is None:
+            raise _not_a_tensor(value, name)
+        for index, (part, element, flag) in enumerate(found):
+            where = "" if flag is None else source_line(value.node())
+            yield join(name, part), Leaf(element, flag, where, (index,))
     elif _differs(value):
         yield from (_by_branch(graph, value, name) or {}).items()
     elif kind == "OptionalType":

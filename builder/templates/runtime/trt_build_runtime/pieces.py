@@ -33,6 +33,8 @@ class SegmentsAnswerer:
         self.count = len(outputs)
         self.flagged = [n for n, t in enumerate(serving["outputs"]) if "flag" in t]
         outputs += [serving["outputs"][n]["flag"] for n in self.flagged]
+        self.unknown = list(serving.get("unknown", {}))
+        outputs += [serving["unknown"][name] for name in self.unknown]
         self.pieces = Pieces(self, "segment", facts["segments"], inputs, outputs)
         answered = dict(self.pieces.answered(""))
         self.kind = "+".join(sorted(set(answered.values())))
@@ -80,6 +82,12 @@ class SegmentsAnswerer:
     def _present(self, made: list[torch.Tensor]) -> list[Any]:
         """The outputs without the flags, which decide which of them are None."""
         outputs: list[Any] = made[: self.count]
+        for name, flag in zip(self.unknown, made[self.count + len(self.flagged) :]):
+            if bool(flag):
+                raise RuntimeError(
+                    f"output {name!r} is a tensor for these inputs, and its type was not known when"
+                    " the model was built: add them as a golden, and build it again"
+                )
         for number, flag in zip(self.flagged, made[self.count :]):
             if not bool(flag):
                 outputs[number] = None

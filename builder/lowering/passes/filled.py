@@ -1,0 +1,148 @@
+"""The elements of a list or dictionary that the graph fills after it has built it.
+
+Only graphs that stay as they are written have such containers: elsewhere `functionalise` has made
+values of them. Each element is read where the graph ends, with a flag where it may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from builder.lowering import ir
+
+Element = tuple[str | int, Any, Any]
+"""The key or index, the tensor, and the flag: None where the element is always there."""
+_GROWS = {"ListType": frozenset(["aten::append"]), "DictType": frozenset(["aten::_set_item"])}
+_KEEPS = frozenset(["aten::_set_item"])
+"""Writes of which the keys or the number of elements are known."""
+
+
+def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
+    """The elements of a list or dictionary of tensors that the graph writes to. Empty where the
+    graph writes to none, None where it is not known which elements there may be.
+    """
+    kind = value.type().kind()
+    inner = value.type().getElementType() if kind == "ListType" else value.type().getValueType()
+    aliases = graph.alias_db()
+    if not aliases.has_writers(value):
+        return []
+    writers, once = (
+        [n for n in nodes if _writes(n) and aliases.may_contain_alias(n.inputsAt(0), value)]
+        for nodes in (ir.walk(graph), _outside_loops(graph))
+    )
+    builders = [
+        node
+        for node in ir.nodes_of(graph, "prim::ListConstruct", "prim::DictConstruct")
+        if str(node.output().type()) == str(value.type())
+        and aliases.may_contain_alias(node.output(), value)
+    ]
+    known = {node.kind() for node in writers} <= _GROWS[kind] | _KEEPS
+    if inner.kind() != "TensorType" or not known:
+        return None
+    reader = _Reader(graph, value, writers[0] if writers else value.node(), end)
+    sure = [
+        node
+        for node in graph.nodes()
+        if _writes(node) and node.inputsAt(0).debugName() == value.debugName()
+    ]
+    always = _built(value.node()) or []
+    if kind == "DictType":
+        always += [ir.constant(node.inputsAt(1)) for node in sure]
+        keys = dict.fromkeys(always) | dict.fromkeys(_keys(writers, builders))
+        return None if None in keys else list(reader.entries(keys, always))
+    appends, some = (
+        [node for node in nodes if node.kind() == "aten::append"] for nodes in (writers, once)
+    )
+    if len(some) < len(appends):
+        return None
+    most = max((len(_built(node) or []) for node in builders), default=0) + len(appends)
+    least = len(always) + sum(node.kind() == "aten::append" for node in sure)
+    return list(reader.items(most, least))
+
+
+def _writes(node: Any) -> bool:
+    """Whether it changes a list or dictionary, its first input."""
+    if not node.inputsSize() or node.inputsAt(0).type().kind() not in _GROWS:
+        return False
+    schema = ir.schema(node)
+    info = schema.arguments[0].alias_info if schema is not None and schema.arguments else None
+    return info is not None and info.is_write
+
+
+def _built(node: Any) -> list[Any] | None:
+    """The keys or indices of a container where it is built."""
+    if node.kind() == "prim::ListConstruct":
+        return list(range(node.inputsSize()))
+    if node.kind() == "prim::DictConstruct":
+        return [ir.constant(key) for key in ir.inputs(node)[::2]]
+    return None
+
+
+def _keys(writers: list[Any], builders: list[Any]) -> Iterator[Any]:
+    """The keys that a dictionary may have; None for one that is not known."""
+    for node in builders:
+        yield from _built(node) or []
+    for node in writers:
+        yield ir.constant(node.inputsAt(1))
+
+
+def _outside_loops(block: Any) -> Iterator[Any]:
+    """The nodes of a block and of the ifs in it, each of which runs once at most."""
+    for node in block.nodes():
+        yield node
+        if node.kind() == "prim::If":
+            for inner in node.blocks():
+                yield from _outside_loops(inner)
+
+
+class _Reader:
+    """Reads elements of one container before `end`; new nodes have the source line of `origin`."""
+
+    def __init__(self, graph: Any, value: Any, origin: Any, end: Any) -> None:
+        self.graph, self.value, self.origin, self.end = graph, value, origin, end
+
+    def entries(self, keys: Any, always: list[Any]) -> Iterator[Element]:
+        """The values of a dictionary at these keys."""
+        for key in keys:
+            part = key if type(key) is int and key >= 0 else str(key)
+            name = ir.insert_constant(self.graph, key, self.end)
+            if key in always:
+                yield part, self._read(name, self.end), None
+            else:
+                given = self._emit("aten::__contains__", [self.value, name], ir.C.BoolType.get())
+                yield part, *self._guarded(name, given)
+
+    def items(self, most: int, always: int) -> Iterator[Element]:
+        """The first `most` elements of a list, which has at least `always`."""
+        for index in range(most):
+            place = ir.insert_constant(self.graph, index, self.end)
+            if index < always:
+                yield index, self._read(place, self.end), None
+            else:
+                length = self._emit("aten::len", [self.value], ir.INT)
+                given = self._emit("aten::gt", [length, place], ir.C.BoolType.get())
+                yield index, *self._guarded(place, given)
+
+    def _emit(self, kind: str, given: list[Any], result: Any) -> Any:
+        return ir.insert(self.graph, kind, given, self.end, [result], self.origin).output()
+
+    def _read(self, key: Any, before: Any) -> Any:
+        read = ir.insert(
+            self.graph, "aten::__getitem__", [self.value, key], before, origin=self.origin
+        )
+        return read.output()
+
+    def _guarded(self, key: Any, given: Any) -> tuple[Any, Any]:
+        """The element where `given` is true, else an empty tensor; and `given` as a tensor."""
+        chosen = self.graph.create("prim::If", [given], 1)
+        chosen.insertBefore(self.end)
+        ir.adopt(chosen, self.origin)
+        taken, other = chosen.addBlock(), chosen.addBlock()
+        taken.registerOutput(self._read(key, taken.returnNode()))
+        empty = ir.insert_constant(self.graph, torch.zeros(0), other.returnNode())
+        other.registerOutput(empty)
+        chosen.output().setType(ir.TENSOR)
+        return chosen.output(), self._emit("prim::NumToTensor", [given], ir.TENSOR)
