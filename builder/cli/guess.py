@@ -111,7 +111,8 @@ def _guesses(
 
     loading.load(plugins)
     loaded = frontends.load(file, module, libraries=libraries)
-    lowered = _distinct(lowering.lower(loaded))
+    lowered = lowering.lower(loaded)
+    lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)
     examples = (
@@ -142,18 +143,6 @@ def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
     found = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]
     dims = {axis: (dims, axes.comment(axis)) for spec in specs for axis, dims in spec.dims.items()}
     return Guessed(found, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims)
-
-
-def _distinct(lowered: LoweredGraph) -> LoweredGraph:
-    """The graph with another name for each output that has the name of an input."""
-    taken, names = {*lowered.inputs, *lowered.outputs}, []
-    for name in lowered.results:
-        if name in lowered.inputs:
-            others = (f"{name}_out{number}" for number in ("", *range(2, len(taken) + 3)))
-            name = next(other for other in others if other not in taken)
-            taken.add(name)
-        names.append(name)
-    return lowered.named(names)
 
 
 def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:

@@ -50,6 +50,17 @@ class LoweredGraph:
         """The names of the module's outputs: all but the flags."""
         return self.outputs[: len(self.outputs) - len(self.flags)]
 
+    def distinct(self, taken: Collection[str]) -> tuple[str, ...]:
+        """The names of the `results`, with another one for each that is taken: `x_out` for `x`."""
+        known, names = {*taken, *self.outputs}, list[str]()
+        for name in self.results:
+            if name in taken:
+                others = (f"{name}_out{number}" for number in ("", *range(2, len(known) + 3)))
+                name = next(other for other in others if other not in known)
+                known.add(name)
+            names.append(name)
+        return tuple(names)
+
     def named(self, names: Sequence[str]) -> LoweredGraph:
         """The graph with other names of the `results`."""
         new = dict(zip(self.results, names, strict=True))

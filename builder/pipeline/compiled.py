@@ -107,7 +107,8 @@ class CompiledModule(torch.nn.Module):
         spec, graph = recorded.lowered.spec, recorded.lowered.graph
         self.warnings, self.answered_by = warnings, _kind(runner)
         self._runner, self._specs, self._profiles = runner, spec.inputs, spec.profiles
-        self._names, self._outputs = graph.inputs, recorded.lowered.outputs
+        self._names, self._results = graph.inputs, graph.results
+        self._outputs = recorded.lowered.outputs
         self._constants = dict(spec.constants)
         self._program: ExportedModule | None = None
         self._result: Any = None
@@ -143,10 +144,11 @@ class CompiledModule(torch.nn.Module):
         }
         with torch.no_grad():
             answers = self._runner(values)
-        answers = {name: answers[name].to(device) for name in self._outputs if name in answers}
+        named = zip(self._results, self._outputs, strict=True)
+        found = {path: answers[name].to(device) for path, name in named if name in answers}
         if self._result is not None:
-            return parity.rebuilt(self._result, answers)
-        tensors = iter(answers.values())
+            return parity.rebuilt(self._result, found)
+        tensors = iter(found.values())
         leaves = [leaf if leaf is None else _like(leaf, next(tensors)) for leaf in self._leaves]
         return pytree.tree_unflatten(leaves, self._structure)
 

@@ -59,8 +59,13 @@ class Lowered:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the model's outputs: the manifest's, else those of the module's result."""
-        return tuple(self.spec.outputs or self.graph.results)
+        """The names of the model's outputs: the manifest's, else those of the module's result. An
+        output with the name of an input is called `<name>_out`, since Triton has each name once.
+        """
+        if self.spec.outputs:
+            return tuple(self.spec.outputs)
+        given = [str(tensor.name) for tensor in self.spec.inputs if tensor.name]
+        return self.graph.distinct([*given, *self.graph.inputs])
 
     @property
     def optional(self) -> dict[str, str]:
@@ -260,11 +265,23 @@ def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
             kept.keep(found, lowered.outputs)
     warnings = (
         *_relations(lowered),
+        *_renamed(lowered),
         *_optional(lowered),
         *found.warnings_of(_branches(lowered.graph)),
         *(kept.warnings if kept else ()),
     )
     return Recorded(lowered, found.goldens, warnings)
+
+
+def _renamed(lowered: Lowered) -> Iterator[str]:
+    """A warning for each output that has the name of an input."""
+    if not lowered.spec.outputs:
+        for name, served in zip(lowered.graph.results, lowered.outputs, strict=True):
+            if name != served:
+                yield (
+                    f"output {name!r} has the name of an input, so it is served as {served!r};"
+                    " `outputs` in the manifest names it otherwise"
+                )
 
 
 def _optional(lowered: Lowered) -> Iterator[str]:

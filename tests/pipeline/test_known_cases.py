@@ -21,7 +21,7 @@ from builder.pipeline import Order
 from builder.pipeline.execution import Runner
 from builder.pipeline.stages import Checked
 from builder.repository import build_repository
-from tests.pipeline import known_cases
+from tests.pipeline import known_cases, models
 from tests.pipeline.known_cases import CASES, Case
 
 PARAMETERS = [
@@ -108,3 +108,17 @@ def test_convert_takes_optional_arguments_by_the_names_of_the_manifest() -> None
         expected = list(flat(module(tensors[0], (tensors[1], tensors[2]))))
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+class NamedAsItsInput(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"x": x + 1, "x_out": x * 2}
+
+
+def test_an_output_with_the_name_of_an_input_gets_another(tmp_path: Path) -> None:
+    source = models.save(tmp_path / "models", NamedAsItsInput())
+    found = checked(source / "m.pt", tmp_path / "out")
+    assert [one.name for one in found.artifact.outputs] == ["x_out2", "x_out"]
+    assert any("served as 'x_out2'" in text for text in found.warnings)
+    compiled = builder.compile(NamedAsItsInput(), [TensorSpec("float32", (2, 4), name="x")])
+    assert compiled(torch.ones(2, 4)).keys() == {"x", "x_out"}
