@@ -41,11 +41,18 @@ def _read_inside(block: Any) -> set[int]:
     return found
 
 
+_SAME = {"IntType": "prim::max", "FloatType": "prim::max", "BoolType": "aten::__and__"}
+"""What gives a number again where both of its inputs are that number."""
+
+
 def _read_again(graph: Any, value: Any, end: Any) -> Any:
     """The same value, read before `end`."""
     kind = value.type()
     if kind.kind() == "TensorType":
         return ir.insert(graph, "aten::detach", [value], end, [kind]).output()
+    if kind.kind() in _SAME:
+        # torch's executor removes a tuple that is built and taken apart, and `+ 0`
+        return ir.insert(graph, _SAME[kind.kind()], [value, value], end, [kind]).output()
     boxed = ir.C.TupleType([kind])
     box = ir.insert(graph, "prim::TupleConstruct", [value], end, [boxed]).output()
     return ir.insert(graph, "prim::TupleUnpack", [box], end, [kind]).output()

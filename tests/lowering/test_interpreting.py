@@ -38,7 +38,23 @@ class Counted(torch.nn.Module):
         return q * count
 
 
-@pytest.mark.parametrize("module", [Rebound(), Counted()], ids=["tensor", "number"])
+class Limited(torch.nn.Module):
+    """A number that the outer loop returns, the inner one reads, and a branch sets again."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        c, n, m = x * 2, x.size(0), 1
+        for _ in range(int(ids[0])):
+            m = min(n, 3)
+            for _ in range(int(ids[0])):
+                c = x.narrow(0, 0, m).mean(0) + x
+        if int(ids.sum()) % 2 == 1:
+            m = n // 2 + 1
+        return torch.nn.functional.pad(c, [0, 0, m, 0])[m:], c
+
+
+@pytest.mark.parametrize(
+    "module", [Rebound(), Counted(), Limited()], ids=["tensor", "number", "set again"]
+)
 @pytest.mark.parametrize("optimized", [True, False])
 def test_a_value_outlives_the_loop_that_reads_it(module: torch.nn.Module, optimized: bool) -> None:
     dims = {"n": (1, 4, 8)}
