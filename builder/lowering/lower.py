@@ -79,6 +79,7 @@ def lower(
             stop_after=None if stop_after == LOWER_GRAPH else stop_after,
             keep_text=keep_text,
             paranoid=watch,
+            start=steps.snapshot,
         ),
     )
     outputs = _outputs(module_or_graph, context)
@@ -258,8 +259,8 @@ def _start_exported(
 ) -> tuple[Any, list[str], dict[str, Any]]:
     """As `_start`, for an exported program: its graph has flat tensors and constants only."""
     graph = module.graph.copy()
-    steps.begin(graph)
     ir.C._jit_pass_erase_shape_information(graph)
+    steps.begin(graph)
     if fallback_modules:
         mark_by_record(graph, module.script._c, fallback_modules)
     steps.end(LOWER_GRAPH, graph)

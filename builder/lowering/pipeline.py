@@ -242,16 +242,19 @@ def run_passes(
     stop_after: str | None = None,
     keep_text: bool = False,
     paranoid: Paranoid | None = None,
+    start: Snapshot | None = None,
 ) -> tuple[PassRecord, ...]:
     """Run `passes` over `graph` in place (by default all), verify after each, and give the record
     of each.
 
     `stop_after` names the last pass to run (its last occurrence in the list); `keep_text` keeps the
-    graph's text around each pass; `paranoid` executes the graph after each.
+    graph's text around each pass; `paranoid` executes the graph after each; `start` is a snapshot
+    of the graph as it is.
     """
     chosen = _until(every_pass() if passes is None else passes, stop_after)
     with _collector_paused():
-        return tuple(_records(graph, context, chosen, keep_text, paranoid))
+        before = start or Snapshot(graph)
+        return tuple(_records(graph, context, chosen, keep_text, paranoid, before))
 
 
 @contextmanager
@@ -269,9 +272,14 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _records(
-    graph: Any, context: Context, passes: Sequence[Pass], keep_text: bool, paranoid: Paranoid | None
+    graph: Any,
+    context: Context,
+    passes: Sequence[Pass],
+    keep_text: bool,
+    paranoid: Paranoid | None,
+    before: Snapshot,
 ) -> Iterator[PassRecord]:
-    before, left = Snapshot(graph), dict[str, Snapshot]()
+    left = dict[str, Snapshot]()
     for step in passes:
         context.lines, context.kinds = before.lines, before.kinds
         # A pass has nothing to do on a graph that is as it left it.

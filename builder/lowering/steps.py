@@ -29,6 +29,8 @@ class Steps:
     def __init__(self, *, keep_text: bool = False) -> None:
         self.records: list[PassRecord] = []
         self._keep_text = keep_text
+        self.snapshot: Snapshot | None = None
+        """Of the graph at the end of the last step."""
 
     def begin(self, graph: Any) -> None:
         """The next step starts with this graph."""
@@ -43,4 +45,5 @@ class Steps:
         self._nodes, self._text, self._started = nodes, text, time.perf_counter()
 
     def _read(self, graph: Any) -> tuple[int, str]:
-        return Snapshot(graph).nodes, canonical(graph) if self._keep_text else ""
+        self.snapshot = Snapshot.after(graph, self.snapshot)
+        return self.snapshot.nodes, canonical(graph) if self._keep_text else ""

@@ -35,6 +35,14 @@ class Snapshot:
         self.nodes = len(self.lines) - self.kinds["prim::Constant"] - self.kinds[""]
         self.without_location = sum(map(attrgetter("without_location"), self.lines))
 
+    @classmethod
+    def after(cls, graph: Any, before: Snapshot | None) -> Snapshot:
+        """That of a graph which was `before`: the same one where the text is as it was."""
+        text = str(graph)
+        if before is None:
+            return cls(graph, None, text)
+        return before if text == before.text else cls(graph, before.known, text)
+
 
 _TENSOR = re.compile(r"\b(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)\([^()]*\)")
 
@@ -70,11 +78,10 @@ def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
     """The snapshot after a pass; a LoweringError that names the pass when it broke the graph, its
     interface or its promise.
     """
-    text = str(graph)
-    if text == before.text:
+    after = Snapshot.after(graph, before)
+    if after is before:
         _check_promise(graph, step, before)
         return before
-    after = Snapshot(graph, before.known, text)
     _lint(graph, step, after)
     if not step.changes_interface and not _same_types(before.types, after.types):
         raise _broken(step, f"inputs or outputs changed from {before.types} to {after.types}")

@@ -7,7 +7,6 @@ a tree of modules is inlined whose modules have the wanted names.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,6 +18,7 @@ C: Any = torch._C
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
 _METHOD = "trt_build_names"
 _FUNCTION = "trt_build_locations"
+_IN_TORCH = re.compile(r"(^|[/\\])torch[/\\]")
 _CALLED_AGAIN = re.compile(r"@\d+$")
 CODE = "exported: "
 """Begins the last line of a source range: the code at the innermost frame of the model itself."""
@@ -36,33 +36,48 @@ class Origins:
 
     def __init__(self, graphs: Iterable[torch.fx.Graph]) -> None:
         """Collect what the nodes of these graphs state in `stack_trace` and `nn_module_stack`."""
-        nodes = [node for graph in graphs for node in graph.nodes]
-        self._stated = {node: (_stack(node), _range_text(node)) for node in nodes}
-        stacks = dict.fromkeys(stack for stack, _ in self._stated.values())
-        texts = dict.fromkeys(text for _, text in self._stated.values() if text is not None)
-        self.script, self._named, self._inlined = _module_nodes(stacks)
-        self._function, self._located = _location_nodes(list(texts))
+        stacks, texts = dict[Any, Stack](), dict[str, str | None]()
+        for node in (node for graph in graphs for node in graph.nodes):
+            entries, trace = _entries(node), _trace(node)
+            if entries not in stacks:
+                stacks[entries] = _stack(entries)
+            if trace not in texts:
+                texts[trace] = _range_text(trace)
+        self.script, named, self._inlined = _module_nodes(dict.fromkeys(stacks.values()))
+        distinct = dict.fromkeys(text for text in texts.values() if text is not None)
+        self._function, located = _location_nodes(list(distinct))
+        self._modules = {
+            entries: named[stack[-1][0]] for entries, stack in stacks.items() if len(stack) > 1
+        }
+        self._locations = {
+            trace: located[text] for trace, text in texts.items() if text is not None
+        }
 
-    def describe(self, created: Any, node: torch.fx.Node) -> None:
-        """Give the graph's node the location and the module of the program's node."""
-        stack, text = self._stated[node]
-        if len(stack) > 1:
-            created.copyMetadata(self._named[stack[-1][0]])
-        if text is not None:
-            created.copyMetadata(self._located[text])
+    def described(self, node: torch.fx.Node) -> tuple[Any, ...]:
+        """The nodes whose metadata make the module and the location of the program's node."""
+        found = self._modules.get(_entries(node)), self._locations.get(_trace(node))
+        return tuple(source for source in found if source is not None)
 
 
 def location(node: torch.fx.Node) -> str:
     """`model.py:12: x = torch.relu(x)` of a program's node, or its name."""
-    frames = _frames(node)
+    frames = _frames(_trace(node))
     if not frames:
         return f"the node {node.name}"
     path, line, _, code = next(filter(_is_own, frames), frames[0])
     return f"{path}:{line}: {code}" if code else f"{path}:{line}"
 
 
-def _stack(node: torch.fx.Node) -> Stack:
-    entries = (node.meta.get("nn_module_stack") or {}).values()
+def _entries(node: torch.fx.Node) -> tuple[tuple[Any, Any], ...]:
+    """The path and the class of each module in `nn_module_stack`, outermost first."""
+    return tuple((node.meta.get("nn_module_stack") or {}).values())
+
+
+def _trace(node: torch.fx.Node) -> str:
+    return node.meta.get("stack_trace") or ""
+
+
+def _stack(entries: tuple[tuple[Any, Any], ...]) -> Stack:
     found = []
     for path, kind in entries:
         if "_empty_nn_module_stack" in str(path):
@@ -77,13 +92,8 @@ Frame = tuple[str, str, str, str]
 """File, line, function, and the code of the line."""
 
 
-def _frames(node: torch.fx.Node) -> list[Frame]:
+def _frames(trace: str) -> list[Frame]:
     """The frames of `stack_trace`, innermost first."""
-    return _frames_of(node.meta.get("stack_trace") or "")
-
-
-@functools.lru_cache(maxsize=4096)
-def _frames_of(trace: str) -> list[Frame]:
     found: list[Frame] = []
     for line in trace.splitlines():
         match = _FRAME.match(line)
@@ -95,12 +105,12 @@ def _frames_of(trace: str) -> list[Frame]:
 
 
 def _is_own(frame: Frame) -> bool:
-    return not re.search(r"(^|[/\\])torch[/\\]", frame[0])
+    return not _IN_TORCH.search(frame[0])
 
 
-def _range_text(node: torch.fx.Node) -> str | None:
+def _range_text(trace: str) -> str | None:
     """The frames as a trace has them, and the code of the model's own line."""
-    frames = _frames(node)
+    frames = _frames(trace)
     if not frames:
         return None
     calls = "".join(f"{path}({line}): {name}\n" for path, line, name, _ in frames)

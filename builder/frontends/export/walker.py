@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from builder.errors import LoweringError
-from builder.frontends.export import numbers, quantized, torchao
+from builder.frontends.export import convolutions, numbers, quantized, torchao
 from builder.frontends.export.contents import TORCHAO
 from builder.frontends.export.origins import Origins, location
 
@@ -28,6 +28,10 @@ _MEMORY_FORMATS = {
 }
 _SAME = frozenset(["aten.alias", "aten.lift_fresh", "aten.detach", "aten.detach_"])
 """Operators that return their input."""
+_NUMBERS = (int, float, bool)
+_PLAIN_ELEMENTS = {"IntType": int, "FloatType": float, "BoolType": bool}
+"""The elements of lists that are one constant, and their type in Python."""
+_NO_SCHEMA = "(no schema)"
 _NUMBER_KINDS = ("IntType", "FloatType", "BoolType", "NumberType")
 
 Known = Any
@@ -57,6 +61,14 @@ class Signature(NamedTuple):
     returns: tuple[Any, ...]
     written: frozenset[int]
     """The arguments that the operator writes to, by position."""
+    number: str | None
+    """TorchScript's operator for one that reads a number, such as `sym_size`."""
+    returns_list: bool
+
+    def by_name(self, args: Sequence[Known], named: dict[str, Known]) -> dict[str, Known]:
+        """The arguments of a call by their names in the schema."""
+        names = [argument.name for argument in self.arguments]
+        return dict(zip(names, args, strict=False)) | named
 
 
 @functools.lru_cache(maxsize=4096)
@@ -78,7 +90,15 @@ def signature(target: Any) -> Signature:
         for index, given in enumerate(schema.arguments)
         if given.alias_info is not None and given.alias_info.is_write
     ]
-    return Signature(name, schema.name, tuple(arguments), returns, frozenset(written))
+    return Signature(
+        name,
+        schema.name,
+        tuple(arguments),
+        returns,
+        frozenset(written),
+        numbers.KINDS.get(target),
+        any(returned.kind() == "ListType" for returned in returns),
+    )
 
 
 class Walker:
@@ -95,10 +115,14 @@ class Walker:
         how many nodes read the tensor.
         """
         self._node: torch.fx.Node | None = None
+        self._described: tuple[Any, ...] = ()
+        """Nodes with the metadata of `_node`."""
         self.known: dict[Any, Known] = {}
         """What the nodes of the graph that is being written are."""
         self._plain: dict[tuple[type, str], Any] = {}
         """The constants outside of blocks that are no tensors, by type and text."""
+        self._computes_sizes = self._rounds = False
+        """Whether the program computes a size from others, and whether torchao rounds in it."""
 
     def input(self, name: str, kind: Any = TENSOR) -> Any:
         """Add an input of the graph; a number is read from a tensor of one element."""
@@ -117,8 +141,11 @@ class Walker:
         Raises LoweringError for a node that TorchScript has no operator for.
         """
         values = iter(given)
+        if not self._computes_sizes:
+            self._computes_sizes = any(map(_computes, module.graph.nodes))
         for node in module.graph.nodes:
-            self._node, self.known = node, known
+            self._begin(node)
+            self.known = known
             if node.op == "placeholder":
                 known[node] = next(values)
             elif node.op == "get_attr":
@@ -127,7 +154,8 @@ class Walker:
                 known[node] = None
             elif node.op == "call_function":
                 known[node] = self._call(node, known)
-                self._remember_sizes(node, known[node])
+                if self._computes_sizes:
+                    self._remember_sizes(node, known[node])
             elif node.op == "output":
                 (returned,) = node.args
                 found = returned if isinstance(returned, list | tuple) else [returned]
@@ -168,6 +196,8 @@ class Walker:
             if form == "FloatType" and item.type().kind() == "IntType":
                 return self.emit("aten::Float", [item], numbers.FLOAT)
             return item
+        if type(item) in _NUMBERS and form != "ListType":
+            return self._constant(float(item) if form == "FloatType" else item)
         if isinstance(item, quantized.Quantized):
             raise LoweringError(
                 "a quantized tensor is read by another operator than dequantize",
@@ -180,8 +210,6 @@ class Walker:
             item = [item]
         if isinstance(item, list | tuple):
             return self._list(item, element)
-        if form == "FloatType":
-            return self._constant(float(item))
         if isinstance(item, torch.memory_format):
             return self._constant(_MEMORY_FORMATS[item])
         return self._constant(item)
@@ -193,6 +221,9 @@ class Walker:
         return item.toIValue() if item.node().kind() == "prim::Constant" else None
 
     def _list(self, items: Sequence[Known], element: Any) -> Any:
+        plain = _PLAIN_ELEMENTS.get(element.kind()) if element is not None and items else None
+        if plain is not None and all(type(item) is plain for item in items):
+            return self._constant(list(items))
         values = [self.value(item, element) for item in items]
         if element is None:
             element = values[0].type() if values else TENSOR
@@ -224,9 +255,14 @@ class Walker:
         self._describe(node)
         return node
 
+    def _begin(self, node: torch.fx.Node | None) -> None:
+        """What is written from here on belongs to this node of the program."""
+        self._node = node
+        self._described = () if node is None else self.origins.described(node)
+
     def _describe(self, created: Any) -> None:
-        if self._node is not None:
-            self.origins.describe(created, self._node)
+        for source in self._described:
+            created.copyMetadata(source)
 
     def error(self, message: str, fix: str | None = None) -> LoweringError:
         """The error of the node that is being written, with its source location."""
@@ -246,25 +282,7 @@ class Walker:
         args = [self._known(arg, known) for arg in node.args]
         named = {name: self._known(arg, known) for name, arg in node.kwargs.items()}
         if isinstance(target, torch._ops.OpOverload):
-            name = signature(target).name
-            if name in numbers.ASSERTIONS:
-                return None
-            if target in numbers.KINDS:
-                return self.emit(numbers.KINDS[target], args, numbers.type_of(node.meta["val"]))
-            if name in _SAME:
-                return args[0]
-            if name in ("aten.item", "aten._local_scalar_dense"):
-                return self._item(args[0], node.meta["val"])
-            if target.namespace == quantized.NAMESPACE:
-                given = _by_name(target, args, named)
-                return quantized.call(self, node, target._opname, given)
-            if target.namespace == torchao.NAMESPACE and target._opname in TORCHAO:
-                return torchao.call(self, node, target._opname, _by_name(target, args, named))
-            if any(isinstance(arg, torchao.Waiting) for arg in args):
-                found = torchao.read(self, node, name, args)
-                if found is not None:
-                    return found
-            return self._operator(node, target, args, named)
+            return self._overload(node, target, args, named)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(node, target, args, named)
         if target in numbers.PYTHON_ASSERTIONS:
@@ -272,6 +290,34 @@ class Walker:
         if target is operator.getitem:
             return self._item_of(args[0], args[1])
         return self._number(node, target, args)
+
+    def _overload(
+        self,
+        node: torch.fx.Node,
+        target: Any,
+        args: Sequence[Known],
+        named: dict[str, Known],
+    ) -> Known:
+        known = signature(target)
+        if known.name in numbers.ASSERTIONS:
+            return None
+        if known.number:
+            return self.emit(known.number, args, numbers.type_of(node.meta["val"]))
+        if known.name in _SAME:
+            return args[0]
+        if known.name in ("aten.item", "aten._local_scalar_dense"):
+            return self._item(args[0], node.meta["val"])
+        namespace, _, name = known.name.partition(".")
+        if namespace == quantized.NAMESPACE:
+            return quantized.call(self, node, name, known.by_name(args, named))
+        if namespace == torchao.NAMESPACE and name in TORCHAO:
+            self._rounds = True
+            return torchao.call(self, node, name, known.by_name(args, named))
+        if self._rounds and any(isinstance(arg, torchao.Waiting) for arg in args):
+            found = torchao.read(self, node, known.name, args)
+            if found is not None:
+                return found
+        return self._operator(node, target, known, args, named)
 
     def _item(self, tensor: Any, meta: Any) -> Any:
         kind = numbers.type_of(meta)
@@ -333,25 +379,28 @@ class Walker:
         self,
         node: torch.fx.Node,
         target: Any,
+        known: Signature,
         args: Sequence[Known],
         named: dict[str, Known],
     ) -> Known:
         """Write a call with all arguments of its schema, defaults included."""
-        known = signature(target)
-        given = _by_name(target, args, named)
+        given = known.by_name(args, named)
         _refuse_training(self, known.name, given)
         if known.name == "aten._to_copy":
             return self._to_copy(given)
         if known.name == "aten.lift_fresh_copy":
             return self.emit("aten::clone", [given["self"], None])
         values = [self._argument(a, given.get(a.name, a.default)) for a in known.arguments]
-        types = known.returns
-        created = self._create(known.kind, values, types)
-        self._check_schema(created, target, known)
-        outputs = [
-            self._unpacked(output, meta)
-            for output, meta in zip(created.outputs(), _metas(node, len(types)), strict=True)
-        ]
+        types, kind, meta = known.returns, known.kind, node.meta.get("val")
+        if convolution := convolutions.arranged(kind, values, meta, self._constant):
+            kind, values = convolutions.KIND, convolution
+        created = self._create(kind, values, types)
+        if created.schema() == _NO_SCHEMA:
+            self._find_schema(created, target, known)
+        outputs = list(created.outputs())
+        if known.returns_list:
+            metas = _metas(node, len(types))
+            outputs = [self._unpacked(*pair) for pair in zip(outputs, metas, strict=True)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
 
     def _argument(self, argument: Argument, item: Known) -> Any:
@@ -359,19 +408,18 @@ class Walker:
             return self._constant(None)
         return self._value(item, argument.form, argument.element)
 
-    def _check_schema(self, created: Any, target: Any, known: Signature) -> None:
+    def _find_schema(self, created: Any, target: Any, known: Signature) -> None:
         """Torch finds the overload by the types of the values: a number for a tensor is one of
         another overload, or has to become a tensor.
         """
-        if created.schema() == "(no schema)":
-            pairs = zip(known.arguments, list(created.inputs()), strict=True)
-            for index, (argument, value) in enumerate(pairs):
-                is_tensor = argument.form == "TensorType" and not argument.is_optional
-                if is_tensor and value.type().kind() in _NUMBER_KINDS:
-                    as_tensor = self._create("prim::NumToTensor", [value], [TENSOR])
-                    as_tensor.moveBefore(created)
-                    created.replaceInput(index, as_tensor.output())
-        if created.schema() == "(no schema)":
+        pairs = zip(known.arguments, list(created.inputs()), strict=True)
+        for index, (argument, value) in enumerate(pairs):
+            is_tensor = argument.form == "TensorType" and not argument.is_optional
+            if is_tensor and value.type().kind() in _NUMBER_KINDS:
+                as_tensor = self._create("prim::NumToTensor", [value], [TENSOR])
+                as_tensor.moveBefore(created)
+                created.replaceInput(index, as_tensor.output())
+        if created.schema() == _NO_SCHEMA:
             raise self.error(
                 f"{target} has no operator in TorchScript with these arguments",
                 fix="export the program again with program.run_decompositions()",
@@ -441,7 +489,7 @@ class Walker:
         """The outputs of a submodule whose nodes are written here."""
         caller = self._node
         outputs = self.walk(body, operands, {})
-        self._node = caller
+        self._begin(caller)
         return outputs
 
     def _cond(
@@ -553,11 +601,6 @@ class Walker:
         return self._scan(body, (), xs, others)
 
 
-def _by_name(target: Any, args: Sequence[Known], named: dict[str, Known]) -> dict[str, Known]:
-    """The arguments of a call by their names in the schema."""
-    return dict(zip((a.name for a in signature(target).arguments), args, strict=False)) | named
-
-
 def _output_count(module: torch.fx.GraphModule) -> int:
     (returned,) = next(iter(reversed(module.graph.nodes))).args
     return len(returned) if isinstance(returned, list | tuple) else 1
@@ -569,6 +612,11 @@ def _computed(size: Any) -> Any:
         return None
     expression = size.node.expr
     return None if expression.is_Atom else expression
+
+
+def _computes(node: torch.fx.Node) -> bool:
+    """Whether a node computes a size from others."""
+    return node.op == "call_function" and _computed(node.meta.get("val")) is not None
 
 
 def _metas(node: torch.fx.Node, count: int) -> Sequence[Any]:
