@@ -224,10 +224,12 @@ class Facts:
         kind = node.kind()
         if kind == "prim::If":
             return self._join(node)
-        known = _tells(kind)
-        if any(known) and node.outputsSize() == 1 and node.inputsSize():
-            dtype = self._dtype_of_result(node) if known[0] else None
-            self.know(node.output(), dtype, self._rank_of_result(node) if known[1] else None)
+        functional, tells_dtype, tells_rank = _tells(kind)
+        if (tells_dtype or tells_rank) and node.outputsSize() == 1 and node.inputsSize():
+            is_write = functional != kind
+            dtype = self._dtype_of_result(node, functional, is_write) if tells_dtype else None
+            rank = self._rank_of_result(node, functional, is_write) if tells_rank else None
+            self.know(node.output(), dtype, rank)
         elif kind.startswith("aten::") and self.ranked:
             made = kernels.facts_of(node, self._fact)
             for output, fact in zip(node.outputs(), made or (), strict=False):
@@ -240,9 +242,8 @@ class Facts:
             same = dtype if dtype == self.dtype(other) else None
             self.know(output, same, rank if rank == self.rank(other) else None)
 
-    def _dtype_of_result(self, node: Any) -> torch.dtype | None:
-        kind = _functional(node)
-        if kind != node.kind():
+    def _dtype_of_result(self, node: Any, kind: str, is_write: bool) -> torch.dtype | None:
+        if is_write:
             return self.dtype(node.inputsAt(0))  # in place: neither dtype nor axes change
         if kind in _OF_BYTES:
             read = self.dtype(node.inputsAt(0))
@@ -276,9 +277,8 @@ class Facts:
         )
         return first if first is not None and first.is_floating_point and agree else None
 
-    def _rank_of_result(self, node: Any) -> Rank:
-        kind = _functional(node)
-        if kind in _SAME_RANK or kind != node.kind():
+    def _rank_of_result(self, node: Any, kind: str, is_write: bool) -> Rank:
+        if kind in _SAME_RANK or is_write:
             return self.rank(node.inputsAt(0))
         if kind in _BROADCAST:
             ranks = [self.rank(v) for v in node.inputs() if v.type().kind() == "TensorType"]
@@ -291,19 +291,18 @@ class Facts:
 
 
 @lru_cache(maxsize=4096)
-def _tells(kind: str) -> tuple[bool, bool]:
-    """Whether an operator of this kind tells the dtype and the number of axes of its result."""
+def _tells(kind: str) -> tuple[str, bool, bool]:
+    """The kind without the `_` of a write in place, and whether an operator of this kind tells the
+    dtype and the number of axes of its result.
+    """
     functional = _functional_kind(kind)
     dtype = (
         functional != kind
         or kind in _BOOL | _LONG | _OF_BITS | _ALONG | _PROMOTING
         or kind in _DTYPE_AT
     )
-    return dtype, functional != kind or kind in _SAME_RANK | _BROADCAST or kind in _RANKS
-
-
-def _functional(node: Any) -> str:
-    return _functional_kind(node.kind())
+    rank = functional != kind or kind in _SAME_RANK | _BROADCAST or kind in _RANKS
+    return functional, dtype, rank
 
 
 def _functional_kind(kind: str) -> str:
