@@ -198,3 +198,36 @@ def test_compiled_programs_are_called_as_the_module_is() -> None:
         compiled(x, mask=mask, scale=4.0)
     with pytest.raises(TypeError, match="structure"):
         compiled(x)
+
+
+class Times(torch.nn.Module):
+    def forward(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        return x * count
+
+
+def test_a_symbolic_number_is_an_input_without_axes() -> None:
+    """An integer that was exported as dynamic is read from a tensor of one element."""
+    shapes = ({0: BATCH}, Dim.DYNAMIC)
+    program = torch.export.export(Times(), (torch.randn(2, 4), 3), dynamic_shapes=shapes)
+    conversion = builder.convert(program)
+    assert [spec.shape for spec in conversion.inputs][1] == ()
+    x = torch.randn(5, 4)
+    (answer,) = builder.reference.run(conversion, [x, torch.tensor(7)])
+    torch.testing.assert_close(answer, x * 7)
+
+
+def test_a_class_may_be_a_whole_program_and_a_part_of_another() -> None:
+    """Programs of one process share the types of modules, whichever comes first."""
+    layer = torch.nn.Linear(4, 4)
+    programs = [exported(module, torch.randn(2, 4)) for module in (layer, Deep(layer), layer)]
+    graphs = [builder.lower(program).graph for program in programs]
+    assert [len(ir.nodes_of(graph, "aten::linear")) for graph in graphs] == [1, 1, 1]
+
+
+class Deep(torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]

@@ -146,8 +146,9 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
 
 
 _TYPES: dict[Any, Any] = {}
-"""The types of modules so far, by class and children: programs share them, as most models have
-modules of torch.nn. Compiling their methods takes most of the time of `_module_nodes`.
+"""The types of modules so far, by class and children, and whether it is a program's own module,
+whose method differs: programs share them, as most models have modules of torch.nn. Compiling their
+methods takes most of the time of `_module_nodes`.
 """
 _DEFINED: set[int] = set()
 """The types whose method is compiled."""
@@ -187,14 +188,14 @@ class ModuleTree:
             else:
                 yield inner, child
 
-    def create(self) -> None:
+    def create(self, is_root: bool = False) -> None:
         """Create torch's modules, without the search of a Python class for methods and attributes
         that torch.jit.script does. Modules of one class with the same children share a type.
         """
         for child in self.children.values():
             child.create()
         contents = [(name, id(child.concrete)) for name, child in self.children.items()]
-        key = (self.is_list, self.original_name, *contents)
+        key = (is_root, self.is_list, self.original_name, *contents)
         if key not in _TYPES:
             _TYPES[key] = self._type()
         self.concrete = _TYPES[key]
@@ -223,7 +224,7 @@ def _module_nodes(stacks: Iterable[Stack]) -> tuple[ModuleTree, dict[str, Any], 
     if len(_TYPES) > _MOST_TYPES:
         _TYPES.clear()
         _DEFINED.clear()
-    root.create()
+    root.create(is_root=True)
     order = list(_define(root, ""))
     graph = root._c._get_method(_METHOD).graph.copy()
     C._jit_pass_inline(graph)

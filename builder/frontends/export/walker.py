@@ -129,9 +129,7 @@ class Walker:
         value = self.graph.addInput(re.sub(r"\W", "_", name))
         if kind is TENSOR:
             return value
-        casts = {numbers.INT: "aten::Int", numbers.FLOAT: "aten::Float", numbers.BOOL: "aten::Bool"}
-        cast = next(name for of, name in casts.items() if of == kind)
-        return self.emit(cast, [value], kind)
+        return self._item(value, kind)
 
     def walk(
         self, module: torch.fx.GraphModule, given: Sequence[Known], known: dict[Any, Known]
@@ -306,7 +304,7 @@ class Walker:
         if known.name in _SAME:
             return args[0]
         if known.name in ("aten.item", "aten._local_scalar_dense"):
-            return self._item(args[0], node.meta["val"])
+            return self._item(args[0], numbers.type_of(node.meta["val"]))
         namespace, _, name = known.name.partition(".")
         if namespace == quantized.NAMESPACE:
             return quantized.call(self, node, name, known.by_name(args, named))
@@ -319,8 +317,8 @@ class Walker:
                 return found
         return self._operator(node, target, known, args, named)
 
-    def _item(self, tensor: Any, meta: Any) -> Any:
-        kind = numbers.type_of(meta)
+    def _item(self, tensor: Any, kind: Any) -> Any:
+        """The number in a tensor of one element, of this type."""
         cast = {"IntType": "aten::Int", "FloatType": "aten::Float", "BoolType": "aten::Bool"}
         return self.emit(cast[kind.kind()], [tensor], kind)
 
