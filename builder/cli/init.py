@@ -134,7 +134,8 @@ def _guessed(asked: list[Asked], isolate: bool) -> list[Guessed | TrtBuildError]
         return [guess.guesses_here(*one) for one in asked]
     if len(asked) == 1:
         return [isolated.run_one(partial(guess.guesses_here, *asked[0]))]
-    return [*isolated.run_each([partial(guess.guesses_here, *one) for one in asked])]
+    targets = [partial(guess.guesses_here, *one) for one in asked]
+    return [*isolated.run_each(targets, files=[file for file, *_ in asked])]
 
 
 def text_of(name: str, found: Guessed, module: str | None, libraries: list[str]) -> str:

@@ -45,7 +45,8 @@ def examine_all(
         )
         for order in asked
     ]
-    answers = processes.run(tasks, modules=jobs.MODULES)
+    modules = jobs.modules(order.spec.path for order in asked)
+    answers = processes.run(tasks, modules=modules)
     reports = [_report(order, answer) for order, answer in zip(asked, answers, strict=True)]
     again = {
         index: order
@@ -81,9 +82,11 @@ def run_each(
     limits: Limits | None = None,
     writable: tuple[Path, ...] = (),
     progress: Progress | None = None,
+    files: Sequence[Path] = (),
 ) -> list[Result | ModelError]:
     """As run_one for several models, whose processes are forked from one: the results in order, a
-    ModelError for each that crashed or took too long. `progress` receives what each reports.
+    ModelError for each that crashed or took too long. `progress` receives what each reports,
+    `files` are model files that they load.
     """
     sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
     more: dict[str, Any] = {"report": progress} if progress else {}
@@ -91,7 +94,7 @@ def run_each(
         processes.Task(target, limits=jobs.limits(limits or Limits()), sandbox=sandbox, **more)
         for target in targets
     ]
-    return [*processes.run(tasks, modules=jobs.MODULES)]
+    return [*processes.run(tasks, modules=jobs.modules(files))]
 
 
 def examine_here(order: Order, paranoid: bool, build: bool, report: Progress) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
 SUFFIX = ".pt2"
 """Of files that torch.export.save writes."""
+
+
+def preloaded(paths: Iterable[Path | str]) -> tuple[str, ...]:
+    """The modules that a process imports before it forks those which load these files."""
+    if all(Path(path).suffix != SUFFIX for path in paths):
+        return ()
+    from builder.frontends.export.loading import PRELOADED
+
+    return (PRELOADED,)
 
 
 def load(

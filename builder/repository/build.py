@@ -180,7 +180,8 @@ def _perform_all(
             _task(replace(order, threads=threads, stage=stage), kept, progress, count, len(orders))
             for order, stage in zip(orders, stages, strict=True)
         ]
-        answers = processes.run(tasks, jobs, slots.environments(), modules=slots.MODULES)
+        modules = slots.modules(order.spec.path for order in orders)
+        answers = processes.run(tasks, jobs, slots.environments(), modules=modules)
     results = [
         answer
         if isinstance(answer, ModelResult)

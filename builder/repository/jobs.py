@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from builder import processes
+from builder import frontends, processes
 from builder.engine import CACHE_VARIABLE, cache_folder, flavour, gpu
 from builder.manifest import Limits
 from builder.pipeline import Order
@@ -30,6 +31,11 @@ MODULES = (
 """What the process that builds are forked from imports before it forks: all that every worker
 needs except TensorRT and Polygraphy, since a worker chooses the flavour.
 """
+
+
+def modules(files: Iterable[Path]) -> tuple[str, ...]:
+    """MODULES, and what loading these model files needs."""
+    return (*MODULES, *frontends.preloaded(files))
 
 
 def default_jobs() -> int:

@@ -131,8 +131,9 @@ def perform_all(
         )
         for order in asked
     ]
+    modules = slots.modules(order.spec.path for order in asked)
     answers = processes.run(
-        tasks, jobs or slots.default_jobs(), slots.environments(), modules=slots.MODULES
+        tasks, jobs or slots.default_jobs(), slots.environments(), modules=modules
     )
     pairs = zip(asked, answers, strict=True)
     return [

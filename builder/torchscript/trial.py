@@ -49,10 +49,14 @@ Load = Callable[[str, Sequence[str], Sequence[str], Any], str]
 
 
 def check_in_child(
-    facts: Archive, libraries: Sequence[Path] = (), target: Load | None = None
+    facts: Archive,
+    libraries: Sequence[Path] = (),
+    target: Load | None = None,
+    modules: Sequence[str] = MODULES,
 ) -> None:
     """Load the file in a child process unless a file of the same SHA-256 has passed in this
-    process. `target` loads it there (by default `load_here`).
+    process. `target` loads it there (by default `load_here`); `modules` are imported before the
+    child is forked.
 
     The child may use the weights' size twice and 2 GiB, and 60 s and 10 s for each GiB.
     It can write no file and open no connection.
@@ -70,7 +74,7 @@ def check_in_child(
     names = [str(path.resolve()) for path in libraries]
     load = partial(target or load_here, str(facts.path.resolve()), names, plugins.loaded())
     task = processes.Task(load, limits=limits, sandbox=processes.Sandbox())
-    (answer,) = processes.run([task], modules=MODULES, grace=0)
+    (answer,) = processes.run([task], modules=modules, grace=0)
     if answer:
         raise ModelFileError(
             f"{facts.path.name} {_reason(answer, limits)}", where=str(facts.path)

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import pickle
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -182,3 +184,35 @@ def test_parts_cannot_be_named(small_file: Path) -> None:
     """`module` is for TorchScript."""
     with pytest.raises(ModelFileError, match="no submodule or method 'layers'"):
         frontends.load(small_file, "layers")
+
+
+def test_processes_import_what_loads_programs_once() -> None:
+    """What torch imports for its first program is imported before workers are forked, and only
+    where a model needs it.
+    """
+    assert frontends.preloaded(["a.pt", Path("b.pt")]) == ()
+    (name,) = frontends.preloaded(["a.pt", Path("b.pt2")])
+    code = (
+        f"import importlib, sys; importlib.import_module({name!r}); before = set(sys.modules);"
+        "import io, torch; file = io.BytesIO();"
+        "program = torch.export.export(torch.nn.ReLU(), (torch.ones(2),));"
+        "torch.export.save(program, file); file.seek(0); torch.export.load(file);"
+        "late = {'torch._export.serde.serialize', 'torch.export.pt2_archive._package'} - before;"
+        "print(sorted(late))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+class Named(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        return x * 2, "doubled"
+
+
+def test_a_string_among_the_results_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    """torch saves such a program, and cannot load it."""
+    file = tmp_path / "named.pt2"
+    torch.export.save(torch.export.export(Named(), (torch.ones(2),)), file)
+    with pytest.raises(ModelFileError, match="cannot be loaded") as caught:
+        frontends.load(file)
+    assert caught.value.fix == "return tensors, numbers and None only, and export the model again"

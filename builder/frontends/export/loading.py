@@ -17,6 +17,8 @@ from builder.frontends.export import archive, pytrees
 if TYPE_CHECKING:
     from builder.frontends.export.program import ExportedModule
 
+PRELOADED = "builder.frontends.export.preloaded"
+"""The module that a process imports before it forks those which load exported programs."""
 log = logging.getLogger(__name__)
 
 
@@ -27,7 +29,11 @@ def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
     from builder.frontends.export.program import ExportedModule
 
     facts = archive.inspect(path, custom=bool(libraries))
-    torchscript.check_in_child(facts, libraries, load_here)
+    try:
+        torchscript.check_in_child(facts, libraries, load_here, ("torch", PRELOADED))
+    except ModelFileError as error:
+        error.fix = error.fix or _fix(error.message)
+        raise
     torchscript.load_libraries(libraries)
     try:
         program = _load(str(path))
@@ -36,6 +42,7 @@ def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
             f"{path.name}, written by torch {facts.torch_version}, cannot be loaded:"
             f" {_reason(error)}",
             where=str(path),
+            fix=_fix(str(error)),
         ) from error
     try:
         return ExportedModule(program)
@@ -100,6 +107,13 @@ def _quiet() -> Iterator[list[str]]:
     finally:
         for one, (propagate, handlers) in zip(loggers, before, strict=True):
             one.propagate, one.handlers = propagate, handlers
+
+
+def _fix(reason: str) -> str:
+    """What to do where torch saves a program that it cannot load."""
+    if "deserialize output node" in reason:
+        return "return tensors, numbers and None only, and export the model again"
+    return "check the file with torch.export.load, and export the model again"
 
 
 def _reason(error: Exception) -> str:
