@@ -19,7 +19,11 @@ class Amount(NamedTuple):
 
     def over(self, other: Amount) -> Amount | None:
         """The quotient, where it is such a product."""
-        if not other.number or self.number % other.number or other.names - self.names:
+        if not other.number or self.number % other.number:
+            return None
+        if not other.names:
+            return Amount(self.number // other.number, self.names)
+        if other.names - self.names:
             return None
         return Amount(self.number // other.number, self.names - other.names)
 
@@ -36,7 +40,9 @@ def product(amounts: Sequence[Amount]) -> Amount:
     """Of all of them."""
     number, names = 1, Counter[Any]()
     for one in amounts:
-        number, names = number * one.number, names + one.names
+        number *= one.number
+        if one.names:
+            names = names + one.names
     return Amount(number, names)
 
 

@@ -109,8 +109,10 @@ def _spelt(graph: Any, sizes: Any, rank: int) -> Any:
 
 
 def bottom_up(block: Any) -> Any:
-    """Every node in program order, an If or Loop after the nodes of its blocks."""
+    """Every node but constants in program order, an If or Loop after the nodes of its blocks."""
     for node in list(block.nodes()):
+        if node.kind() == "prim::Constant":
+            continue
         for inner in ir.blocks_of(node):
             yield from bottom_up(inner)
         yield node
