@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from builder.errors import LoweringError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
+from builder.graph_types import Graph, Node
 from builder.lowering import ir
 from builder.lowering.containers import Containers, containers
 from builder.lowering.frozen import frozen_graph
@@ -26,6 +27,9 @@ from builder.lowering.regions import make_plain
 from builder.lowering.steps import LOWER_GRAPH, Steps
 from builder.lowering.wrapped import constants_to_numbers
 
+if TYPE_CHECKING:
+    from builder.manifest import TensorSpec
+
 
 def lower(
     module_or_graph: Any,
@@ -36,7 +40,7 @@ def lower(
     fallback_modules: Collection[str] = (),
     optional_inputs: Collection[str] = (),
     constants: Mapping[str, Any] | None = None,
-    specs: Sequence[Any] = (),
+    specs: Sequence[TensorSpec] = (),
     keep: Collection[str] = (),
     precision: Any = None,
     paranoid: Any = None,
@@ -102,7 +106,7 @@ def _lists(module_or_graph: Any) -> Containers:
 def for_precision(
     lowered: LoweredGraph,
     half: bool,
-    specs: Sequence[Any] = (),
+    specs: Sequence[TensorSpec] = (),
     *,
     stop_after: str | None = None,
     keep_text: bool = False,
@@ -171,11 +175,11 @@ def as_written(
     )
 
 
-def _is_tensor(node: Any) -> bool:
+def _is_tensor(node: Node) -> bool:
     return isinstance(node.output().toIValue(), torch.Tensor)
 
 
-def _paranoid(paranoid: Any, specs: Sequence[Any]) -> Paranoid | None:
+def _paranoid(paranoid: Any, specs: Sequence[TensorSpec]) -> Paranoid | None:
     """`paranoid` is None, True (random inputs that fit `specs`), the inputs themselves, or what
     checks the graph.
     """
@@ -205,7 +209,7 @@ def _start(
     if isinstance(module_or_graph, torch.jit.ScriptFunction):
         module_or_graph = module_or_graph.inlined_graph
     if isinstance(module_or_graph, torch._C.Graph):
-        graph = module_or_graph.copy()
+        graph = cast(Graph, module_or_graph).copy()
         make_plain(graph)
         ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
         constants_to_numbers(graph)
@@ -251,7 +255,7 @@ def _start_exported(
     return graph, list(module.inputs), {}
 
 
-def bind(graph: Any, params: Sequence[Any]) -> None:
+def bind(graph: Graph, params: Sequence[Any]) -> None:
     """Replace the last `len(params)` inputs of `graph` by constants."""
     count = len(list(graph.inputs())) - len(params)
     if count < 0:

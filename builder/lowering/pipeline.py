@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from builder.errors import LoweringError, TrtBuildError, UsageError
+from builder.graph_types import Graph
 from builder.lowering.graph import canonical
 from builder.lowering.paranoid import Paranoid
 from builder.lowering.passes import Context, Pass, Rewrite, torch_passes
@@ -234,7 +234,7 @@ def passes_for(half: bool) -> tuple[Pass, ...]:
 
 
 def run_passes(
-    graph: Any,
+    graph: Graph,
     context: Context,
     passes: Sequence[Pass] | None = None,
     *,
@@ -268,7 +268,11 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _records(
-    graph: Any, context: Context, passes: Sequence[Pass], keep_text: bool, paranoid: Paranoid | None
+    graph: Graph,
+    context: Context,
+    passes: Sequence[Pass],
+    keep_text: bool,
+    paranoid: Paranoid | None,
 ) -> Iterator[PassRecord]:
     before, left = Snapshot(graph), dict[str, Snapshot]()
     for step in passes:
@@ -290,7 +294,7 @@ def _records(
     context.lines = context.kinds = None
 
 
-def _run(step: Pass, graph: Any, context: Context) -> None:
+def _run(step: Pass, graph: Graph, context: Context) -> None:
     """Run the pass. Raises LoweringError for what goes wrong in a user's."""
     if not step.defined_at:
         step(graph, context)

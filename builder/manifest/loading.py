@@ -269,7 +269,7 @@ def _batch_axis(data: Mapping[str, Any]) -> str:
     return str(data["inputs"][0]["shape"][0])
 
 
-def _ranges(written: Mapping[str, Any]) -> Profile:
+def _ranges(written: Mapping[str, Mapping[str, int]]) -> Profile:
     return {axis: (r["min"], r["opt"], r["max"]) for axis, r in written.items()}
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from builder.lowering import LoweredGraph
+from builder.graph_types import Graph, Value
+from builder.lowering import LoweredGraph, ir
 from builder.partition.naming import TensorNames
 from builder.partition.view import View, is_free, view
 
@@ -124,9 +125,9 @@ def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:
     return LoweredGraph(graph, lowered.inputs, lowered.outputs, lowered.trace, lowered.containers)
 
 
-def _cloned(graph: Any, value: Any) -> Any:
+def _cloned(graph: Graph, value: Value) -> Value:
     nothing = graph.create("prim::Constant", 1)
-    nothing.output().setType(torch._C.NoneType.get())
+    nothing.output().setType(ir.NONE)
     clone = graph.create("aten::clone", [value, nothing.output()], 1)
     clone.output().setType(value.type())
     for node in (nothing, clone):

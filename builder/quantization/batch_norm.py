@@ -7,13 +7,12 @@ convolution and its activation is work that int8 was meant to save.
 
 from __future__ import annotations
 
-from typing import Any
-
 from builder.conversion import channel_scale, reads_alone, scaled_weight
+from builder.graph_types import Graph, Node
 from builder.lowering import ir
 
 
-def fold(graph: Any) -> None:
+def fold(graph: Graph) -> None:
     """Fold every normalization by running statistics whose input nothing else reads; all parameters
     must be static.
     """
@@ -22,7 +21,7 @@ def fold(graph: Any) -> None:
             _fold(graph, node.inputsAt(0).node(), node)
 
 
-def _fold(graph: Any, convolution: Any, node: Any) -> None:
+def _fold(graph: Graph, convolution: Node, node: Node) -> None:
     kernel, bias, *statistics = (
         ir.constant(v) for v in (*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5])
     )

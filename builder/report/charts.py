@@ -49,7 +49,7 @@ class _Drawing:
 
     shapes: list[Shape] = field(default_factory=list)
 
-    def add(self, tag: str, text: str = "", note: str = "", **attributes: Any) -> None:
+    def add(self, tag: str, text: str = "", note: str = "", **attributes: object) -> None:
         said = {
             key.rstrip("_").replace("_", "-"): value
             if not isinstance(value, float) or key.startswith("data")
@@ -318,7 +318,7 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _scatter(name: str, data: Mapping[str, Any], at: str) -> Iterator[Chart]:
+def _scatter(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterator[Chart]:
     pairs = [
         (expected, answered)
         for expected, answered in zip(data["expected"], data["answered"], strict=True)
@@ -337,7 +337,7 @@ def _scatter(name: str, data: Mapping[str, Any], at: str) -> Iterator[Chart]:
     yield Chart(f"{short(name)}: expected and answered", words, plane.height, tuple(drawing.shapes))
 
 
-def _histogram(name: str, data: Mapping[str, Any], at: str) -> Iterator[Chart]:
+def _histogram(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterator[Chart]:
     counts = data["counts"]
     if not sum(counts):
         return

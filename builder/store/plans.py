@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.engine import BuildOptions, Plan, refit
 from builder.errors import EngineError, TrtBuildError
 from builder.store import key as keys
 from builder.store.differences import because
 from builder.store.storage import Entry, Store
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+
 
 Compile = Callable[[], Plan]
 
@@ -47,7 +51,7 @@ class Plans:
         self.warnings: list[str] = []
 
     def build(
-        self, conversion: Any, options: BuildOptions, compile: Compile, label: str = "model"
+        self, conversion: Conversion, options: BuildOptions, compile: Compile, label: str = "model"
     ) -> Plan:
         """The plan of this conversion: from the store, else a stored one with new weights, else
         what `compile` makes. A new one is kept.
@@ -68,7 +72,7 @@ class Plans:
         return plan
 
     def _refitted(
-        self, conversion: Any, options: BuildOptions, parts: Mapping[str, Any]
+        self, conversion: Conversion, options: BuildOptions, parts: Mapping[str, Any]
     ) -> Plan | None:
         """A stored plan of the same structure with this network's weights; None where there is
         none, or TensorRT refuses, which is a warning.
@@ -91,7 +95,7 @@ class Plans:
         key: str,
         parts: Mapping[str, Any],
         plan: Plan,
-        conversion: Any,
+        conversion: Conversion,
         options: BuildOptions,
     ) -> None:
         self._guarded("written", lambda store: store.put(key, parts, plan))

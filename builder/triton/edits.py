@@ -137,7 +137,7 @@ def wanted(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _values(
-    name: str, old: Any, by_hand: Any, edited: Path
+    name: str, old: object, by_hand: object, edited: Path
 ) -> Iterator[tuple[str, str, dict[str, Any] | list[Any] | int]]:
     """The keys of a manifest for one field that was edited."""
     before, after = _as_data(old).get(name), _as_data(by_hand).get(name, [])

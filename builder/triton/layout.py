@@ -316,5 +316,5 @@ def _sidecar(folder: Path, said: Mapping[str, Any]) -> None:
     published.write(folder, {**json.loads(json.dumps(said, default=str)), GENERATED: text})
 
 
-def _json(path: Path, value: Any) -> None:
+def _json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=2, default=str) + "\n")

@@ -384,5 +384,5 @@ def _unreadable(path: Path, error: Exception) -> PublishError:
     )
 
 
-def _save(path: Path, value: Any) -> None:
+def _save(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")

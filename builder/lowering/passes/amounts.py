@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from builder.graph_types import Value
 from builder.lowering import ir
 
 
@@ -40,7 +41,7 @@ def product(amounts: Sequence[Amount]) -> Amount:
     return Amount(number, names)
 
 
-def named(value: Any, axis: int) -> Amount:
+def named(value: Value, axis: int) -> Amount:
     """A size by its own name."""
     return Amount(1, Counter([(value.unique(), axis)]))
 
@@ -95,7 +96,9 @@ def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
     return {new[0]: gone[0]} if len(gone) == len(new) == 1 and whole.number == made.number else {}
 
 
-def renamed(one: Amount, names: Mapping[Any, Any]) -> Amount:
+def renamed(
+    one: Amount, names: Mapping[int, int] | dict[tuple[int, ...], tuple[int, ...]]
+) -> Amount:
     """With other names for the sizes that have some here."""
     return Amount(one.number, Counter(names.get(name, name) for name in one.names.elements()))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from builder.errors import LoweringError
+from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.arguments import (
     DICT,
@@ -28,7 +29,7 @@ from builder.lowering.passes import Context, lowering_pass
 
 
 @lowering_pass("flatten-inputs", changes_interface=True)
-def flatten_inputs(graph: Any, context: Context) -> None:
+def flatten_inputs(graph: Graph, context: Context) -> None:
     """Make every input of the graph a tensor.
 
     Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional argument
@@ -51,7 +52,7 @@ def flatten_inputs(graph: Any, context: Context) -> None:
     context.inputs[:] = [name for part in parts for name in part.names]
 
 
-def _flatten_input(graph: Any, index: int, part: Part) -> None:
+def _flatten_input(graph: Graph, index: int, part: Part) -> None:
     """Replace input `index` by the tensors of its parts."""
     value = list(graph.inputs())[index]
     if part.form == FIXED:
@@ -74,7 +75,7 @@ _CASTS = {
 """What reads an argument's number from a tensor of one element."""
 
 
-def _take_as_tensor(graph: Any, index: int) -> None:
+def _take_as_tensor(graph: Graph, index: int) -> None:
     """Replace the number at input `index` by one that is read from a tensor input."""
     value = list(graph.inputs())[index]
     kind = value.type()
@@ -88,7 +89,7 @@ def _take_as_tensor(graph: Any, index: int) -> None:
         value.replaceAllUsesAfterNodeWith(cast, cast.output())
 
 
-def checked(constants: Mapping[str, Any], graph: Any, names: Sequence[str]) -> dict[str, Any]:
+def checked(constants: Mapping[str, Any], graph: Graph, names: Sequence[str]) -> dict[str, Any]:
     """The constants as their arguments take them. Raises LoweringError with every name that is no
     argument of forward, and every value that its type does not take.
     """
@@ -99,7 +100,7 @@ def checked(constants: Mapping[str, Any], graph: Any, names: Sequence[str]) -> d
     return {name: _taken(value, types[name]) for name, value in constants.items()}
 
 
-def _problem(name: str, value: Any, types: Mapping[str, Any]) -> str | None:
+def _problem(name: str, value: object, types: Mapping[str, Any]) -> str | None:
     """What is wrong with a constant."""
     if name not in types:
         known = ", ".join(types) or "none"
@@ -115,11 +116,11 @@ def _problem(name: str, value: Any, types: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _of_optional(kind: Any) -> Any:
+def _of_optional(kind: Type) -> Type:
     return kind.getElementType() if kind.kind() == "OptionalType" else kind
 
 
-def _taken(value: Any, kind: Any) -> Any:
+def _taken(value: Any, kind: Type) -> Any:
     """A constant as an argument of this type takes it."""
     if value is None:
         return None
@@ -129,11 +130,11 @@ def _taken(value: Any, kind: Any) -> Any:
     return float(value) if kind.kind() == "FloatType" else value
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     return isinstance(value, float) or _is_int(value)
 
 
@@ -156,7 +157,7 @@ _PYTHON: dict[str, Callable[[Any], bool]] = {
 """Which constants an argument of a type takes, by torch's annotation of the type."""
 
 
-def _bind(graph: Any, index: int, default: Any) -> None:
+def _bind(graph: Graph, index: int, default: object) -> None:
     value = list(graph.inputs())[index]
     first = next(iter(graph.nodes()), graph.return_node())
     if value.hasUses() if hasattr(value, "hasUses") else bool(value.uses()):
@@ -164,7 +165,7 @@ def _bind(graph: Any, index: int, default: Any) -> None:
     graph.eraseInput(index)
 
 
-def _flatten_container(graph: Any, index: int, part: Part) -> None:
+def _flatten_container(graph: Graph, index: int, part: Part) -> None:
     """Build the tuple, list or dictionary at input `index` of inputs of its own."""
     value = list(graph.inputs())[index]
     count = len(list(graph.inputs()))
@@ -189,7 +190,7 @@ def _element_type(part: Part, place: str | int) -> Any:
     return part.type.elements()[[name for name, _ in part.parts].index(place)]
 
 
-def _construct(graph: Any, part: Part, values: list[Any], first: Any) -> Any:
+def _construct(graph: Graph, part: Part, values: list[Value], first: Node) -> Node:
     if part.form == DICT:
         keys = [ir.insert_constant(graph, key, first) for key, _ in part.parts]
         values = [value for pair in zip(keys, values, strict=True) for value in pair]
@@ -198,7 +199,7 @@ def _construct(graph: Any, part: Part, values: list[Any], first: Any) -> Any:
 
 
 @lowering_pass("flatten-outputs", changes_interface=True)
-def flatten_outputs(graph: Any, context: Context) -> None:
+def flatten_outputs(graph: Graph, context: Context) -> None:
     """Make every output of the graph a tensor, named by the structure that held it.
 
     Tuples and lists give indices (`boxes_0`), dictionaries their keys and named tuples their fields
@@ -219,7 +220,7 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     context.outputs[:] = [name or "output" for name, _ in flat]
 
 
-def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _leaves(graph: Graph, value: Value, name: str) -> Iterator[tuple[str, Any]]:
     """The tensors inside one output with their names, in order."""
     value = _unpacked(value)
     kind, end = value.type().kind(), graph.return_node()
@@ -267,7 +268,7 @@ def _leaves(graph: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
         raise _not_a_tensor(value, name)
 
 
-def _may_be_none(value: Any) -> bool:
+def _may_be_none(value: Value) -> bool:
     """Whether a branch gives None for a value, or for the element of a tuple that it is."""
     node = value.node()
     if node.kind() == "prim::If":
@@ -281,7 +282,7 @@ def _may_be_none(value: Any) -> bool:
     return False
 
 
-def _index_in_tuple(value: Any) -> int | None:
+def _index_in_tuple(value: Value) -> int | None:
     node = value.node()
     if node.kind() == "prim::TupleUnpack":
         return int(value.offset())
@@ -289,7 +290,7 @@ def _index_in_tuple(value: Any) -> int | None:
     return index if isinstance(index, int) else None
 
 
-def _tuple_elements(value: Any, index: int | None) -> list[Any]:
+def _tuple_elements(value: Value, index: int | None) -> list[Value]:
     """What the branches of ifs put at an index of a tuple."""
     node = value.node()
     if node.kind() == "prim::TupleConstruct" and index is not None:
@@ -300,7 +301,7 @@ def _tuple_elements(value: Any, index: int | None) -> list[Any]:
     return [element for end in ends for element in _tuple_elements(end, index)]
 
 
-def _unpacked(value: Any) -> Any:
+def _unpacked(value: Value) -> Value:
     """The value itself where a tuple is built and taken apart again: a None in one is known to be
     None then.
     """
@@ -311,12 +312,12 @@ def _unpacked(value: Any) -> Any:
     return _unpacked(list(node.input().node().inputs())[place])
 
 
-def _children(graph: Any, children: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _children(graph: Graph, children: Any, name: str) -> Iterator[tuple[str, Any]]:
     for part, child in children:
         yield from _leaves(graph, child, join(name, part))
 
 
-def _elements(graph: Any, value: Any, built_by: str, unpack: str) -> list[Any]:
+def _elements(graph: Graph, value: Value, built_by: str, unpack: str) -> list[Value]:
     node = value.node()
     if node.kind() == built_by:
         return list(node.inputs())
@@ -325,7 +326,7 @@ def _elements(graph: Any, value: Any, built_by: str, unpack: str) -> list[Any]:
     )
 
 
-def _built(graph: Any, value: Any, name: str) -> list[tuple[Any, Any]]:
+def _built(graph: Graph, value: Value, name: str) -> list[tuple[Any, Any]]:
     """Parts and values of a list or dictionary that is a constant, or built in the graph with a
     known number of elements.
     """
@@ -341,12 +342,12 @@ def _built(graph: Any, value: Any, name: str) -> list[tuple[Any, Any]]:
     raise _not_a_tensor(value, name)
 
 
-def _part(key: Any) -> str | int:
+def _part(key: object) -> str | int:
     """A dictionary's key as a part of a name."""
     return key if type(key) is int and key >= 0 else str(key)
 
 
-def _not_a_tensor(value: Any, name: str) -> LoweringError:
+def _not_a_tensor(value: Value, name: str) -> LoweringError:
     return LoweringError(
         f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not"
         " known before it runs",
