@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -20,9 +20,10 @@ from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.walker import MISSING, GraphWalker
 from builder.conversion.weights import Weights
 from builder.dtypes import dtype_of
-from builder.engine import new_network, tensorrt8
+from builder.engine import ITensor, new_network, tensorrt8
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.frontends import ExportedModule
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import LoweredGraph, for_precision, lower
 from builder.manifest import Profile, TensorSpec
 
@@ -194,7 +195,7 @@ def _output_names(
     return names
 
 
-def add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
+def add_input(ctx: ConversionContext, spec: TensorSpec) -> ITensor:
     """The network input, its dynamic axes named; an axis whose range is one size is static."""
     dtype = getattr(torch, spec.dtype)
     if dtype == torch.float64:
@@ -204,7 +205,9 @@ def add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
         )
     shape = [axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape]
     try:
-        tensor = ctx.net.add_input(spec.name, dtypes.to_trt(dtypes.endpoint(dtype, "INPUT")), shape)
+        tensor = ctx.net.add_input(
+            cast(str, spec.name), dtypes.to_trt(dtypes.endpoint(dtype, "INPUT")), shape
+        )
     except Unconvertible as missing:
         raise UsageError(
             f"input {spec.name}: {missing.reason}", fix="declare float32 or float16"
@@ -221,7 +224,7 @@ def _fixed(ctx: ConversionContext, axis: str) -> int:
     return sizes.pop() if len(sizes) == 1 else -1
 
 
-def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
+def _carried(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> ITensor:
     """Inputs of the small integer dtypes go on in their carrier."""
     carrier = dtypes.carrier(dtype)
     if dtypes.from_trt(tensor.dtype) == carrier:
@@ -234,7 +237,7 @@ def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
     return result
 
 
-def _has_dtype(graph: Any, specs: Sequence[TensorSpec], dtype: torch.dtype) -> bool:
+def _has_dtype(graph: Graph, specs: Sequence[TensorSpec], dtype: torch.dtype) -> bool:
     """Whether the module itself uses the dtype: then an output of that dtype is its own, not the
     policy's.
 
@@ -253,22 +256,22 @@ def _has_dtype(graph: Any, specs: Sequence[TensorSpec], dtype: torch.dtype) -> b
     )
 
 
-def _is_tensor(node: Any) -> bool:
+def _is_tensor(node: Node) -> bool:
     return bool(node.hasAttribute("value") and node.kindOf("value") == "t")
 
 
-def _only_widened(value: Any) -> bool:
+def _only_widened(value: Value) -> bool:
     return all(_cast_to(use.user) == torch.float32 for use in value.uses())
 
 
-def _cast_to(node: Any) -> torch.dtype | None:
+def _cast_to(node: Node) -> torch.dtype | None:
     """The dtype of a cast that says it, as a number."""
     if node.kind() != "aten::to" or not isinstance(node.inputsAt(1).toIValue(), int):
         return None
     return dtype_of(node.inputsAt(1).toIValue())
 
 
-def _restored(ctx: ConversionContext, value: Any, result: Any, half: torch.dtype) -> Any:
+def _restored(ctx: ConversionContext, value: Value, result: Any, half: torch.dtype) -> ITensor:
     """An output that the policy made half, in the module's float32 again; one that the graph casts
     to half stays.
     """
@@ -276,7 +279,7 @@ def _restored(ctx: ConversionContext, value: Any, result: Any, half: torch.dtype
     return ctx.cast(result, torch.float32) if policys else result
 
 
-def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
+def _mark_output(ctx: ConversionContext, result: object, name: str) -> torch.dtype:
     """Mark one output; an input that is passed through, a constant, or a repeated value gets a
     layer of its own.
     """
@@ -295,7 +298,7 @@ def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
     return dtype
 
 
-def _taken(ctx: ConversionContext, tensor: Any) -> bool:
+def _taken(ctx: ConversionContext, tensor: ITensor) -> bool:
     """Whether the tensor is a network input, an output already, or a constant (which cannot be an
     output itself).
     """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, filled, note_spatial, windows, with_unit
-from builder.engine import trt
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, trt
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,12 @@ class Window:
 
     @staticmethod
     def of(
-        axes: int, stride: Any, padding: Any, dilation: Any, groups: int, extra: Any = None
+        axes: int,
+        stride: int | Sequence[int],
+        padding: int | list[int],
+        dilation: int | list[int],
+        groups: int,
+        extra: int | list[int] | None = None,
     ) -> Window:
         """From PyTorch's arguments, where one number stands for all axes."""
         pads = filled(padding, axes)
@@ -45,12 +52,12 @@ class Window:
         )
 
 
-def kernel_axes(ctx: ConversionContext, weight: Any) -> int:
+def kernel_axes(ctx: ConversionContext, weight: Tensor) -> int:
     """The number of spatial axes, as the weight tells (an input may lack the batch axis)."""
     return ctx.rank(weight) - 2
 
 
-def floats(ctx: ConversionContext, call: Any) -> str | None:
+def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses integer inputs."""
     x = getattr(call, "input", None)
     dtype = ctx.dtype(call.self if x is None else x)
@@ -88,14 +95,14 @@ _GENERAL = (
 @converter(*_GENERAL, constants=("weight", "bias"), when=floats)
 def general(
     ctx: ConversionContext,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
     transposed: bool,
-    output_padding: Any,
+    output_padding: list[int],
     groups: int,
 ) -> Any:
     """The convolution that all others are; the flags at the end choose kernels, not numbers"""
@@ -126,12 +133,12 @@ def _register_plain(axes: int) -> None:
     )
     def plain(
         ctx: ConversionContext,
-        x: Any,
-        weight: Any,
-        bias: Any,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
+        x: ITensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: int | list[int],
+        padding: int | list[int],
+        dilation: int | list[int],
         groups: int,
     ) -> Any:
         return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups))
@@ -144,12 +151,12 @@ def _register_plain(axes: int) -> None:
     )
     def padded(
         ctx: ConversionContext,
-        x: Any,
-        weight: Any,
-        bias: Any,
-        stride: Any,
+        x: ITensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: int | list[int],
         padding: str,
-        dilation: Any,
+        dilation: int | list[int],
         groups: int,
     ) -> Any:
         return convolve(
@@ -166,14 +173,14 @@ def _register_plain(axes: int) -> None:
     )
     def transposed(
         ctx: ConversionContext,
-        x: Any,
-        weight: Any,
-        bias: Any,
-        stride: Any,
-        padding: Any,
-        output_padding: Any,
+        x: ITensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: int | list[int],
+        padding: int | list[int],
+        output_padding: int | list[int],
         groups: int,
-        dilation: Any,
+        dilation: int | list[int],
     ) -> Any:
         return convolve(
             ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups, output_padding)
@@ -192,12 +199,12 @@ for _axes in _SIZES:
 )
 def by_mode(
     ctx: ConversionContext,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
     padding: str,
-    dilation: Any,
+    dilation: list[int],
     groups: int,
 ) -> Any:
     """Padding by name: what a traced convolution with padding="same" records"""
@@ -216,11 +223,11 @@ def by_mode(
 )
 def thnn(
     ctx: ConversionContext,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int | list[int],
+    padding: int | list[int],
 ) -> Any:
     """The undilated, ungrouped convolution"""
     return convolve(
@@ -238,12 +245,12 @@ def thnn(
 )
 def depthwise(
     ctx: ConversionContext,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int | list[int],
+    padding: int | list[int],
+    dilation: int | list[int],
 ) -> Any:
     """One group a channel"""
     axes = kernel_axes(ctx, weight)
@@ -269,7 +276,9 @@ def named_padding(
     )
 
 
-def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
+def convolve(
+    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
+) -> Any:
     """One layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), or transposed (C,
     K/groups, ...).
     """
@@ -291,7 +300,9 @@ def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Win
     return undo(layer.get_output(0))
 
 
-def _direct(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
+def _direct(
+    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
+) -> Any:
     layer = _add(ctx, ctx.net.add_convolution_nd, x, weight, bias, int(weight.shape[0]), window)
     shape = list(weight.shape[2:])
 
@@ -305,7 +316,9 @@ def _direct(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Wind
     return layer
 
 
-def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
+def _transposed(
+    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
+) -> Any:
     """Output padding is less cropping behind; what cropping cannot give, zeros behind the kernel
     do: they add rows that nothing reaches.
     """
@@ -332,7 +345,7 @@ def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: 
     return layer
 
 
-def _spread(weight: Any, window: Window) -> tuple[Any, Window]:
+def _spread(weight: Tensor, window: Window) -> tuple[Any, Window]:
     """A dilated kernel written out with its zeros: TensorRT builds no deconvolution with stride and
     dilation.
     """
@@ -351,7 +364,7 @@ def _spread(weight: Any, window: Window) -> tuple[Any, Window]:
     return spread, plain
 
 
-def _lengthened(ctx: ConversionContext, weight: Any, missing: Sequence[int]) -> Any:
+def _lengthened(ctx: ConversionContext, weight: Tensor, missing: Sequence[int]) -> Any:
     if not any(missing):
         return weight
     if not isinstance(weight, torch.Tensor):
@@ -360,7 +373,13 @@ def _lengthened(ctx: ConversionContext, weight: Any, missing: Sequence[int]) -> 
 
 
 def _add(
-    ctx: ConversionContext, method: Any, x: Any, weight: Any, bias: Any, maps: int, window: Window
+    ctx: ConversionContext,
+    method: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    maps: int,
+    window: Window,
 ) -> Any:
     """The layer, its kernel and bias given as weights where they are static and as inputs where
     not.

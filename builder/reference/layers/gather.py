@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.registry import evaluates
 
 
 @evaluates("GATHER")
-def gather(layer: Any, data: Tensor, indices: Tensor) -> Tensor:
+def gather(layer: ILayer, data: Tensor, indices: Tensor) -> Tensor:
     """Values of `data` at `indices`, by GatherMode: along an axis, element by element, or by
     coordinate tuples.
 

@@ -4,17 +4,16 @@ of bounds.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.registry import evaluates
 
 
 @evaluates("SLICE")
 def slice_(
-    layer: Any,
+    layer: ILayer,
     x: Tensor,
     start: Tensor | None = None,
     size: Tensor | None = None,
