@@ -38,8 +38,3 @@ def belongs(node: Node, wanted: frozenset[str]) -> bool:
         if kind in wanted or ".".join(path) in wanted:
             return True
     return False
-
-
-def fallback_nodes(graph: Graph) -> list[Node]:
-    """The marked nodes of a graph, in program order."""
-    return [node for node in ir.walk(graph) if ir.in_fallback(node)]
