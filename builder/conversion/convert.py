@@ -15,7 +15,7 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.naming import LayerNames
 from builder.conversion.network import NetworkBackend
-from builder.conversion.precision import SCHEMES, policy, quantizes
+from builder.conversion.precision import SCHEMES, Policy, policy, quantizes
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.walker import MISSING, GraphWalker
 from builder.conversion.weights import Weights
@@ -71,32 +71,10 @@ def convert(
     ConversionError (a defect of a converter), and UsageError where the specs do not fit the graph,
     or an 8-bit precision is asked for of a module that is not quantized.
     """
-    if isinstance(module_or_graph, torch.export.ExportedProgram):
-        module_or_graph = ExportedModule(module_or_graph)
-    if isinstance(module_or_graph, ExportedModule):
-        inputs = module_or_graph.axes.chosen(inputs)
-    elif inputs is None:
-        raise UsageError("convert needs `inputs`, one TensorSpec for each")
-    lowered = (
-        module_or_graph
-        if isinstance(module_or_graph, LoweredGraph)
-        else lower(
-            module_or_graph,
-            params,
-            unroll_limit=unroll_limit,
-            optional_inputs=[spec.name for spec in inputs if spec.name],
-            specs=inputs,
-        )
-    )
+    lowered, inputs = _lowered(module_or_graph, inputs, params, unroll_limit)
     specs, rules = named_inputs(inputs, lowered), policy(precision, tuple(keep_fp32))
-    if precision in SCHEMES and lowered is not module_or_graph and not quantizes(lowered.graph):
-        raise UsageError(
-            f"precision {precision!r}: nothing in this graph is quantized",
-            fix=(
-                "builder.quantize(builder.lower(module), ...) first; in a manifest the key is"
-                " `calibration`"
-            ),
-        )
+    if lowered is not module_or_graph:
+        _check_quantized(precision, lowered)
     lowered = for_precision(lowered, bool(rules.half), specs)
     profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
     trt_builder, network, messages = new_network()
@@ -104,26 +82,8 @@ def convert(
     ctx.unroll_limit = unroll_limit
     if rules.half and not _has_dtype(lowered.graph, specs, rules.half):
         ctx.policy_half = rules.half
-    graph = lowered.graph
-    for value, spec in zip(graph.inputs(), specs, strict=True):
-        ctx.values[value.debugName()] = add_input(ctx, spec)
-    backend = NetworkBackend(ctx, rules, LayerNames(lowered.containers))
-    results = GraphWalker(ctx, backend).walk(graph)
-    for value, result in zip(graph.outputs(), results, strict=True):
-        if packing.is_packed(result):
-            backend.report(
-                value.node(),
-                "a part of a packed sequence is an output of the model",
-                packing.UNPACK,
-            )
-    if backend.unsupported:
-        raise UnsupportedOperators(backend.unsupported)
+    results = _walked(ctx, lowered, specs, rules)
     names = _output_names(output_names, lowered, len(results))
-    if ctx.policy_half:
-        results = [
-            _restored(ctx, *pair, ctx.policy_half)
-            for pair in zip(graph.outputs(), results, strict=True)
-        ]
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
     if not rules.half:
         tensorrt8.pin(network)
@@ -140,6 +100,66 @@ def convert(
         tuple(ctx.warnings),
         {name: value for name, value in ctx.values.items() if is_tensor(value)},
     )
+
+
+def _lowered(
+    module_or_graph: Any,
+    inputs: Sequence[TensorSpec] | None,
+    params: Sequence[Any],
+    unroll_limit: int,
+) -> tuple[LoweredGraph, Sequence[TensorSpec]]:
+    """The lowered graph, and the specs of its inputs: an exported program has its own."""
+    if isinstance(module_or_graph, torch.export.ExportedProgram):
+        module_or_graph = ExportedModule(module_or_graph)
+    if isinstance(module_or_graph, ExportedModule):
+        inputs = module_or_graph.axes.chosen(inputs)
+    elif inputs is None:
+        raise UsageError("convert needs `inputs`, one TensorSpec for each")
+    if isinstance(module_or_graph, LoweredGraph):
+        return module_or_graph, inputs
+    names = [spec.name for spec in inputs if spec.name]
+    lowered = lower(
+        module_or_graph, params, unroll_limit=unroll_limit, optional_inputs=names, specs=inputs
+    )
+    return lowered, inputs
+
+
+def _check_quantized(precision: str, lowered: LoweredGraph) -> None:
+    """Raise UsageError where an 8-bit precision is asked for, and nothing is quantized."""
+    if precision in SCHEMES and not quantizes(lowered.graph):
+        raise UsageError(
+            f"precision {precision!r}: nothing in this graph is quantized",
+            fix=(
+                "builder.quantize(builder.lower(module), ...) first; in a manifest the key is"
+                " `calibration`"
+            ),
+        )
+
+
+def _walked(
+    ctx: ConversionContext, lowered: LoweredGraph, specs: Sequence[TensorSpec], rules: Policy
+) -> list[Any]:
+    """The values of the graph's outputs, after every node is converted. Raises
+    UnsupportedOperators with all nodes that are refused.
+    """
+    graph = lowered.graph
+    for value, spec in zip(graph.inputs(), specs, strict=True):
+        ctx.values[value.debugName()] = add_input(ctx, spec)
+    backend = NetworkBackend(ctx, rules, LayerNames(lowered.containers))
+    results = GraphWalker(ctx, backend).walk(graph)
+    outputs = list(zip(graph.outputs(), results, strict=True))
+    for value, result in outputs:
+        if packing.is_packed(result):
+            backend.report(
+                value.node(),
+                "a part of a packed sequence is an output of the model",
+                packing.UNPACK,
+            )
+    if backend.unsupported:
+        raise UnsupportedOperators(backend.unsupported)
+    if not ctx.policy_half:
+        return results
+    return [_restored(ctx, value, result, ctx.policy_half) for value, result in outputs]
 
 
 def convert_again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversion:

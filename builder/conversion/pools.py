@@ -11,6 +11,7 @@ import sympy
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
 from builder.conversion.spatial import filled, note_spatial, windows, with_unit
+from builder.conversion.values import PerAxis
 from builder.engine import ITensor, trt
 
 
@@ -29,10 +30,10 @@ class Pool:
     @staticmethod
     def of(
         axes: int,
-        window: int | list[int],
-        stride: int | list[int],
-        padding: int | list[int],
-        dilation: int | list[int],
+        window: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
+        dilation: PerAxis,
         ceil: bool,
     ) -> Pool:
         """From PyTorch's arguments, with the unit axis that one-dimensional pooling gets."""

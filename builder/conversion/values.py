@@ -22,3 +22,6 @@ Tensor = ITensor | torch.Tensor
 
 Operand = Tensor | Scalar
 """Whatever an element-wise layer can read."""
+
+PerAxis = int | list[int]
+"""An argument such as `kernel_size`: one number for all axes, or one for each."""

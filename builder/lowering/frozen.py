@@ -52,16 +52,7 @@ def frozen_graph(
     what is done. Raises
     LoweringError when the method keeps state in the module, or there is no such method.
     """
-    if (
-        method == "forward"
-        and module._c._has_method("forward__0")
-        and not module._c._has_method(method)
-    ):
-        # a module with overloads, nn.LSTM among them; the first takes plain tensors
-        method = "forward__0"
-    if not module._c._has_method(method):
-        names = ", ".join(module._c._method_names())
-        raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
+    method = _existing(module, method)
     source, steps = module._c, steps or Steps()
     steps.begin(source._get_method(method).graph)
     graph = _inlined(source, method, fallback_modules, keep_objects)
@@ -85,6 +76,18 @@ def frozen_graph(
     _drop_self(graph)
     steps.end(LOWER_GRAPH, graph)
     return graph, module._c._get_method(method).schema
+
+
+def _existing(module: torch.jit.ScriptModule, method: str) -> str:
+    """The name of the compiled method. Raises LoweringError where there is none."""
+    has = module._c._has_method
+    if method == "forward" and has("forward__0") and not has(method):
+        # a module with overloads, nn.LSTM among them; the first takes plain tensors
+        return "forward__0"
+    if not has(method):
+        names = ", ".join(module._c._method_names())
+        raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
+    return method
 
 
 def _inlined(module: Any, method: str, fallback_modules: frozenset[str], keep_objects: bool) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from builder.errors import LoweringError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
-from builder.graph_types import Graph, Node
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.containers import Containers, containers
 from builder.lowering.frozen import frozen_graph
@@ -160,19 +160,21 @@ def as_written(
     except LoweringError as error:
         raise reason from error
     aliases = graph.alias_db()
-    if any(
-        aliases.has_writers(node.output())
-        for node in ir.nodes_of(graph, "prim::Constant")
-        if _is_tensor(node)
-    ):
+    held = filter(_is_tensor, ir.nodes_of(graph, "prim::Constant"))
+    if any(aliases.has_writers(node.output()) for node in held):
         raise reason
-    first = next(iter(graph.nodes()), graph.return_node())
-    for value in [value for value in graph.inputs() if aliases.has_writers(value)]:
-        copied = Emit(graph, first).op("aten::clone", value, None)
-        value.replaceAllUsesAfterNodeWith(copied.node(), copied)
+    _copy(graph, [value for value in graph.inputs() if aliases.has_writers(value)])
     return LoweredGraph(
         graph, tuple(context.inputs), _outputs(module, context), trace, as_written=str(reason)
     )
+
+
+def _copy(graph: Graph, inputs: Sequence[Value]) -> None:
+    """Let the graph read and write copies of these inputs."""
+    first = next(iter(graph.nodes()), graph.return_node())
+    for value in inputs:
+        copied = Emit(graph, first).op("aten::clone", value, None)
+        value.replaceAllUsesAfterNodeWith(copied.node(), copied)
 
 
 def _is_tensor(node: Node) -> bool:
@@ -209,37 +211,49 @@ def _start(
     if isinstance(module_or_graph, torch.jit.ScriptFunction):
         module_or_graph = module_or_graph.inlined_graph
     if isinstance(module_or_graph, torch._C.Graph):
-        graph = cast(Graph, module_or_graph).copy()
-        make_plain(graph)
-        ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
-        constants_to_numbers(graph)
-        steps.begin(graph)
-        bind(graph, params)
-        steps.end(LOWER_GRAPH, graph)
-        return graph, ir.unique_names(graph.inputs()), {}
+        return _start_graph(cast(Graph, module_or_graph), params, steps)
     if isinstance(module_or_graph, ExportedModule):
         return _start_exported(module_or_graph, fallback_modules, steps)
     if isinstance(module_or_graph, torch.jit.ScriptModule):
-        graph, schema = frozen_graph(
-            module_or_graph, method, fallback_modules, keep_objects=keep_objects, steps=steps
-        )
-        if all(
-            str(returned.type) in ("NoneType", "Tuple[()]", "()") for returned in schema.returns
-        ):
-            raise LoweringError(
-                f"{method} returns nothing",
-                fix="return a tensor, or a tuple, list or dictionary of them",
-            )
-        arguments = schema.arguments[1:]
-        return (
-            graph,
-            [a.name for a in arguments],
-            {a.name: a.default_value for a in arguments if a.has_default_value()},
-        )
+        return _start_module(module_or_graph, method, fallback_modules, steps, keep_objects)
     raise LoweringError(
         f"cannot lower a {type(module_or_graph).__name__}",
         fix="script, trace or export it first: torch.jit.script(model)",
     )
+
+
+def _start_graph(
+    given: Graph, params: Sequence[Any], steps: Steps
+) -> tuple[Graph, list[str], dict[str, Any]]:
+    graph = given.copy()
+    make_plain(graph)
+    ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
+    constants_to_numbers(graph)
+    steps.begin(graph)
+    bind(graph, params)
+    steps.end(LOWER_GRAPH, graph)
+    return graph, ir.unique_names(graph.inputs()), {}
+
+
+def _start_module(
+    module: torch.jit.ScriptModule,
+    method: str,
+    fallback_modules: frozenset[str],
+    steps: Steps,
+    keep_objects: bool,
+) -> tuple[Graph, list[str], dict[str, Any]]:
+    graph, schema = frozen_graph(
+        module, method, fallback_modules, keep_objects=keep_objects, steps=steps
+    )
+    nothing = ("NoneType", "Tuple[()]", "()")
+    if all(str(returned.type) in nothing for returned in schema.returns):
+        raise LoweringError(
+            f"{method} returns nothing",
+            fix="return a tensor, or a tuple, list or dictionary of them",
+        )
+    arguments = schema.arguments[1:]
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    return graph, [a.name for a in arguments], defaults
 
 
 def _start_exported(

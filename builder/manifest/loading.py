@@ -181,18 +181,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
     assert one.model is not None and one.manifest is not None
     written = _profiles(data)
     batch_sizes = _batch_sizes(data, written[0])
-    plain = {key: data[key] for key in _PLAIN if key in data}
-    for key in ("outputs", "targets"):
-        if key in data:
-            plain[key] = tuple(data[key])
-    if "keep_fp32" in data:
-        said = [data["keep_fp32"]] if isinstance(data["keep_fp32"], str) else data["keep_fp32"]
-        plain["keep_fp32"] = tuple(pattern for pattern in said if pattern != AUTO)
-        plain["keep_fp32_auto"] = AUTO in said
-    if "goldens" in data:
-        plain["goldens"] = one.manifest.parent / data["goldens"]
-    if "libraries" in data:
-        plain["libraries"] = tuple(one.manifest.parent / name for name in data["libraries"])
+    folder_of_manifest = one.manifest.parent
     return ModelSpec(
         name=one.name,
         path=one.model,
@@ -203,18 +192,33 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         batching=Batching(**_tuples(data.get("batching", {}))),
         fallback=_fallback(data.get("fallback", {})),
         manifest=one.manifest,
-        state=tuple(_state(item, one.manifest.parent) for item in data.get("state", ())),
+        state=tuple(_state(item, folder_of_manifest) for item in data.get("state", ())),
         runtime=Runtime(**data.get("runtime", {})),
         limits=Limits(**data.get("limits", {})),
         versions=Versions(**data.get("versions", {})),
         sequences=Sequences(**data.get("sequences", {})),
         calibration=(
-            _calibration(data["calibration"], one.manifest.parent)
-            if "calibration" in data
-            else None
+            _calibration(data["calibration"], folder_of_manifest) if "calibration" in data else None
         ),
-        **plain,
+        **_values(data, folder_of_manifest),
     )
+
+
+def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]:
+    """The fields of a spec that hold what is written, or a list or path of it."""
+    values = {key: data[key] for key in _PLAIN if key in data}
+    for key in ("outputs", "targets"):
+        if key in data:
+            values[key] = tuple(data[key])
+    if "keep_fp32" in data:
+        said = [data["keep_fp32"]] if isinstance(data["keep_fp32"], str) else data["keep_fp32"]
+        values["keep_fp32"] = tuple(pattern for pattern in said if pattern != AUTO)
+        values["keep_fp32_auto"] = AUTO in said
+    if "goldens" in data:
+        values["goldens"] = folder_of_manifest / data["goldens"]
+    if "libraries" in data:
+        values["libraries"] = tuple(folder_of_manifest / name for name in data["libraries"])
+    return values
 
 
 def _calibration(section: Mapping[str, Any], folder: Path) -> Calibration:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +15,6 @@ from builder.reference.dtypes import torch_dtype
 from builder.reference.network import read_layers
 from builder.reference.node import Values, fits
 from builder.reference.region import Region
-
-if TYPE_CHECKING:
-    pass
-
 
 # A TensorRT without int64 and plain int8 has int32 at the endpoint; none has a float64 input.
 NARROWED = {(torch.int64, torch.int32), (torch.int8, torch.int32), (torch.float64, torch.float32)}

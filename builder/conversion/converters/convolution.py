@@ -14,7 +14,7 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, filled, note_spatial, windows, with_unit
-from builder.conversion.values import Tensor
+from builder.conversion.values import PerAxis, Tensor
 from builder.engine import ITensor, trt
 
 
@@ -35,10 +35,10 @@ class Window:
     def of(
         axes: int,
         stride: int | Sequence[int],
-        padding: int | list[int],
-        dilation: int | list[int],
+        padding: PerAxis,
+        dilation: PerAxis,
         groups: int,
-        extra: int | list[int] | None = None,
+        extra: PerAxis | None = None,
     ) -> Window:
         """From PyTorch's arguments, where one number stands for all axes."""
         pads = filled(padding, axes)
@@ -121,12 +121,14 @@ _SIZES = {1: "[1]", 2: "[1, 1]", 3: "[1, 1, 1]"}
 _ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
 
 
+_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
+
+
 def _register_plain(axes: int) -> None:
     ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
-    head = "(Tensor input, Tensor weight, Tensor? bias=None, "
 
     @converter(
-        f"aten::conv{axes}d{head}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
+        f"aten::conv{axes}d{_HEAD}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
         "SymInt groups=1) -> Tensor",
         constants=("weight", "bias"),
         when=floats,
@@ -136,15 +138,19 @@ def _register_plain(axes: int) -> None:
         x: ITensor,
         weight: Tensor,
         bias: Tensor | None,
-        stride: int | list[int],
-        padding: int | list[int],
-        dilation: int | list[int],
+        stride: PerAxis,
+        padding: PerAxis,
+        dilation: PerAxis,
         groups: int,
     ) -> Any:
         return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups))
 
+
+def _register_named_padding(axes: int) -> None:
+    ones, of = _SIZES[axes], f"SymInt[{axes}]"
+
     @converter(
-        f'aten::conv{axes}d.padding{head}{of} stride={ones}, str padding="valid", {of}'
+        f'aten::conv{axes}d.padding{_HEAD}{of} stride={ones}, str padding="valid", {of}'
         f" dilation={ones}, SymInt groups=1) -> Tensor",
         constants=("weight", "bias"),
         when=floats,
@@ -154,19 +160,22 @@ def _register_plain(axes: int) -> None:
         x: ITensor,
         weight: Tensor,
         bias: Tensor | None,
-        stride: int | list[int],
+        stride: PerAxis,
         padding: str,
-        dilation: int | list[int],
+        dilation: PerAxis,
         groups: int,
     ) -> Any:
         return convolve(
             ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups)
         )
 
+
+def _register_transposed(axes: int) -> None:
+    ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
     overload = "" if axes == 1 else ".input"
 
     @converter(
-        f"aten::conv_transpose{axes}d{overload}{head}{of} stride={ones}, {of} padding={zeros}, "
+        f"aten::conv_transpose{axes}d{overload}{_HEAD}{of} stride={ones}, {of} padding={zeros}, "
         f"{of} output_padding={zeros}, SymInt groups=1, {of} dilation={ones}) -> Tensor",
         constants=("weight", "bias"),
         when=floats,
@@ -176,11 +185,11 @@ def _register_plain(axes: int) -> None:
         x: ITensor,
         weight: Tensor,
         bias: Tensor | None,
-        stride: int | list[int],
-        padding: int | list[int],
-        output_padding: int | list[int],
+        stride: PerAxis,
+        padding: PerAxis,
+        output_padding: PerAxis,
         groups: int,
-        dilation: int | list[int],
+        dilation: PerAxis,
     ) -> Any:
         return convolve(
             ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups, output_padding)
@@ -189,6 +198,8 @@ def _register_plain(axes: int) -> None:
 
 for _axes in _SIZES:
     _register_plain(_axes)
+    _register_named_padding(_axes)
+    _register_transposed(_axes)
 
 
 @converter(
@@ -226,8 +237,8 @@ def thnn(
     x: ITensor,
     weight: Tensor,
     bias: Tensor | None,
-    stride: int | list[int],
-    padding: int | list[int],
+    stride: PerAxis,
+    padding: PerAxis,
 ) -> Any:
     """The undilated, ungrouped convolution"""
     return convolve(
@@ -248,9 +259,9 @@ def depthwise(
     x: ITensor,
     weight: Tensor,
     bias: Tensor | None,
-    stride: int | list[int],
-    padding: int | list[int],
-    dilation: int | list[int],
+    stride: PerAxis,
+    padding: PerAxis,
+    dilation: PerAxis,
 ) -> Any:
     """One group a channel"""
     axes = kernel_axes(ctx, weight)

@@ -17,6 +17,7 @@ from builder.conversion.layers import alike, choose, combine, less
 from builder.conversion.pools import Pool, output_length, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, iota
+from builder.conversion.values import PerAxis
 from builder.engine import ITensor
 from builder.graph_types import Node
 
@@ -62,9 +63,9 @@ def _register_average(axes: int) -> None:
     def average(
         ctx: ConversionContext,
         x: ITensor,
-        kernel_size: int | list[int],
-        stride: int | list[int],
-        padding: int | list[int],
+        kernel_size: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
         ceil_mode: bool,
         count_include_pad: bool,
         divisor_override: int | None = None,
@@ -105,10 +106,10 @@ def _register_maximum(axes: int) -> None:
     def maximum(
         ctx: ConversionContext,
         x: ITensor,
-        kernel_size: int | list[int],
-        stride: int | list[int],
-        padding: int | list[int],
-        dilation: int | list[int],
+        kernel_size: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
+        dilation: PerAxis,
         ceil_mode: bool,
     ) -> Any:
         """The maximum of each window; padding never wins"""
@@ -122,10 +123,10 @@ def _register_maximum(axes: int) -> None:
         ctx: ConversionContext,
         node: Node,
         x: ITensor,
-        kernel_size: int | list[int],
-        stride: int | list[int],
-        padding: int | list[int],
-        dilation: int | list[int],
+        kernel_size: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
+        dilation: PerAxis,
         ceil_mode: bool,
     ) -> Any:
         """The maxima and, where somebody reads them, their positions in the flattened input"""

@@ -227,22 +227,7 @@ def _leaves(graph: Graph, value: Value, name: str) -> Iterator[tuple[str, Any]]:
     if kind == "TensorType":
         yield name, value
     elif kind == "OptionalType" and not ir.is_none(value):
-        if _may_be_none(value):
-            raise LoweringError(
-                f"output {name or 'output'!r} is None on one path through forward, and a tensor on"
-                " another",
-                where=source_line(value.node()),
-                fix="return a tensor on every path, or return it on none",
-            )
-        inner = ir.insert(
-            graph,
-            "prim::unchecked_cast",
-            [value],
-            end,
-            [value.type().getElementType()],
-            value.node(),
-        )
-        yield from _leaves(graph, inner.output(), name)
+        yield from _leaves(graph, _certain(graph, value, name), name)
     elif kind == "TupleType" and field_names(value.type()) == PACKED_SEQUENCE:
         raise LoweringError(
             f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the"
@@ -252,20 +237,29 @@ def _leaves(graph: Graph, value: Value, name: str) -> Iterator[tuple[str, Any]]:
         )
     elif kind == "TupleType":
         elements = _elements(graph, value, "prim::TupleConstruct", "prim::TupleUnpack")
-        yield from _children(
-            graph,
-            zip(field_names(value.type()) or range(len(elements)), elements, strict=True),
-            name,
-        )
+        fields = field_names(value.type()) or range(len(elements))
+        yield from _children(graph, zip(fields, elements, strict=True), name)
     elif kind in ("ListType", "DictType"):
         yield from _children(graph, _built(graph, value, name), name)
     elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
-        yield (
-            name,
-            ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node()).output(),
-        )
+        tensor = ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node())
+        yield name, tensor.output()
     elif kind != "NoneType" and not ir.is_none(value):
         raise _not_a_tensor(value, name)
+
+
+def _certain(graph: Graph, value: Value, name: str) -> Value:
+    """An optional value without its None. Raises LoweringError where it may be None."""
+    if _may_be_none(value):
+        raise LoweringError(
+            f"output {name or 'output'!r} is None on one path through forward, and a tensor on"
+            " another",
+            where=source_line(value.node()),
+            fix="return a tensor on every path, or return it on none",
+        )
+    types = [value.type().getElementType()]
+    end, origin = graph.return_node(), value.node()
+    return ir.insert(graph, "prim::unchecked_cast", [value], end, types, origin).output()
 
 
 def _may_be_none(value: Value) -> bool:
