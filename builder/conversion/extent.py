@@ -41,7 +41,8 @@ class Extent:
         first where `back`.
         """
         first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
-        taken = ctx.slice(x, [first, *start], sizes, [-1 if back else 1] + [1] * len(start))
+        strides = [-1 if back else 1] + [1] * len(start)
+        taken = ctx.slice(x, [first, *start], sizes, strides)
         return taken if len(sizes) == 3 else ctx.squeeze(taken, [1])
 
     def turned(self, ctx: ConversionContext, x: Any) -> Any:
@@ -172,12 +173,13 @@ class Lengths(Extent):
         """x [time, ...] at another length: cut off, or with `fill` (0-d) behind."""
         if same(length, self.steps):
             return x
-        sizes = ctx.sizes(x)
+        sizes = [length, *ctx.sizes(x)[1:]]
         if isinstance(length, DynamicScalar) and length is vars(self).get("longest"):
-            layer = ctx.net.add_gather(x, self._alive, 0)
-            ctx.remember_dtype(layer.get_output(0), ctx.dtype(x))
-            return ctx.set_sizes(layer.get_output(0), [length, *sizes[1:]])
-        return ctx.slice(x, [0] * len(sizes), [length, *sizes[1:]], [1] * len(sizes), "FILL", fill)
+            output = ctx.net.add_gather(x, self._alive, 0).get_output(0)
+            ctx.remember_dtype(output, ctx.dtype(x))
+            return ctx.set_sizes(output, sizes)
+        starts, strides = [0] * len(sizes), [1] * len(sizes)
+        return ctx.slice(x, starts, sizes, strides, "FILL", fill)
 
 
 def _number(ctx: ConversionContext, value: Size) -> ITensor:

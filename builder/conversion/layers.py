@@ -208,12 +208,16 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
     rank = ctx.rank(x)
     none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
     if axis == rank - 1:
-        y = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose).get_output(0)
-        return ctx.set_sizes(y, [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else [])
+        layer = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose)
+        y = layer.get_output(0)
+        sizes = [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else []
+        return ctx.set_sizes(y, sizes)
     if axis == rank - 2:
-        y = ctx.net.add_matrix_multiply(ctx.at_rank(matrix, rank), none, x, none).get_output(0)
-        return ctx.set_sizes(y, [*ctx.exprs(x)[:-2], ctx.expr(matrix, 0), ctx.expr(x, rank - 1)])
+        layer = ctx.net.add_matrix_multiply(ctx.at_rank(matrix, rank), none, x, none)
+        sizes = [*ctx.exprs(x)[:-2], ctx.expr(matrix, 0), ctx.expr(x, rank - 1)]
+        return ctx.set_sizes(layer.get_output(0), sizes)
     sizes = ctx.sizes(x)
-    flat = ctx.reshape(x, [*sizes[: axis + 1], ctx.product(sizes[axis + 1 :])])
+    inner = ctx.product(sizes[axis + 1 :])
+    flat = ctx.reshape(x, [*sizes[: axis + 1], inner])
     y = along(ctx, matrix, flat, axis)
     return ctx.reshape(y, [*sizes[:axis], ctx.size(matrix, 0), *sizes[axis + 1 :]])

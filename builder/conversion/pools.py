@@ -108,9 +108,10 @@ def _all_dropped(pool: Pool, x: ITensor) -> bool:
     for axis, length in enumerate(x.shape[2:]):
         if length < 0:
             return False
-        rest = length + 2 * pool.padding[axis] - pool.window[axis]
-        up = -(-rest // pool.stride[axis])
-        if up != rest // pool.stride[axis] and up * pool.stride[axis] < length + pool.padding[axis]:
+        padding, stride = pool.padding[axis], pool.stride[axis]
+        rest = length + 2 * padding - pool.window[axis]
+        down, up = rest // stride, -(-rest // stride)
+        if up != down and up * stride < length + padding:
             return False
     return True
 

@@ -48,9 +48,11 @@ def note_spatial(
     """Remember the symbolic sizes of `y` (N, K, spatial): `length(i, size)` of the i-th spatial
     axis of `x`. Where K is dynamic, it is that of `x`: only pooling takes it.
     """
-    exprs: list[Any] = [ctx.expr(x, 0), y.shape[1] if y.shape[1] >= 0 else ctx.expr(x, 1)]
+    channels = y.shape[1] if y.shape[1] >= 0 else ctx.expr(x, 1)
+    exprs: list[Any] = [ctx.expr(x, 0), channels]
     for axis in range(2, ctx.rank(y)):
-        exprs.append(length(axis - 2, ctx.expr(x, axis)) if y.shape[axis] < 0 else y.shape[axis])
+        static = y.shape[axis]
+        exprs.append(static if static >= 0 else length(axis - 2, ctx.expr(x, axis)))
     return ctx.set_sizes(y, exprs)
 
 

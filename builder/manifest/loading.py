@@ -281,6 +281,6 @@ def _tensor(item: Mapping[str, Any], profiles: tuple[Profile, ...]) -> TensorSpe
     """The input, with a range for each axis that includes all profiles; opt is the first's."""
     dims = {}
     for axis in (axis for axis in item["shape"] if isinstance(axis, str)):
-        ranges = [profile[axis] for profile in profiles]
-        dims[axis] = (min(r[0] for r in ranges), ranges[0][1], max(r[2] for r in ranges))
+        lows, opts, highs = zip(*(profile[axis] for profile in profiles), strict=True)
+        dims[axis] = (min(lows), opts[0], max(highs))
     return TensorSpec(item["dtype"], tuple(item["shape"]), dims=dims, name=item["name"])

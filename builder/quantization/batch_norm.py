@@ -22,14 +22,13 @@ def fold(graph: Graph) -> None:
 
 
 def _fold(graph: Graph, convolution: Node, node: Node) -> None:
-    kernel, bias, *statistics = (
-        ir.constant(v) for v in (*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5])
-    )
+    read = [*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5]]
+    kernel, bias, gamma, beta, mean, variance = (ir.constant(value) for value in read)
     training, eps = (ir.constant(node.inputsAt(at)) for at in (5, 7))
-    known = all(ir.is_constant(v) for v in (*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5]))
-    if not known or kernel is None or statistics[2] is None or statistics[3] is None or training:
+    known = all(ir.is_constant(value) for value in read)
+    if not known or training or kernel is None or mean is None or variance is None:
         return
-    scale, shift = channel_scale(*statistics, eps=eps)
+    scale, shift = channel_scale(gamma, beta, mean, variance, eps=eps)
     weight = scaled_weight(kernel, scale, kernel.dtype)
     offset = shift if bias is None else shift + bias.double() * scale
     for place, value in ((1, weight), (2, offset.to(kernel.dtype))):

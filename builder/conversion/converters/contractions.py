@@ -56,7 +56,8 @@ def _summed(
     """Where the other side of a pair has size 1 it broadcasts: this side's axis is summed
     beforehand.
     """
-    axes = [i for i, j in zip(own, others, strict=True) if other.shape[j] == 1 and x.shape[i] != 1]
+    pairs = zip(own, others, strict=True)
+    axes = [i for i, j in pairs if other.shape[j] == 1 and x.shape[i] != 1]
     return total(ctx, x, axes, keep=True)
 
 

@@ -337,11 +337,10 @@ def _transposed(
         isinstance(weight, torch.Tensor) or max(window.stride) > 1
     ):
         weight, window = _spread(weight, window)
-    missing = [
-        max(extra - after, 0) for extra, after in zip(window.extra or [], window.after, strict=True)
-    ]
+    cropped = list(zip(window.after, window.extra or [], strict=True))
+    missing = [max(extra - after, 0) for after, extra in cropped]
     weight = _lengthened(ctx, weight, missing)
-    after = [a - e + m for a, e, m in zip(window.after, window.extra or [], missing, strict=True)]
+    after = [max(after - extra, 0) for after, extra in cropped]
     shape = list(weight.shape[2:])
     settled = Window(window.stride, window.before, after, window.dilation, window.groups)
     maps = int(weight.shape[1]) * window.groups

@@ -111,8 +111,9 @@ def roi_align(
     )
     boxes = ctx.size(rois, 0)
     full = [boxes, pooled_height * sampling_ratio, pooled_width * sampling_ratio, 1]
-    parts = [ctx.expand(ctx.unsqueeze(t, axes), full) for t, axes in ((xs, [1, 3]), (ys, [2, 3]))]
-    layer = ctx.net.add_grid_sample(images, ctx.concatenate(parts, 3))
+    columns = ctx.expand(ctx.unsqueeze(xs, [1, 3]), full)
+    rows = ctx.expand(ctx.unsqueeze(ys, [2, 3]), full)
+    layer = ctx.net.add_grid_sample(images, ctx.concatenate([columns, rows], 3))
     if layer is None:
         raise Unconvertible("this TensorRT has no grid sample")
     layer.sample_mode, layer.align_corners = trt.SampleMode.CLAMP, True

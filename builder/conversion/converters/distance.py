@@ -19,11 +19,11 @@ def cosine_similarity(
     """The sum of the products of a and b, each over the larger of its norm and eps"""
     x1, x2 = ctx.operands(floating(ctx, x1), floating(ctx, x2))
     axes = [ctx.axis(x1, dim)] if ctx.rank(x1) else []
-    x1, x2 = (as_long(ctx, t, other, axes) for t, other in ((x1, x2), (x2, x1)))
-    units = [
-        combine(ctx, "DIV", t, combine(ctx, "MAX", vector_norm(ctx, t, 2, axes, True), eps))
-        for t in (x1, x2)
-    ]
+    x1, x2 = as_long(ctx, x1, x2, axes), as_long(ctx, x2, x1, axes)
+    units = []
+    for x in (x1, x2):
+        norm = vector_norm(ctx, x, 2, axes, True)
+        units.append(combine(ctx, "DIV", x, combine(ctx, "MAX", norm, eps)))
     return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes, False)
 
 

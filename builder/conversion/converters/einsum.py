@@ -156,7 +156,8 @@ def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | No
     have.
     """
     both = "".join(c for c in result if c in term and c in other)
-    rows, columns = ("".join(c for c in result if c in t and c not in both) for t in (term, other))
+    rows = "".join(c for c in result if c in term and c not in both)
+    columns = "".join(c for c in result if c in other and c not in both)
     one_sum = len(term) == len(both + rows) + 1 and len(other) == len(both + columns) + 1
     same = {*term} - {*both, *rows} == {*other} - {*both, *columns}
     plain = len(columns) == 1 and (len(rows) == 1 or (rows and not both))
@@ -169,16 +170,16 @@ def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> ITensor:
 
 
 def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
-    names = {
-        c: string.ascii_lowercase[i]
-        for i, c in enumerate(dict.fromkeys("".join(t for _, t in operands)))
-    }
-    terms = ["".join(names[c] for c in t) for t in (*(term for _, term in operands), result)]
-    layer = ctx.net.add_einsum([t for t, _ in operands], f"{','.join(terms[:-1])}->{terms[-1]}")
-    sizes = {
-        c: ctx.expr(tensor, i) for tensor, term in reversed(operands) for i, c in enumerate(term)
-    }
-    return ctx.set_sizes(layer.get_output(0), [sizes[c] for c in result])
+    tensors, terms = [tensor for tensor, _ in operands], [term for _, term in operands]
+    letters = dict.fromkeys("".join(terms))
+    lower_case = {ord(letter): string.ascii_lowercase[i] for i, letter in enumerate(letters)}
+    equation = f"{','.join(terms)}->{result}".translate(lower_case)
+    layer = ctx.net.add_einsum(tensors, equation)
+    sizes = {}
+    for tensor, term in reversed(operands):
+        for axis, letter in enumerate(term):
+            sizes[letter] = ctx.expr(tensor, axis)
+    return ctx.set_sizes(layer.get_output(0), [sizes[letter] for letter in result])
 
 
 def _by_products(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:

@@ -117,7 +117,8 @@ def _integer_product(
     left, right = ctx.tensor(a), ctx.tensor(b)
     a_vector, b_vector = ctx.rank(a) == 1, ctx.rank(b) == 1
     if transpose_b:
-        right = ctx.permute(right, [*range(ctx.rank(b) - 2), ctx.rank(b) - 1, ctx.rank(b) - 2])
+        rank = ctx.rank(b)
+        right = ctx.permute(right, [*range(rank - 2), rank - 1, rank - 2])
     left = ctx.unsqueeze(left, [0]) if a_vector else left
     right = ctx.unsqueeze(right, [1]) if b_vector else right
     left = ctx.unsqueeze(left, [ctx.rank(left)])

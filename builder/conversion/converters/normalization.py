@@ -353,5 +353,6 @@ def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITens
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
     v = ctx.tensor(v)
     axes = [a for a in range(ctx.rank(v)) if dim == -1 or a != ctx.axis(v, dim)]
-    norm = ctx.unary("SQRT", reduce(ctx, "SUM", combine(ctx, "PROD", v, v), axes, True))
+    squares = combine(ctx, "PROD", v, v)
+    norm = ctx.unary("SQRT", reduce(ctx, "SUM", squares, axes, True))
     return combine(ctx, "PROD", v, combine(ctx, "DIV", g, norm))

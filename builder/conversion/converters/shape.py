@@ -136,13 +136,17 @@ for _name, _build in {
     "aten::moveaxis.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
 )
 def movedim(
-    ctx: ConversionContext, x: ITensor, source: int | list[int], destination: list[int] | int
+    ctx: ConversionContext, x: ITensor, source: int | list[int], destination: int | list[int]
 ) -> ITensor:
     """The source axes go to the destinations; the others keep their order in what is left."""
-    pairs = zip(*([v] if isinstance(v, int) else v for v in (source, destination)), strict=True)
+    origins = [source] if isinstance(source, int) else source
+    targets = [destination] if isinstance(destination, int) else destination
+    pairs = zip(origins, targets, strict=True)
     moved = {ctx.axis(x, to): ctx.axis(x, origin) for origin, to in pairs}
-    others = iter(axis for axis in range(ctx.rank(x)) if axis not in moved.values())
-    return permuted(ctx, x, [moved[i] if i in moved else next(others) for i in range(ctx.rank(x))])
+    axes = range(ctx.rank(x))
+    others = iter(axis for axis in axes if axis not in moved.values())
+    order = [moved[axis] if axis in moved else next(others) for axis in axes]
+    return permuted(ctx, x, order)
 
 
 @converter("aten::squeeze(Tensor(a) self) -> Tensor(a)")

@@ -89,11 +89,11 @@ def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
     """The one size that goes by two names, as there are as many elements after a reshape as before.
     (None at all: then no position of an element differs.)
     """
-    gone, new = (
-        list((whole.names - made.names).elements()),
-        list((made.names - whole.names).elements()),
-    )
-    return {new[0]: gone[0]} if len(gone) == len(new) == 1 and whole.number == made.number else {}
+    gone = list((whole.names - made.names).elements())
+    new = list((made.names - whole.names).elements())
+    if len(gone) == len(new) == 1 and whole.number == made.number:
+        return {new[0]: gone[0]}
+    return {}
 
 
 def renamed(

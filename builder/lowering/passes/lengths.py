@@ -187,7 +187,8 @@ def _multiplied(lengths: Lengths, node: Node) -> Shape | None:
     one, other = (lengths.shape(node.inputsAt(first + at)) for at in (0, 1))
     if one is None or other is None or min(len(one), len(other)) < 2:
         return None
-    return [*_stretched(lengths, node, [one[:-2], other[:-2]]), one[-2], other[-1]]
+    batch = _stretched(lengths, node, [one[:-2], other[:-2]])
+    return [*batch, one[-2], other[-1]]
 
 
 def _stretched(lengths: Lengths, node: Node, sides: Sequence[Shape]) -> Shape:

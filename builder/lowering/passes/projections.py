@@ -188,8 +188,11 @@ def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
     known = [size for size in sizes if size]
     if len(known) != len(sizes) or math.prod(known) != axis.size:
         return None
-    products = [(math.prod(known[:at]), math.prod(known[at + 1 :])) for at in range(len(known))]
-    return [Axis(outer, size, inner) for size, (outer, inner) in zip(known, products, strict=True)]
+    factors = []
+    for at, size in enumerate(known):
+        outer, inner = math.prod(known[:at]), math.prod(known[at + 1 :])
+        factors.append(Axis(outer, size, inner))
+    return factors
 
 
 def _unsqueezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
@@ -199,7 +202,9 @@ def _unsqueezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
 
 def _squeezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
     axis = axis_at(node, 1, len(axes)) if node.inputsSize() == 2 else None
-    return None if axis is None or not _is_one(axes[axis]) else [*axes[:axis], *axes[axis + 1 :]]
+    if axis is None or not _is_one(axes[axis]):
+        return None
+    return [*axes[:axis], *axes[axis + 1 :]]
 
 
 def _is_one(axis: Axis) -> bool:
@@ -355,5 +360,7 @@ def _shaped(emit: Emit, path: Path, part: Part, value: Value, axes: list[Axis]) 
 def _rows(weight: torch.Tensor | None, cut: Axis, part: Part) -> torch.Tensor | None:
     if weight is None:
         return None
-    rows = weight.reshape(cut.outer, cut.size, cut.inner, *weight.shape[1:])
-    return rows[:, part.start : part.start + part.length].reshape(-1, *weight.shape[1:]).clone()
+    columns = weight.shape[1:]
+    rows = weight.reshape(cut.outer, cut.size, cut.inner, *columns)
+    taken = rows[:, part.start : part.start + part.length]
+    return taken.reshape(-1, *columns).clone()

@@ -234,7 +234,8 @@ def _turns_keys(node: Node, order: Sequence[int]) -> bool:
     """Whether it is the transpose of a product's matrices: attention is known by it, and a product
     does it itself.
     """
-    last = list(order) == [*range(len(order) - 2), len(order) - 1, len(order) - 2]
+    rank = len(order)
+    last = list(order) == [*range(rank - 2), rank - 1, rank - 2]
     return last and any(use.user.kind() in _PRODUCTS for use in node.output().uses())
 
 

@@ -84,9 +84,8 @@ def _select(
 
 
 def _iou(a: Tensor, b: Tensor) -> float:
-    width, height = (
-        (torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])).clamp(min=0).tolist()
-    )
+    overlap = torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])
+    width, height = overlap.clamp(min=0).tolist()
     areas = [float((c[2] - c[0]) * (c[3] - c[1])) for c in (a, b)]
     union = sum(areas) - width * height
     return width * height / union if union > 0 else 0.0
