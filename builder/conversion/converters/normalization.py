@@ -252,7 +252,7 @@ _LAYER = "Tensor input, SymInt[] normalized_shape, Tensor? weight"
 def layer_norm(
     ctx: ConversionContext,
     x: ITensor,
-    normalized_shape: list[int],
+    normalized_shape: list[Size],
     weight: Coefficient,
     bias: Coefficient,
     eps: float,
@@ -261,9 +261,10 @@ def layer_norm(
     normalized_shape has
     """
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
-    if all(isinstance(size, int) for size in normalized_shape):
-        weight = torch.ones(normalized_shape) if weight is None else weight
-        bias = torch.zeros(normalized_shape) if bias is None else bias
+    static = [size for size in normalized_shape if isinstance(size, int)]
+    if len(static) == len(normalized_shape):
+        weight = torch.ones(static) if weight is None else weight
+        bias = torch.zeros(static) if bias is None else bias
     return normalized(ctx, x, axes, weight, bias, -1, eps)
 
 
