@@ -12,7 +12,7 @@ from typing import Any
 
 from builder.engine import capabilities
 from builder.engine.flavour import trt
-from builder.engine.interfaces import ILayer, INetworkDefinition, ITensor
+from builder.engine.interfaces import DataType, ILayer, INetworkDefinition, ITensor
 from builder.engine.network import has_half, layer_type
 
 FOLLOWS = {
@@ -59,7 +59,7 @@ class TypedNetwork:
         """A loop whose own layers are typed as well."""
         return TypedNetwork(self._network.add_loop())
 
-    def add_cast(self, tensor: ITensor, dtype: Any) -> Any:
+    def add_cast(self, tensor: ITensor, dtype: DataType) -> Any:
         """A cast whose type is set where that is half; 8-bit integers go through float32, which
         alone they are cast to and from.
         """
@@ -74,11 +74,11 @@ class TypedNetwork:
         """A fill: its type is that of alpha and beta."""
         return self._network.add_fill(shape, operation)
 
-    def add_quantize(self, tensor: ITensor, scale: ITensor, dtype: Any = None) -> Any:
+    def add_quantize(self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None) -> Any:
         """A quantization: to int8, there is no other."""
         return self._network.add_quantize(tensor, scale)
 
-    def add_dequantize(self, tensor: ITensor, scale: ITensor, dtype: Any = None) -> Any:
+    def add_dequantize(self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None) -> Any:
         """A dequantization: to float32, there is no other."""
         return self._network.add_dequantize(tensor, scale)
 
@@ -103,7 +103,7 @@ def typed(network: INetworkDefinition) -> INetworkDefinition:
     return TypedNetwork(network)
 
 
-def set_output_dtype(tensor: ITensor, dtype: Any) -> None:
+def set_output_dtype(tensor: ITensor, dtype: DataType) -> None:
     """Set the type of an output of the network: a layer's own setting is lost once its tensor is
     marked as one.
     """
