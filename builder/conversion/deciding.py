@@ -68,7 +68,7 @@ class DecidingInputs:
 
     def __init__(self) -> None:
         self._seen = 0
-        self._could: list[Any] = []
+        self._could: list[ITensor] = []
 
     def are_new(self, network: INetworkDefinition) -> bool:
         """Whether the layers made since the last call have turned one into a shape tensor."""

@@ -14,6 +14,8 @@ from typing import Any
 import sympy
 import torch
 
+from builder.engine import ITensor
+
 
 @dataclass(frozen=True, eq=False)
 class DynamicScalar:
@@ -24,7 +26,7 @@ class DynamicScalar:
     promotes above a plain number; `doubles`, what a float is in double precision (see doubles.py).
     """
 
-    tensor: Any
+    tensor: ITensor
     expr: sympy.Expr
     dtype: torch.dtype = torch.int64
     zero_dim: bool = False

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import sympy
 import torch
@@ -16,9 +16,12 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.values import Operand, Tensor
 from builder.conversion.weights import Weights
-from builder.engine import INetworkDefinition, ITensor, capabilities, tensorrt8
+from builder.engine import ILayer, INetworkDefinition, ITensor, capabilities, tensorrt8
 from builder.lowering import source_location
 from builder.manifest import Profile
+
+if TYPE_CHECKING:
+    from builder.conversion.quantized import Quantized
 
 
 def is_tensor(value: object) -> TypeGuard[ITensor]:
@@ -38,13 +41,13 @@ class TensorFacts:
     sizes: dict[int, DynamicScalar] = field(default_factory=dict)
     exprs: dict[int, sympy.Expr] = field(default_factory=dict)
     dtype: torch.dtype | None = None
-    shape: Any = None
+    shape: ITensor | None = None
     scalar: DynamicScalar | None = None
-    quantized: Any = None
-    wide_of: Any = None
-    splat: Any = None
+    quantized: Quantized | None = None
+    wide_of: ITensor | None = None
+    splat: ITensor | None = None
     reshaped: bool = False
-    maker: Any = None
+    maker: ILayer | None = None
     sized: bool = False
 
 
@@ -84,7 +87,7 @@ class Facts:
         """The facts of an ITensor, kept under its name."""
         return self._facts.setdefault(tensor.name, TensorFacts())
 
-    def maker(self, tensor: ITensor) -> Any:
+    def maker(self, tensor: ITensor) -> ILayer | None:
         """The layer that makes an ITensor; None for an input of the network."""
         for index in range(self._makers, self.net.num_layers):
             layer = self.net.get_layer(index)

@@ -41,7 +41,7 @@ def extract(
 ) -> LoweredGraph:
     """A LoweredGraph of these nodes, cloned, from and to these values. Weights are shared."""
     graph: Any = torch._C.Graph()
-    mapped: dict[str, Any] = {}
+    mapped: dict[str, Value] = {}
     for name in inputs:
         mapped[name] = graph.addInput()
         mapped[name].setType(view.type_of(name))

@@ -41,17 +41,14 @@ def request(
     """The parts, JSON-able: file, manifest, options, versions, flavour and GPU. Raises OSError for
     a missing file.
     """
-    said = {
-        name: value for name, value in dataclasses.asdict(spec).items() if name not in ELSEWHERE
-    }
+    fields = dataclasses.asdict(spec).items()
+    said = {name: value for name, value in fields if name not in ELSEWHERE}
     parts = {
         "source": hashes.sha256(spec.path),
         **said,
         "goldens": hashes.sha256(spec.goldens) if spec.goldens else None,
         "libraries": [hashes.sha256(path) for path in spec.libraries],
-        "state": [
-            (s.input, s.output, hashes.sha256(s.initial) if s.initial else None) for s in spec.state
-        ],
+        "state": _states(spec, hashes),
         "calibration": _calibration(spec, hashes),
         "serve_as": serve_as,
         "layout": layout,
@@ -65,6 +62,14 @@ def request(
     }
     found: dict[str, Any] = plain(parts)
     return found
+
+
+def _states(spec: ModelSpec, hashes: Hashes) -> list[tuple[str, str, str | None]]:
+    """Each state's input and output, and the hash of its initial value."""
+    return [
+        (one.input, one.output, hashes.sha256(one.initial) if one.initial else None)
+        for one in spec.state
+    ]
 
 
 def _options(options: BuildOptions) -> dict[str, Any]:

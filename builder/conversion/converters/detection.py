@@ -110,14 +110,8 @@ def roi_align(
         ctx, rois, (1, 3), spatial_scale, pooled_width, sampling_ratio, aligned, ctx.size(x, 3)
     )
     boxes = ctx.size(rois, 0)
-    full = [boxes, pooled_height * sampling_ratio, pooled_width * sampling_ratio, 1]
-    columns = ctx.expand(ctx.unsqueeze(xs, [1, 3]), full)
-    rows = ctx.expand(ctx.unsqueeze(ys, [2, 3]), full)
-    layer = ctx.net.add_grid_sample(images, ctx.concatenate([columns, rows], 3))
-    if layer is None:
-        raise Unconvertible("this TensorRT has no grid sample")
-    layer.sample_mode, layer.align_corners = trt.SampleMode.CLAMP, True
-    samples = ctx.set_sizes(layer.get_output(0), [boxes, x.shape[1], *full[1:3]])
+    grid = [boxes, pooled_height * sampling_ratio, pooled_width * sampling_ratio]
+    samples = _sampled(ctx, images, xs, ys, grid)
     inside = ctx.elementwise(
         "AND", ctx.unsqueeze(inside_y, [1, 3]), ctx.unsqueeze(inside_x, [1, 2])
     )
@@ -126,6 +120,22 @@ def roi_align(
         samples, [boxes, x.shape[1], pooled_height, sampling_ratio, pooled_width, sampling_ratio]
     )
     return reduce(ctx, "AVG", cells, [3, 5], False)
+
+
+def _sampled(
+    ctx: ConversionContext, images: ITensor, xs: ITensor, ys: ITensor, grid: list[Size]
+) -> ITensor:
+    """[boxes, channels, height, width]: the images of the boxes at the places xs [boxes, width]
+    and ys [boxes, height]; `grid` is [boxes, height, width].
+    """
+    columns = ctx.expand(ctx.unsqueeze(xs, [1, 3]), [*grid, 1])
+    rows = ctx.expand(ctx.unsqueeze(ys, [2, 3]), [*grid, 1])
+    layer = ctx.net.add_grid_sample(images, ctx.concatenate([columns, rows], 3))
+    if layer is None:
+        raise Unconvertible("this TensorRT has no grid sample")
+    layer.sample_mode, layer.align_corners = trt.SampleMode.CLAMP, True
+    boxes, height, width = grid
+    return ctx.set_sizes(layer.get_output(0), [boxes, images.shape[1], height, width])
 
 
 def _column(ctx: ConversionContext, rois: ITensor, index: int) -> ITensor:

@@ -116,12 +116,18 @@ def triu(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     return _selected(ctx, x, left_of(ctx, x, diagonal), _zeros(ctx, x), x)
 
 
+def _splat(ctx: ConversionContext, tensor: ITensor) -> ITensor:
+    """The one element that a tensor repeats, if it does; else the tensor."""
+    one = ctx.facts(tensor).splat
+    return tensor if one is None else one
+
+
 def _selected(ctx: ConversionContext, x: ITensor, mask: ITensor, a: ITensor, b: ITensor) -> ITensor:
     """a or b; a matrix of one value need not be written out, the mask has its size. (An
     engine answered with finite numbers where a select read a -inf that was written out.)
     """
     if ctx.rank(x) == 2:
-        a, b = (t if ctx.facts(t).splat is None else ctx.facts(t).splat for t in (a, b))
+        a, b = _splat(ctx, a), _splat(ctx, b)
     result = ctx.net.add_select(mask, a, b).get_output(0)
     return alike(ctx, x, result)
 

@@ -57,12 +57,9 @@ def sequence(
             finals.append(tuple(ctx.unsqueeze(s, [0]) for s in final))
         x = outputs[0] if len(outputs) == 1 else ctx.concatenate(outputs, 2)
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
-    last = (
-        [_joined(ctx, parts) for parts in zip(*finals, strict=True)]
-        if states
-        else [None] * len(initial)
-    )
-    return x, *last
+    if not states:
+        return x, *[None] * len(initial)
+    return x, *(_joined(ctx, parts) for parts in zip(*finals, strict=True))
 
 
 def two_directions(

@@ -267,7 +267,7 @@ def _path(value: Value, block: Block) -> tuple[dict[str, Any], list[Any]]:
     order.
     """
     needed: dict[str, Any] = {value.debugName(): value}
-    path: list[Any] = []
+    path: list[Node] = []
     for node in reversed(list(block.nodes())):
         if _makes_tensor(node) and needed.pop(node.output().debugName(), None):
             path.insert(0, node)

@@ -32,7 +32,7 @@ class Walk:
 
     def __init__(self, graph: Graph, unroll_limit: int = 0) -> None:
         self.graph, self.memory, self.unroll_limit = graph, Memory(graph), unroll_limit
-        self.dead: list[Any] = []
+        self.dead: list[Node] = []
         self.depth = 0
 
     def run(self) -> None:
