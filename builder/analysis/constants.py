@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-Value = Any
+from builder.graph_types import Value
 
 CHANGES = frozenset(
     f"aten::{n}"

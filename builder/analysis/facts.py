@@ -12,6 +12,7 @@ import torch
 
 from builder.analysis import constants, kernels
 from builder.dtypes import dtype_of
+from builder.graph_types import Node, Value
 
 _BOOL = frozenset(
     f"aten::{name}"
@@ -196,19 +197,19 @@ class Facts:
         self._facts: dict[int, Fact] = {}
         self.ranked = ranked
 
-    def know(self, value: Any, dtype: torch.dtype | None, rank: Rank) -> None:
+    def know(self, value: Value, dtype: torch.dtype | None, rank: Rank) -> None:
         """Note what is known of a value from outside."""
         self._facts[value.unique()] = (dtype, rank)
 
-    def dtype(self, value: Any) -> torch.dtype | None:
+    def dtype(self, value: Value) -> torch.dtype | None:
         """The dtype of a tensor, None when it depends on the inputs."""
         return self._fact(value)[0]
 
-    def rank(self, value: Any) -> Rank:
+    def rank(self, value: Value) -> Rank:
         """The number of axes of a tensor, None when it depends on the inputs."""
         return self._fact(value)[1] if self.ranked else None
 
-    def _fact(self, value: Any) -> Fact:
+    def _fact(self, value: Value) -> Fact:
         """What was learned of a value; a constant tells it by itself, and is asked once."""
         fact = self._facts.get(value.unique())
         if fact is None:
@@ -217,7 +218,7 @@ class Facts:
             self._facts[value.unique()] = fact
         return fact
 
-    def learn(self, node: Any) -> None:
+    def learn(self, node: Node) -> None:
         """Note what follows of a node's outputs; the nodes of its blocks must have been learned
         before.
         """
@@ -235,14 +236,14 @@ class Facts:
             for output, fact in zip(node.outputs(), made or (), strict=False):
                 self.know(output, *fact)
 
-    def _join(self, node: Any) -> None:
+    def _join(self, node: Node) -> None:
         ends = [list(block.outputs()) for block in node.blocks()]
         for output, one, other in zip(node.outputs(), *ends, strict=True):
             dtype, rank = self.dtype(one), self.rank(one)
             same = dtype if dtype == self.dtype(other) else None
             self.know(output, same, rank if rank == self.rank(other) else None)
 
-    def _dtype_of_result(self, node: Any, kind: str, is_write: bool) -> torch.dtype | None:
+    def _dtype_of_result(self, node: Node, kind: str, is_write: bool) -> torch.dtype | None:
         if is_write:
             return self.dtype(node.inputsAt(0))  # in place: neither dtype nor axes change
         if kind in _OF_BYTES:
@@ -268,7 +269,7 @@ class Facts:
             return self._promoted(node)
         return self.dtype(node.inputsAt(0)) if kind in _ALONG else None
 
-    def _promoted(self, node: Any) -> torch.dtype | None:
+    def _promoted(self, node: Node) -> torch.dtype | None:
         """Of tensors that have one dtype, or a floating one that meets a number."""
         first, other = self.dtype(node.inputsAt(0)), node.inputsAt(1)
         kind = other.type().kind()
@@ -277,7 +278,7 @@ class Facts:
         )
         return first if first is not None and first.is_floating_point and agree else None
 
-    def _rank_of_result(self, node: Any, kind: str, is_write: bool) -> Rank:
+    def _rank_of_result(self, node: Node, kind: str, is_write: bool) -> Rank:
         if kind in _SAME_RANK or is_write:
             return self.rank(node.inputsAt(0))
         if kind in _BROADCAST:
@@ -318,14 +319,14 @@ def _listed(at: int) -> Callable[[Facts, Any], Rank]:
 
 
 def _plus(extra: int) -> Callable[[Facts, Any], Rank]:
-    def rank(facts: Facts, node: Any) -> Rank:
+    def rank(facts: Facts, node: Node) -> Rank:
         first = facts.rank(node.inputsAt(0))
         return None if first is None else first + extra
 
     return rank
 
 
-def _flattened(facts: Facts, node: Any) -> Rank:
+def _flattened(facts: Facts, node: Node) -> Rank:
     rank, ends = (
         facts.rank(node.inputsAt(0)),
         [constants.constant(node.inputsAt(at)) for at in (1, 2)],
@@ -336,12 +337,12 @@ def _flattened(facts: Facts, node: Any) -> Rank:
     return max(rank, 1) - int(last - first)
 
 
-def _unflattened(facts: Facts, node: Any) -> Rank:
+def _unflattened(facts: Facts, node: Node) -> Rank:
     rank, count = facts.rank(node.inputsAt(0)), constants.list_length(node.inputsAt(2))
     return None if rank is None or count is None else rank + count - 1
 
 
-def _joined(facts: Facts, node: Any) -> Rank:
+def _joined(facts: Facts, node: Node) -> Rank:
     """As of one with two axes or more: all have as many, but for empty ones of one axis, which
     count for nothing.
     """
@@ -349,13 +350,13 @@ def _joined(facts: Facts, node: Any) -> Rank:
     return next((rank for rank in ranks if rank is not None and rank > 1), None)
 
 
-def _multiplied(facts: Facts, node: Any) -> Rank:
+def _multiplied(facts: Facts, node: Node) -> Rank:
     """By a matrix; a vector takes the last axis away."""
     rank, weight = facts.rank(node.inputsAt(0)), weight_shape(node.inputsAt(1))
     return None if rank is None or weight is None else rank + len(weight) - 2
 
 
-def weight_shape(weight: Any) -> tuple[int, ...] | None:
+def weight_shape(weight: Value) -> tuple[int, ...] | None:
     """The shape of a constant, quantized and back or not."""
     while weight.node().kind().startswith("aten::fake_quantize_"):
         weight = weight.node().inputsAt(0)

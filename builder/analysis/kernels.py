@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from builder.analysis import constants
+from builder.graph_types import Node, Value
 
 Fact = tuple[torch.dtype | None, int | None]
 
@@ -38,7 +39,7 @@ MOST = 8
 _SCHEMA = re.compile(r"aten::(\w+)(?:\.(\w+))?\(")
 
 
-def facts_of(node: Any, fact: Callable[[Any], Fact]) -> list[Fact] | None:
+def facts_of(node: Node, fact: Callable[[Any], Fact]) -> list[Fact] | None:
     """The facts of each output of an operator, where `fact` gives those of its inputs. None where
     they are not known, or torch has no meta kernel.
     """
@@ -52,7 +53,7 @@ def facts_of(node: Any, fact: Callable[[Any], Fact]) -> list[Fact] | None:
     return _evaluated(found[1], found[2] or "default", arguments)
 
 
-def _argument(value: Any, fact: Callable[[Any], Fact]) -> Any:
+def _argument(value: Value, fact: Callable[[Any], Fact]) -> Any:
     """A hashable description of an input. Raises LookupError where it is not known."""
     if constants.is_constant(value):
         known = constants.constant(value)
@@ -75,7 +76,7 @@ def _tensor(dtype: torch.dtype | None, rank: int | None) -> Any:
     return torch.dtype, dtype, rank
 
 
-def _is_tensor(described: Any) -> bool:
+def _is_tensor(described: object) -> bool:
     return isinstance(described, tuple) and described[:1] == (torch.dtype,)
 
 

@@ -15,7 +15,6 @@ from builder.parity import PublishedModel, recorded_streams
 from builder.serving import PLAIN, Access
 from builder.triton import Golden
 
-PROTOCOLS = ("grpc", "http")
 Sequences = tuple[tuple[Golden, ...], ...]
 """What is sent: each a list of requests, of one request for a model without state."""
 

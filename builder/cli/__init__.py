@@ -119,5 +119,5 @@ def _did_you_mean(word: str) -> str:
     cls=LazyGroup, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="trt-build")
-def main(**_: Any) -> None:
+def main(**_: object) -> None:
     """Model files in, a parity-checked Triton model repository out."""

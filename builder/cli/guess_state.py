@@ -6,7 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from builder.graph_types import Block, Graph, Value
+    from builder.lowering import LoweredGraph
+
 
 RECURRENT = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 """How many states each has: the first so many of hx, and so many outputs after the first."""
@@ -24,7 +29,7 @@ arguments; of a packed sequence's all stand one later, and there is no batch_fir
 """
 
 
-def pairs(lowered: Any) -> list[tuple[str, str]]:
+def pairs(lowered: LoweredGraph) -> list[tuple[str, str]]:
     """(input, output) of each state that can be told, in the order of the inputs."""
     found = dict([*_by_name(lowered.inputs, lowered.results), *_by_operator(lowered)])
     # an output is one input's, the first one's
@@ -60,7 +65,7 @@ def _by_name(inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[tuple[st
             yield name, bare[stem]
 
 
-def _by_operator(lowered: Any) -> Iterator[tuple[str, str]]:
+def _by_operator(lowered: LoweredGraph) -> Iterator[tuple[str, str]]:
     made = {
         name: _origins(value)
         for name, value in zip(lowered.outputs, lowered.graph.outputs(), strict=True)
@@ -92,7 +97,7 @@ def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...
             yield name, (layers * (2 if both else 1), "batch", int(weights[1].shape[1]))
 
 
-def _recurrent(block: Any) -> Iterator[Any]:
+def _recurrent(block: Block | Graph) -> Iterator[Any]:
     for node in block.nodes():
         if node.kind() in RECURRENT:
             yield node
@@ -134,7 +139,7 @@ def _inputs_of(lowered: Any, value: Any) -> list[str]:
     return [name for name, one in given if one.debugName() in origins]
 
 
-def _origins(value: Any) -> set[str]:
+def _origins(value: Value) -> set[str]:
     """The values that this one is, but for its axes: through branches, both ways."""
     node = value.node()
     if node.kind() == "prim::If":

@@ -37,13 +37,13 @@ def _unwrap(ctx: ConversionContext, converter: Converter, name: str, kind: str, 
     return number if kind == "dynamic" else _static(name, number)
 
 
-def _tensor(ctx: ConversionContext, converter: Converter, name: str, value: Any) -> Any:
+def _tensor(ctx: ConversionContext, converter: Converter, name: str, value: object) -> Any:
     if (isinstance(value, torch.Tensor) and name in converter.constants) or is_packed(value):
         return value
     return ctx.tensor(value)
 
 
-def _number_or_list(ctx: ConversionContext, value: Any) -> Any:
+def _number_or_list(ctx: ConversionContext, value: object) -> Any:
     """Numbers as they are; a 0-d tensor given for a number is read, as PyTorch does implicitly."""
     if isinstance(value, list | tuple):
         return [_number_or_list(ctx, v) for v in value]
@@ -54,7 +54,7 @@ def _number_or_list(ctx: ConversionContext, value: Any) -> Any:
     return value
 
 
-def _static(name: str, value: Any) -> Any:
+def _static(name: str, value: object) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
     unknown = next(
@@ -85,6 +85,6 @@ def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
     )
 
 
-def static(value: Any, what: str) -> Any:
+def static(value: object, what: str) -> Any:
     """The value, refused with Unconvertible where only the engine will know it."""
     return _static(what, value)

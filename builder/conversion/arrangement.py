@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sympy
 import torch
@@ -11,13 +10,14 @@ import torch
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.lengths import Lengths
 from builder.conversion.unconvertible import Unconvertible
-from builder.engine import tensorrt8, trt
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, tensorrt8, trt
 
 
 class Arrangement(Lengths):
     """Layers that move elements and compute nothing; each notes the sizes of what it makes."""
 
-    def reshape(self, tensor: Any, sizes: Sequence[Size]) -> Any:
+    def reshape(self, tensor: ITensor, sizes: Sequence[Size]) -> ITensor:
         """The tensor with other sizes of the same volume; one of them may be -1, as in
         torch.reshape.
         """
@@ -35,7 +35,7 @@ class Arrangement(Lengths):
         self.facts(result).reshaped = True
         return self.set_sizes(result, sizes)
 
-    def _without_minus_one(self, tensor: Any, sizes: list[Size]) -> list[Size]:
+    def _without_minus_one(self, tensor: ITensor, sizes: list[Size]) -> list[Size]:
         if -1 not in [s for s in sizes if isinstance(s, int)]:
             return sizes
         at = sizes.index(-1)
@@ -50,7 +50,7 @@ class Arrangement(Lengths):
         sizes[at] = self.arithmetic("floordiv", total, rest) if rest != 0 else 0
         return sizes
 
-    def _static_reshape(self, tensor: Any, sizes: Sequence[Size]) -> list[int] | None:
+    def _static_reshape(self, tensor: ITensor, sizes: Sequence[Size]) -> list[int] | None:
         """reshape_dims that say the same without a shape tensor (0 copies an axis, -1 is worked
         out), or None.
         """
@@ -73,21 +73,21 @@ class Arrangement(Lengths):
             dims, open_axes = [d or -1 for d in dims], open_axes + copied
         return dims if open_axes <= 1 else None
 
-    def unsqueeze(self, tensor: Any, axes: Sequence[int]) -> Any:
+    def unsqueeze(self, tensor: ITensor, axes: Sequence[int]) -> ITensor:
         """New axes of size 1 at these positions of the result."""
         sizes = self.exprs(tensor)
         for axis in sorted(axes):
             sizes.insert(axis, sympy.Integer(1))
         return self._rearranged(tensor, sizes, "add_unsqueeze", axes)
 
-    def squeeze(self, tensor: Any, axes: Sequence[int]) -> Any:
+    def squeeze(self, tensor: ITensor, axes: Sequence[int]) -> ITensor:
         """The tensor without these axes, each of size 1."""
         sizes = [e for axis, e in enumerate(self.exprs(tensor)) if axis not in axes]
         return self._rearranged(tensor, sizes, "add_squeeze", axes)
 
     def _rearranged(
-        self, tensor: Any, exprs: list[sympy.Expr], method: str, axes: Sequence[int]
-    ) -> Any:
+        self, tensor: ITensor, exprs: list[sympy.Expr], method: str, axes: Sequence[int]
+    ) -> ITensor:
         if not axes:
             return tensor
         dynamic = sum(not e.is_Integer for e in exprs)
@@ -109,7 +109,7 @@ class Arrangement(Lengths):
         self.facts(result).reshaped = True
         return self.set_sizes(result, exprs)
 
-    def _shape_without_or_with(self, tensor: Any, axes: Sequence[int], insert: bool) -> Any:
+    def _shape_without_or_with(self, tensor: ITensor, axes: Sequence[int], insert: bool) -> ITensor:
         sizes = self.sizes(tensor)
         if not insert:
             return self.shape_tensor([s for axis, s in enumerate(sizes) if axis not in axes])
@@ -117,14 +117,14 @@ class Arrangement(Lengths):
             sizes.insert(axis, 1)
         return self.shape_tensor(sizes)
 
-    def at_rank(self, tensor: Any, rank: int) -> Any:
+    def at_rank(self, tensor: Tensor, rank: int) -> ITensor:
         """The tensor with leading axes of size 1 up to `rank`."""
         if isinstance(tensor, torch.Tensor):
             return self._constant_at_rank(tensor, tensor.dtype, max(rank, tensor.dim()))
         missing = rank - self.rank(tensor)
         return self.unsqueeze(tensor, list(range(missing))) if missing > 0 else tensor
 
-    def permute(self, tensor: Any, order: Sequence[int]) -> Any:
+    def permute(self, tensor: ITensor, order: Sequence[int]) -> ITensor:
         """The axes in another order."""
         layer = self.net.add_shuffle(tensor)
         layer.first_transpose = trt.Permutation(list(order))
@@ -135,13 +135,13 @@ class Arrangement(Lengths):
 
     def slice(
         self,
-        tensor: Any,
+        tensor: ITensor,
         starts: Sequence[Size],
         sizes: Sequence[Size],
         strides: Sequence[Size],
         mode: str | None = None,
-        fill: Any = None,
-    ) -> Any:
+        fill: ITensor | None = None,
+    ) -> ITensor:
         """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats.
 
         `mode` is a SampleMode's name for what lies outside the tensor; `fill` the ITensor that FILL
@@ -174,7 +174,7 @@ class Arrangement(Lengths):
         self.remember_dtype(result, self.dtype(tensor))
         return self.set_sizes(result, sizes)
 
-    def expand(self, tensor: Any, sizes: Sequence[Size]) -> Any:
+    def expand(self, tensor: Tensor, sizes: Sequence[Size]) -> ITensor:
         """torch.Tensor.expand: axes of size 1 repeat up to `sizes`; -1 keeps an axis; new axes
         stand in front.
         """

@@ -9,13 +9,14 @@ import torch
 
 from builder.conversion import dtypes
 from builder.conversion.facts import Facts
-from builder.engine import trt
+from builder.conversion.values import Operand
+from builder.engine import ITensor, trt
 
 
 class Constants(Facts):
     """Static tensors in the network, and ITensors of another dtype."""
 
-    def constant(self, value: torch.Tensor) -> Any:
+    def constant(self, value: torch.Tensor) -> ITensor:
         """A constant layer's output over the tensor's own memory; the same small tensor is added
         once.
         """
@@ -33,7 +34,7 @@ class Constants(Facts):
             self._constants[key] = output
         return self._constants[key]
 
-    def is_constant(self, tensor: Any) -> bool:
+    def is_constant(self, tensor: Operand) -> bool:
         """Whether the ITensor is a constant layer's output, which several may read and which cannot
         be an output.
         """
@@ -57,23 +58,23 @@ class Constants(Facts):
         if value.dtype == torch.float64 and value.dim():
             self.warn(f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32")
 
-    def _constant_at_rank(self, value: torch.Tensor, dtype: torch.dtype, rank: int) -> Any:
+    def _constant_at_rank(self, value: torch.Tensor, dtype: torch.dtype, rank: int) -> ITensor:
         """Cast and reshaped before it becomes a constant: no layers for it."""
         self._tell_narrowing(value)
         shape = (1,) * (rank - value.dim()) + tuple(value.shape)
         return self.constant(value.to(dtype).reshape(shape))
 
-    def _index_constant(self, values: Sequence[int]) -> Any:
+    def _index_constant(self, values: Sequence[int]) -> ITensor:
         return self.constant(torch.tensor(list(values), dtype=dtypes.index_dtype()))
 
-    def like_scalar(self, tensor: Any, value: float | int | bool) -> Any:
+    def like_scalar(self, tensor: ITensor, value: float | int | bool) -> ITensor:
         """A constant of the tensor's carrier dtype and rank with every axis 1, ready for an
         element-wise layer.
         """
         dtype = dtypes.from_trt(tensor.dtype)
         return self.constant(torch.full((1,) * self.rank(tensor), value, dtype=dtype))
 
-    def cast(self, tensor: Any, dtype: torch.dtype) -> Any:
+    def cast(self, tensor: ITensor, dtype: torch.dtype) -> ITensor:
         """An ITensor converted as `tensor.to(dtype)` converts: a cast layer, and wrap-around for
         the small integers.
         """
@@ -99,7 +100,7 @@ class Constants(Facts):
             self.facts(result).wide_of = tensor
         return result
 
-    def _wrap(self, tensor: Any, dtype: torch.dtype) -> Any:
+    def _wrap(self, tensor: ITensor, dtype: torch.dtype) -> ITensor:
         """Two's-complement wrap-around of an int32 carrier, as C's conversion that PyTorch
         documents for .to().
         """
@@ -111,7 +112,7 @@ class Constants(Facts):
         self.copy_sizes(tensor, result)
         return result
 
-    def wrapped(self, tensor: Any, dtype: torch.dtype) -> Any:
+    def wrapped(self, tensor: ITensor, dtype: torch.dtype) -> ITensor:
         """The result of integer arithmetic, wrapped around where `dtype` is narrower than its
         carrier.
         """
@@ -120,7 +121,7 @@ class Constants(Facts):
         self.remember_dtype(tensor, dtype)
         return tensor
 
-    def elementwise(self, operation: str, a: Any, b: Any) -> Any:
+    def elementwise(self, operation: str, a: ITensor, b: ITensor) -> ITensor:
         """One IElementWiseLayer on tensors of equal rank and dtype; `operation` is an
         ElementWiseOperation's name.
         """
@@ -129,7 +130,7 @@ class Constants(Facts):
         ).get_output(0)
         return output
 
-    def unary(self, operation: str, a: Any) -> Any:
+    def unary(self, operation: str, a: ITensor) -> ITensor:
         """One IUnaryLayer; `operation` is a UnaryOperation's name. Where it does not negate
         integers, 0 - a.
         """

@@ -21,6 +21,8 @@ from builder.conversion.arrangement import Arrangement
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import axis_symbol as axis_symbol
 from builder.conversion.unconvertible import Unconvertible as Unconvertible
+from builder.conversion.values import Operand, Tensor
+from builder.engine import ITensor
 
 
 class ConversionContext(Arrangement):
@@ -28,7 +30,7 @@ class ConversionContext(Arrangement):
     shares.
     """
 
-    def tensor(self, value: Any, dtype: torch.dtype | None = None) -> Any:
+    def tensor(self, value: Any, dtype: torch.dtype | None = None) -> ITensor:
         """`value` as an ITensor of torch's `dtype` (its own by default); numbers become 0-d, lists
         of numbers 1-d.
         """
@@ -47,14 +49,14 @@ class ConversionContext(Arrangement):
             return torch.tensor(list(values), dtype=dtype)
         return self.together(list(values))
 
-    def _zero_dim(self, scalar: DynamicScalar) -> Any:
+    def _zero_dim(self, scalar: DynamicScalar) -> ITensor:
         """The scalar as a 0-d ITensor that remembers where it came from."""
         result = self.reshape(scalar.tensor, [])
         self.facts(result).scalar = scalar
         self.remember_dtype(result, scalar.dtype)
         return result
 
-    def scalar(self, tensor: Any) -> DynamicScalar:
+    def scalar(self, tensor: ITensor) -> DynamicScalar:
         """A one-element ITensor as a DynamicScalar."""
         facts = self.facts(tensor)
         if facts.scalar is None:
@@ -65,14 +67,14 @@ class ConversionContext(Arrangement):
                 self.varying.add(symbol)
         return facts.scalar
 
-    def broadcast(self, *tensors: Any) -> list[Any]:
+    def broadcast(self, *tensors: Tensor) -> list[ITensor]:
         """The tensors as ITensors of one rank: lower ranks get leading axes of size 1, as PyTorch
         broadcasts.
         """
         rank = max((self.rank(t) for t in tensors), default=0)
         return [self._operand(t, self.dtype(t), rank) for t in tensors]
 
-    def operands(self, *values: Any, dtype: torch.dtype | None = None) -> list[Any]:
+    def operands(self, *values: Operand, dtype: torch.dtype | None = None) -> list[ITensor]:
         """The values as ITensors of one rank and of the dtype that PyTorch promotes them to (or of
         `dtype`).
         """
@@ -80,7 +82,7 @@ class ConversionContext(Arrangement):
         rank = max(self.rank(v) for v in values)
         return [self._operand(v, dtype, rank) for v in values]
 
-    def _operand(self, value: Any, dtype: torch.dtype, rank: int) -> Any:
+    def _operand(self, value: Operand, dtype: torch.dtype, rank: int) -> ITensor:
         """Static values are cast and reshaped before they become constants: no layers for it."""
         if isinstance(value, bool | int | float):
             whole = isinstance(value, int) and not dtype.is_floating_point
@@ -96,11 +98,11 @@ class ConversionContext(Arrangement):
             )
         return self.at_rank(self.cast(value, dtype), rank)
 
-    def promoted(self, *values: Any) -> torch.dtype:
+    def promoted(self, *values: Operand) -> torch.dtype:
         """PyTorch's result dtype of an operation on these tensors and numbers."""
         return dtypes.promote(*((self.dtype(v), self._category(v)) for v in values))
 
-    def _category(self, value: Any) -> str:
+    def _category(self, value: Operand) -> str:
         if isinstance(value, DynamicScalar):
             return "zero-dim" if value.zero_dim else "number"
         if isinstance(value, bool | int | float):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -15,14 +15,15 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.naming import LayerNames
 from builder.conversion.network import NetworkBackend
-from builder.conversion.precision import SCHEMES, policy, quantizes
+from builder.conversion.precision import SCHEMES, Policy, policy, quantizes
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.walker import MISSING, GraphWalker
 from builder.conversion.weights import Weights
 from builder.dtypes import dtype_of
-from builder.engine import new_network, tensorrt8
+from builder.engine import ITensor, new_network, tensorrt8
 from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.frontends import ExportedModule
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import LoweredGraph, for_precision, lower
 from builder.manifest import Profile, TensorSpec
 
@@ -70,32 +71,10 @@ def convert(
     ConversionError (a defect of a converter), and UsageError where the specs do not fit the graph,
     or an 8-bit precision is asked for of a module that is not quantized.
     """
-    if isinstance(module_or_graph, torch.export.ExportedProgram):
-        module_or_graph = ExportedModule(module_or_graph)
-    if isinstance(module_or_graph, ExportedModule):
-        inputs = module_or_graph.axes.chosen(inputs)
-    elif inputs is None:
-        raise UsageError("convert needs `inputs`, one TensorSpec for each")
-    lowered = (
-        module_or_graph
-        if isinstance(module_or_graph, LoweredGraph)
-        else lower(
-            module_or_graph,
-            params,
-            unroll_limit=unroll_limit,
-            optional_inputs=[spec.name for spec in inputs if spec.name],
-            specs=inputs,
-        )
-    )
+    lowered, inputs = _lowered(module_or_graph, inputs, params, unroll_limit)
     specs, rules = named_inputs(inputs, lowered), policy(precision, tuple(keep_fp32))
-    if precision in SCHEMES and lowered is not module_or_graph and not quantizes(lowered.graph):
-        raise UsageError(
-            f"precision {precision!r}: nothing in this graph is quantized",
-            fix=(
-                "builder.quantize(builder.lower(module), ...) first; in a manifest the key is"
-                " `calibration`"
-            ),
-        )
+    if lowered is not module_or_graph:
+        _check_quantized(precision, lowered)
     lowered = for_precision(lowered, bool(rules.half), specs)
     profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
     trt_builder, network, messages = new_network()
@@ -103,26 +82,8 @@ def convert(
     ctx.unroll_limit = unroll_limit
     if rules.half and not _has_dtype(lowered.graph, specs, rules.half):
         ctx.policy_half = rules.half
-    graph = lowered.graph
-    for value, spec in zip(graph.inputs(), specs, strict=True):
-        ctx.values[value.debugName()] = add_input(ctx, spec)
-    backend = NetworkBackend(ctx, rules, LayerNames(lowered.containers))
-    results = GraphWalker(ctx, backend).walk(graph)
-    for value, result in zip(graph.outputs(), results, strict=True):
-        if packing.is_packed(result):
-            backend.report(
-                value.node(),
-                "a part of a packed sequence is an output of the model",
-                packing.UNPACK,
-            )
-    if backend.unsupported:
-        raise UnsupportedOperators(backend.unsupported)
+    results = _walked(ctx, lowered, specs, rules)
     names = _output_names(output_names, lowered, len(results))
-    if ctx.policy_half:
-        results = [
-            _restored(ctx, *pair, ctx.policy_half)
-            for pair in zip(graph.outputs(), results, strict=True)
-        ]
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
     if not rules.half:
         tensorrt8.pin(network)
@@ -139,6 +100,66 @@ def convert(
         tuple(ctx.warnings),
         {name: value for name, value in ctx.values.items() if is_tensor(value)},
     )
+
+
+def _lowered(
+    module_or_graph: Any,
+    inputs: Sequence[TensorSpec] | None,
+    params: Sequence[Any],
+    unroll_limit: int,
+) -> tuple[LoweredGraph, Sequence[TensorSpec]]:
+    """The lowered graph, and the specs of its inputs: an exported program has its own."""
+    if isinstance(module_or_graph, torch.export.ExportedProgram):
+        module_or_graph = ExportedModule(module_or_graph)
+    if isinstance(module_or_graph, ExportedModule):
+        inputs = module_or_graph.axes.chosen(inputs)
+    elif inputs is None:
+        raise UsageError("convert needs `inputs`, one TensorSpec for each")
+    if isinstance(module_or_graph, LoweredGraph):
+        return module_or_graph, inputs
+    names = [spec.name for spec in inputs if spec.name]
+    lowered = lower(
+        module_or_graph, params, unroll_limit=unroll_limit, optional_inputs=names, specs=inputs
+    )
+    return lowered, inputs
+
+
+def _check_quantized(precision: str, lowered: LoweredGraph) -> None:
+    """Raise UsageError where an 8-bit precision is asked for, and nothing is quantized."""
+    if precision in SCHEMES and not quantizes(lowered.graph):
+        raise UsageError(
+            f"precision {precision!r}: nothing in this graph is quantized",
+            fix=(
+                "builder.quantize(builder.lower(module), ...) first; in a manifest the key is"
+                " `calibration`"
+            ),
+        )
+
+
+def _walked(
+    ctx: ConversionContext, lowered: LoweredGraph, specs: Sequence[TensorSpec], rules: Policy
+) -> list[Any]:
+    """The values of the graph's outputs, after every node is converted. Raises
+    UnsupportedOperators with all nodes that are refused.
+    """
+    graph = lowered.graph
+    for value, spec in zip(graph.inputs(), specs, strict=True):
+        ctx.values[value.debugName()] = add_input(ctx, spec)
+    backend = NetworkBackend(ctx, rules, LayerNames(lowered.containers))
+    results = GraphWalker(ctx, backend).walk(graph)
+    outputs = list(zip(graph.outputs(), results, strict=True))
+    for value, result in outputs:
+        if packing.is_packed(result):
+            backend.report(
+                value.node(),
+                "a part of a packed sequence is an output of the model",
+                packing.UNPACK,
+            )
+    if backend.unsupported:
+        raise UnsupportedOperators(backend.unsupported)
+    if not ctx.policy_half:
+        return results
+    return [_restored(ctx, value, result, ctx.policy_half) for value, result in outputs]
 
 
 def convert_again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversion:
@@ -194,7 +215,7 @@ def _output_names(
     return names
 
 
-def add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
+def add_input(ctx: ConversionContext, spec: TensorSpec) -> ITensor:
     """The network input, its dynamic axes named; an axis whose range is one size is static."""
     dtype = getattr(torch, spec.dtype)
     if dtype == torch.float64:
@@ -204,7 +225,9 @@ def add_input(ctx: ConversionContext, spec: TensorSpec) -> Any:
         )
     shape = [axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape]
     try:
-        tensor = ctx.net.add_input(spec.name, dtypes.to_trt(dtypes.endpoint(dtype, "INPUT")), shape)
+        tensor = ctx.net.add_input(
+            cast(str, spec.name), dtypes.to_trt(dtypes.endpoint(dtype, "INPUT")), shape
+        )
     except Unconvertible as missing:
         raise UsageError(
             f"input {spec.name}: {missing.reason}", fix="declare float32 or float16"
@@ -221,7 +244,7 @@ def _fixed(ctx: ConversionContext, axis: str) -> int:
     return sizes.pop() if len(sizes) == 1 else -1
 
 
-def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
+def _carried(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> ITensor:
     """Inputs of the small integer dtypes go on in their carrier."""
     carrier = dtypes.carrier(dtype)
     if dtypes.from_trt(tensor.dtype) == carrier:
@@ -234,7 +257,7 @@ def _carried(ctx: ConversionContext, tensor: Any, dtype: torch.dtype) -> Any:
     return result
 
 
-def _has_dtype(graph: Any, specs: Sequence[TensorSpec], dtype: torch.dtype) -> bool:
+def _has_dtype(graph: Graph, specs: Sequence[TensorSpec], dtype: torch.dtype) -> bool:
     """Whether the module itself uses the dtype: then an output of that dtype is its own, not the
     policy's.
 
@@ -253,22 +276,22 @@ def _has_dtype(graph: Any, specs: Sequence[TensorSpec], dtype: torch.dtype) -> b
     )
 
 
-def _is_tensor(node: Any) -> bool:
+def _is_tensor(node: Node) -> bool:
     return bool(node.hasAttribute("value") and node.kindOf("value") == "t")
 
 
-def _only_widened(value: Any) -> bool:
+def _only_widened(value: Value) -> bool:
     return all(_cast_to(use.user) == torch.float32 for use in value.uses())
 
 
-def _cast_to(node: Any) -> torch.dtype | None:
+def _cast_to(node: Node) -> torch.dtype | None:
     """The dtype of a cast that says it, as a number."""
     if node.kind() != "aten::to" or not isinstance(node.inputsAt(1).toIValue(), int):
         return None
     return dtype_of(node.inputsAt(1).toIValue())
 
 
-def _restored(ctx: ConversionContext, value: Any, result: Any, half: torch.dtype) -> Any:
+def _restored(ctx: ConversionContext, value: Value, result: Any, half: torch.dtype) -> ITensor:
     """An output that the policy made half, in the module's float32 again; one that the graph casts
     to half stays.
     """
@@ -276,7 +299,7 @@ def _restored(ctx: ConversionContext, value: Any, result: Any, half: torch.dtype
     return ctx.cast(result, torch.float32) if policys else result
 
 
-def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
+def _mark_output(ctx: ConversionContext, result: object, name: str) -> torch.dtype:
     """Mark one output; an input that is passed through, a constant, or a repeated value gets a
     layer of its own.
     """
@@ -295,7 +318,7 @@ def _mark_output(ctx: ConversionContext, result: Any, name: str) -> torch.dtype:
     return dtype
 
 
-def _taken(ctx: ConversionContext, tensor: Any) -> bool:
+def _taken(ctx: ConversionContext, tensor: ITensor) -> bool:
     """Whether the tensor is a network input, an output already, or a constant (which cannot be an
     output itself).
     """

@@ -5,10 +5,15 @@ tell, and others, which it cannot take for sizes at all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from builder.conversion.dynamic import DynamicScalar, of_lengths
+from builder.conversion.dynamic import DynamicScalar, Size, of_lengths
 from builder.conversion.sizes import kind_of
+from builder.engine import INetworkDefinition, ITensor
+
+if TYPE_CHECKING:
+    from builder.conversion.lengths import Lengths
+
 
 DECIDES = "a size depends on the value of an input, for which TensorRT needs a range"
 
@@ -19,7 +24,7 @@ _UNKNOWN = frozenset("CONDITIONAL_OUTPUT RECURRENCE LOOP_OUTPUT ITERATOR".split(
 """Layers whose numbers TensorRT takes for no size, whatever they are made of."""
 
 
-def from_data(ctx: Any, sizes: Sequence[Any]) -> bool:
+def from_data(ctx: Lengths, sizes: Sequence[Size]) -> bool:
     """Whether TensorRT could not tell one of the sizes from shapes. It must be asked before a layer
     reads them: TensorRT (RTX 1.7) finds it out by a failed assertion, and then fails for every
     layer that follows.
@@ -44,14 +49,14 @@ def from_data(ctx: Any, sizes: Sequence[Any]) -> bool:
     return False
 
 
-def _could_decide(tensor: Any) -> bool:
+def _could_decide(tensor: ITensor) -> bool:
     """Whether TensorRT makes a shape tensor of the input, and then asks for a range of its
     values.
     """
     return tensor.dtype.name in ("INT8", "INT32", "INT64") and _is_short(tensor)
 
 
-def _is_short(tensor: Any) -> bool:
+def _is_short(tensor: ITensor) -> bool:
     """0-d, or of one fixed axis, as shape tensors are."""
     return len(tensor.shape) < 2 and -1 not in tuple(tensor.shape)
 
@@ -63,9 +68,9 @@ class DecidingInputs:
 
     def __init__(self) -> None:
         self._seen = 0
-        self._could: list[Any] = []
+        self._could: list[ITensor] = []
 
-    def are_new(self, network: Any) -> bool:
+    def are_new(self, network: INetworkDefinition) -> bool:
         """Whether the layers made since the last call have turned one into a shape tensor."""
         for index in range(self._seen, network.num_inputs):
             tensor = network.get_input(index)

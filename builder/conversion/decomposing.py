@@ -15,9 +15,11 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.naming import LayerNames
 from builder.conversion.registry import CONVERTERS, Predicate, converter, key_of
+from builder.conversion.values import Operand, Scalar
 from builder.conversion.walker import GraphWalker, Refusal
 from builder.decompositions import DECOMPOSITIONS, Condition, Decomposition
 from builder.errors import ConversionError
+from builder.graph_types import Node
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,17 +33,17 @@ class FormulaBackend(operators.Operators):
         super().__init__(ctx, ctx.walker.backend.policy)
         self.node = ctx.node
 
-    def layer_name(self, node: Any) -> str:
+    def layer_name(self, node: Node) -> str:
         """Of the formula alone."""
         return LayerNames().peek(node)
 
-    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
+    def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
         """The whole formula is refused."""
         if isinstance(refusal, ConversionError):
             raise refusal
         raise Unconvertible(f"its part {node.kind()}: {refusal.reason}", refusal.fix)
 
-    def finish(self, node: Any, results: list[Any], first: int) -> None:
+    def finish(self, node: Node, results: list[Any], first: int) -> None:
         """Sizes only: the names of a formula's values repeat."""
         self.follow_sizes(first)
         self.ctx.node = self.node  # warnings state the model's line
@@ -77,7 +79,7 @@ def register(entry: Decomposition, *, override: bool = False) -> None:
     module.
     """
 
-    def build(ctx: ConversionContext, *values: Any) -> Any:
+    def build(ctx: ConversionContext, *values: Operand) -> Any:
         return walked(ctx, entry, values)
 
     build.__doc__ = entry.function.__doc__
@@ -95,7 +97,7 @@ def register(entry: Decomposition, *, override: bool = False) -> None:
 
 
 def _predicate(condition: Condition) -> Predicate:
-    def holds(ctx: Any, arguments: SimpleNamespace) -> str | None:
+    def holds(ctx: ConversionContext, arguments: SimpleNamespace) -> str | None:
         return condition(arguments)
 
     holds.__doc__ = condition.__doc__
@@ -116,7 +118,7 @@ def walked(ctx: ConversionContext, entry: Decomposition, values: tuple[Any, ...]
     return result
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: Scalar) -> bool:
     return isinstance(value, float) or (
         isinstance(value, DynamicScalar) and value.dtype.is_floating_point
     )

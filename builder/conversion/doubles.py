@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 
 from builder.conversion.dynamic import DynamicScalar, bounds
+from builder.conversion.values import Scalar
+
+if TYPE_CHECKING:
+    from builder.conversion.lengths import Lengths
+
 
 LONGEST = 1 << 16
 """The greatest length that a table is kept for; above it the engine's float32 decides."""
@@ -44,7 +49,7 @@ class Doubles:
     least: int
 
 
-def of(ctx: Any, number: Any) -> Doubles | None:
+def of(ctx: Lengths, number: DynamicScalar) -> Doubles | None:
     """The table of a float, or of a length itself; None for 0-d tensors (float32 in torch too) and
     unknown lengths.
     """
@@ -53,7 +58,7 @@ def of(ctx: Any, number: Any) -> Doubles | None:
     return of_length(ctx, number) if number.dtype == torch.int64 else None
 
 
-def of_length(ctx: Any, length: DynamicScalar) -> Doubles | None:
+def of_length(ctx: Lengths, length: DynamicScalar) -> Doubles | None:
     """The table of a length: itself; None where it may be negative or no bound is known."""
     span = bounds(length.expr, ctx.ranges())
     if span is None or span[0] < 0 or span[1] > LONGEST:
@@ -61,7 +66,7 @@ def of_length(ctx: Any, length: DynamicScalar) -> Doubles | None:
     return Doubles(length, torch.arange(int(span[1]) + 1, dtype=torch.float64), int(span[0]))
 
 
-def binary(ctx: Any, operation: str, a: Any, b: Any) -> Doubles | None:
+def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Doubles | None:
     """`a operation b`, where one is a static number or both come from the same length."""
     tables = [of(ctx, v) if isinstance(v, DynamicScalar) else v for v in (a, b)]
     if operation not in ARITHMETIC or any(t is None for t in tables):
@@ -76,14 +81,14 @@ def binary(ctx: Any, operation: str, a: Any, b: Any) -> Doubles | None:
 
 
 def mapped(
-    ctx: Any, number: Any, function: Callable[[torch.Tensor], torch.Tensor]
+    ctx: Lengths, number: DynamicScalar, function: Callable[[torch.Tensor], torch.Tensor]
 ) -> Doubles | None:
     """A function of a float, value by value."""
     table = of(ctx, number)
     return table and replace(table, values=function(table.values))
 
 
-def whole(ctx: Any, table: Doubles) -> DynamicScalar:
+def whole(ctx: Lengths, table: Doubles) -> DynamicScalar:
     """The table's numbers without their fractions: as arithmetic where a ratio says the same, else
     looked up.
     """

@@ -15,7 +15,7 @@ import torch
 
 from builder.conversion.unconvertible import Unconvertible
 from builder.dtypes import TABLE, name_of, torch_dtype
-from builder.engine import capabilities, trt
+from builder.engine import DataType, capabilities, trt
 
 NAMES = {torch_dtype(entry): entry.tensorrt for entry in TABLE if entry.tensorrt}
 
@@ -73,7 +73,7 @@ def _from_trt() -> dict[Any, torch.dtype]:
     }
 
 
-def from_trt(dtype: Any) -> torch.dtype:
+def from_trt(dtype: DataType) -> torch.dtype:
     """torch's dtype of a TensorRT DataType."""
     return _from_trt()[dtype]
 

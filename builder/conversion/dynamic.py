@@ -14,6 +14,8 @@ from typing import Any
 import sympy
 import torch
 
+from builder.engine import ITensor
+
 
 @dataclass(frozen=True, eq=False)
 class DynamicScalar:
@@ -24,7 +26,7 @@ class DynamicScalar:
     promotes above a plain number; `doubles`, what a float is in double precision (see doubles.py).
     """
 
-    tensor: Any
+    tensor: ITensor
     expr: sympy.Expr
     dtype: torch.dtype = torch.int64
     zero_dim: bool = False
@@ -42,7 +44,7 @@ Size = int | DynamicScalar
 """The length of an axis."""
 
 
-def expression(value: Any) -> sympy.Expr:
+def expression(value: object) -> sympy.Expr:
     """The symbolic form of a static number or a DynamicScalar."""
     return value.expr if isinstance(value, DynamicScalar) else sympy.sympify(value)
 
@@ -107,7 +109,7 @@ def _product(spans: Sequence[Any]) -> Span:
     return low, high
 
 
-def _times(a: Any, b: Any) -> Any:
+def _times(a: Any, b: int) -> Any:
     return 0 if a == 0 or b == 0 else a * b  # 0 * inf is 0: the axis's own length is finite
 
 

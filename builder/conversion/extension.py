@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
+from builder.engine import ITensor
 from builder.errors import ConversionError
+from builder.graph_types import Node
 
 Function = Callable[..., Any]
 
@@ -63,7 +65,7 @@ def check_schema(schema: torch._C.FunctionSchema, key: str, function: Function) 
     raise ValueError(f"{location(function)}: torch has no operator {key}{hint}")
 
 
-def check_node(schema: torch._C.FunctionSchema, node: Any, function: Function) -> None:
+def check_node(schema: torch._C.FunctionSchema, node: Node, function: Function) -> None:
     """Raise ConversionError where the operator of the node has another schema: its library was not
     loaded when the function was registered.
     """
@@ -94,7 +96,7 @@ def check_parameters(key: str, function: Function, takes_node: bool) -> None:
         ) from mismatch
 
 
-def check_results(results: Any, node: Any, function: Function) -> None:
+def check_results(results: ITensor | list[ITensor], node: Node, function: Function) -> None:
     """Raise ConversionError where a converter does not return a value for each output of the
     node.
     """
@@ -113,7 +115,7 @@ def check_results(results: Any, node: Any, function: Function) -> None:
         )
 
 
-def failure(function: Function, node: Any, error: Exception) -> str:
+def failure(function: Function, node: Node, error: Exception) -> str:
     """What to say of an error in a user's function: the function, and the line that failed in its
     file.
     """
@@ -132,24 +134,26 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
     yield from ((frame.f_code.co_filename, line) for frame, line in walk_tb(trace))
 
 
-def _compare(given: Any, known: Any, function: Function) -> None:
+def _compare(
+    given: torch._C.FunctionSchema, known: torch._C.FunctionSchema, function: Function
+) -> None:
     if _shape(given) != _shape(known):
         raise ValueError(
             f"{location(function)}: the schema differs from torch's operator, which is {known}"
         )
 
 
-def _shape(schema: Any) -> tuple[Any, ...]:
+def _shape(schema: torch._C.FunctionSchema) -> tuple[Any, ...]:
     """What must agree. SymInt is an int for both."""
     arguments = [(a.name, _type(a), a.has_default_value(), _default(a)) for a in schema.arguments]
     return arguments, [_type(returned) for returned in schema.returns]
 
 
-def _type(argument: Any) -> str:
+def _type(argument: torch._C.Argument) -> str:
     return str(argument.type).replace("SymInt", "int")
 
 
-def _default(argument: Any) -> str:
+def _default(argument: torch._C.Argument) -> str:
     return repr(argument.default_value) if argument.has_default_value() else ""
 
 

@@ -17,7 +17,8 @@ from builder.conversion import dtypes, nonzero, scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size, same
 from builder.conversion.layers import less, reduce
-from builder.engine import trt
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, trt
 
 NEEDS_TOTAL = "pass total_length=x.size(1) to pad_packed_sequence (x.size(0) where time is first)"
 
@@ -30,17 +31,18 @@ class Extent:
     def part(
         self,
         ctx: ConversionContext,
-        x: Any,
+        x: ITensor,
         start: Sequence[Size],
         sizes: Sequence[Size],
         back: bool,
-    ) -> Any:
+    ) -> ITensor:
         """A part of x as [time, batch, width]: `start` says where on the axes after time, `sizes`
         all of them (with an axis of one before batch or not); each row from its last step to its
         first where `back`.
         """
         first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
-        taken = ctx.slice(x, [first, *start], sizes, [-1 if back else 1] + [1] * len(start))
+        strides = [-1 if back else 1] + [1] * len(start)
+        taken = ctx.slice(x, [first, *start], sizes, strides)
         return taken if len(sizes) == 3 else ctx.squeeze(taken, [1])
 
     def turned(self, ctx: ConversionContext, x: Any) -> Any:
@@ -59,11 +61,11 @@ class Lengths(Extent):
 
     ragged = True
 
-    def __init__(self, ctx: ConversionContext, given: Any, steps: Size, batch: Size) -> None:
+    def __init__(self, ctx: ConversionContext, given: Tensor, steps: Size, batch: Size) -> None:
         self.ctx, self.given, self.steps, self.batch = ctx, given, steps, batch
 
     @cached_property
-    def lengths(self) -> Any:
+    def lengths(self) -> ITensor:
         """[1, batch] of the index dtype. torch raises at a length that does not fit; here it is
         brought into range, so that nothing is read out of bounds.
         """
@@ -84,7 +86,7 @@ class Lengths(Extent):
         return self.ctx.size(self._alive, 0)
 
     @cached_property
-    def _alive(self) -> Any:
+    def _alive(self) -> ITensor:
         """0, 1, ... below the greatest length: a tensor whose size depends on the data."""
         ctx = self.ctx
         reason = nonzero.data_dependent(ctx)
@@ -97,26 +99,26 @@ class Lengths(Extent):
         return ctx.squeeze(nonzero.places(ctx, alive), [1])
 
     @cached_property
-    def _steps(self) -> Any:
+    def _steps(self) -> ITensor:
         from builder.conversion.evaluators.creation import indices
 
         return self.ctx.unsqueeze(indices(self.ctx, self.steps), [1])  # [time, 1]
 
     @cached_property
-    def mask(self) -> Any:
+    def mask(self) -> ITensor:
         """[time, batch] bool: the steps that a row lasts."""
         return self.ctx.set_sizes(
             less(self.ctx, self._steps, self.lengths), [self.steps, self.batch]
         )
 
     @cached_property
-    def _last(self) -> Any:
+    def _last(self) -> ITensor:
         """[1, batch]: the last step of each row."""
         last = self.ctx.elementwise("SUB", self.lengths, _number(self.ctx, 1))
         return self.ctx.set_sizes(last, [1, self.batch])
 
     @cached_property
-    def _from_the_end(self) -> Any:
+    def _from_the_end(self) -> ITensor:
         """[time, batch]: the place in [time * batch] of the step that stands as far from the row's
         end as time says.
         """
@@ -124,12 +126,12 @@ class Lengths(Extent):
         return self._places(self.ctx.elementwise("MAX", back, _number(self.ctx, 0)), self.steps)
 
     @cached_property
-    def _end(self) -> Any:
+    def _end(self) -> ITensor:
         """[1, batch]: the place in [time * batch] of each row's last step."""
         return self._places(self._last, 1)
 
     @cached_property
-    def _both_ends(self) -> Any:
+    def _both_ends(self) -> ITensor:
         """[2, batch]: the places in [time * 2 * batch] of each row's last step in two
         directions.
         """
@@ -137,7 +139,7 @@ class Lengths(Extent):
         doubled = self.ctx.elementwise("PROD", self._last, _number(self.ctx, 2))
         return self._places(self.ctx.elementwise("SUM", doubled, each), 2)
 
-    def _places(self, step: Any, rows: Size) -> Any:
+    def _places(self, step: ITensor, rows: Size) -> ITensor:
         """[rows, batch]: the places in [time * batch], flat, of these steps of each row."""
         from builder.conversion.evaluators.creation import indices
 
@@ -151,40 +153,41 @@ class Lengths(Extent):
     def part(
         self,
         ctx: ConversionContext,
-        x: Any,
+        x: ITensor,
         start: Sequence[Size],
         sizes: Sequence[Size],
         back: bool,
-    ) -> Any:
+    ) -> ITensor:
         taken = super().part(ctx, x, start, sizes, False)
         return self.turned(ctx, taken) if back else taken
 
-    def turned(self, ctx: ConversionContext, x: Any) -> Any:
+    def turned(self, ctx: ConversionContext, x: ITensor) -> ITensor:
         return _rows_at(ctx, x, self._from_the_end)
 
-    def ends(self, ctx: ConversionContext, x: Any) -> Any:
+    def ends(self, ctx: ConversionContext, x: ITensor) -> ITensor:
         if ctx.rank(x) == 3:
             return ctx.squeeze(_rows_at(ctx, x, self._end), [0])
         return _rows_at(ctx, x, self._both_ends)
 
-    def stretched(self, ctx: ConversionContext, x: Any, length: Size, fill: Any) -> Any:
+    def stretched(self, ctx: ConversionContext, x: ITensor, length: Size, fill: ITensor) -> ITensor:
         """x [time, ...] at another length: cut off, or with `fill` (0-d) behind."""
         if same(length, self.steps):
             return x
-        sizes = ctx.sizes(x)
+        sizes = [length, *ctx.sizes(x)[1:]]
         if isinstance(length, DynamicScalar) and length is vars(self).get("longest"):
-            layer = ctx.net.add_gather(x, self._alive, 0)
-            ctx.remember_dtype(layer.get_output(0), ctx.dtype(x))
-            return ctx.set_sizes(layer.get_output(0), [length, *sizes[1:]])
-        return ctx.slice(x, [0] * len(sizes), [length, *sizes[1:]], [1] * len(sizes), "FILL", fill)
+            output = ctx.net.add_gather(x, self._alive, 0).get_output(0)
+            ctx.remember_dtype(output, ctx.dtype(x))
+            return ctx.set_sizes(output, sizes)
+        starts, strides = [0] * len(sizes), [1] * len(sizes)
+        return ctx.slice(x, starts, sizes, strides, "FILL", fill)
 
 
-def _number(ctx: ConversionContext, value: Size) -> Any:
+def _number(ctx: ConversionContext, value: Size) -> ITensor:
     """[1, 1] of the index dtype."""
     return ctx.at_rank(scalars.vector(ctx, value, torch.int64), 2)
 
 
-def _rows_at(ctx: ConversionContext, x: Any, places: Any) -> Any:
+def _rows_at(ctx: ConversionContext, x: ITensor, places: ITensor) -> ITensor:
     """x [..., batch, width] flat but for its width, at `places` [rows, batch]: [rows, batch,
     width].
     """

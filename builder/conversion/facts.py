@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import sympy
 import torch
@@ -14,13 +14,17 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.unconvertible import Unconvertible
+from builder.conversion.values import Operand, Tensor
 from builder.conversion.weights import Weights
-from builder.engine import capabilities, tensorrt8
+from builder.engine import ILayer, INetworkDefinition, ITensor, capabilities, tensorrt8
 from builder.lowering import source_location
 from builder.manifest import Profile
 
+if TYPE_CHECKING:
+    from builder.conversion.quantized import Quantized
 
-def is_tensor(value: Any) -> bool:
+
+def is_tensor(value: object) -> TypeGuard[ITensor]:
     """Whether the value is an ITensor."""
     return hasattr(value, "is_network_input")
 
@@ -37,13 +41,13 @@ class TensorFacts:
     sizes: dict[int, DynamicScalar] = field(default_factory=dict)
     exprs: dict[int, sympy.Expr] = field(default_factory=dict)
     dtype: torch.dtype | None = None
-    shape: Any = None
+    shape: ITensor | None = None
     scalar: DynamicScalar | None = None
-    quantized: Any = None
-    wide_of: Any = None
-    splat: Any = None
+    quantized: Quantized | None = None
+    wide_of: ITensor | None = None
+    splat: ITensor | None = None
     reshaped: bool = False
-    maker: Any = None
+    maker: ILayer | None = None
     sized: bool = False
 
 
@@ -51,9 +55,12 @@ class Facts:
     """The state of a conversion, and what can be told of a value without a layer."""
 
     def __init__(
-        self, net: Any, profiles: Sequence[Profile] = ({},), messages: list[str] | None = None
+        self,
+        net: INetworkDefinition,
+        profiles: Sequence[Profile] = ({},),
+        messages: list[str] | None = None,
     ) -> None:
-        self.net = tensorrt8.typed(net)
+        self.net: INetworkDefinition = tensorrt8.typed(net)
         self.capabilities = capabilities.current()
         self.profiles = tuple(profiles)
         self.values: dict[str, Any] = {}
@@ -73,14 +80,14 @@ class Facts:
         self.walker: Any = None
         self._facts: dict[str, TensorFacts] = {}
         self._makers = 0  # how many layers are noted as those that make their outputs
-        self._constants: dict[Any, Any] = {}
-        self._shapes: dict[tuple[Any, ...], tuple[Any, list[Size]]] = {}
+        self._constants: dict[Any, ITensor] = {}
+        self._shapes: dict[tuple[Any, ...], tuple[ITensor, list[Size]]] = {}
 
-    def facts(self, tensor: Any) -> TensorFacts:
+    def facts(self, tensor: ITensor) -> TensorFacts:
         """The facts of an ITensor, kept under its name."""
         return self._facts.setdefault(tensor.name, TensorFacts())
 
-    def maker(self, tensor: Any) -> Any:
+    def maker(self, tensor: ITensor) -> ILayer | None:
         """The layer that makes an ITensor; None for an input of the network."""
         for index in range(self._makers, self.net.num_layers):
             layer = self.net.get_layer(index)
@@ -89,7 +96,7 @@ class Facts:
         self._makers = self.net.num_layers
         return self.facts(tensor).maker
 
-    def rename(self, tensor: Any, name: str) -> None:
+    def rename(self, tensor: ITensor, name: str) -> None:
         """Give an ITensor another name; its facts go with it."""
         facts = self._facts.pop(tensor.name, None)
         tensor.name = name
@@ -101,7 +108,7 @@ class Facts:
         where = f"{source_location(self.node)}: " if self.node is not None else ""
         self.warnings.append(f"{where}{words}")
 
-    def dtype(self, value: Any) -> torch.dtype:
+    def dtype(self, value: Operand) -> torch.dtype:
         """torch's dtype of a tensor, DynamicScalar or Python number."""
         if isinstance(value, torch.Tensor | DynamicScalar):
             return value.dtype
@@ -110,18 +117,18 @@ class Facts:
         facts = self._facts.get(value.name)
         return (facts and facts.dtype) or dtypes.from_trt(value.dtype)
 
-    def remember_dtype(self, tensor: Any, dtype: torch.dtype) -> None:
+    def remember_dtype(self, tensor: ITensor, dtype: torch.dtype) -> None:
         """Note torch's dtype of a new tensor where its carrier is wider."""
         if dtype == torch.float64:
             dtype = torch.float32
         if dtypes.from_trt(tensor.dtype) != dtype:
             self.facts(tensor).dtype = dtype
 
-    def rank(self, value: Any) -> int:
+    def rank(self, value: Operand) -> int:
         """The number of axes of a tensor; 0 for a scalar."""
         return len(value.shape) if hasattr(value, "shape") else 0
 
-    def axis(self, value: Any, axis: int) -> int:
+    def axis(self, value: Tensor, axis: int) -> int:
         """`axis` of a tensor as a non-negative number; a 0-d tensor counts as having one axis, as
         in PyTorch.
         """
@@ -130,27 +137,27 @@ class Facts:
             raise Unconvertible(f"axis {axis} is out of range for a tensor of rank {rank}")
         return axis % rank
 
-    def axes(self, value: Any, axes: Sequence[int] | int | None) -> list[int]:
+    def axes(self, value: Tensor, axes: Sequence[int] | int | None) -> list[int]:
         """Several axes, non-negative and sorted; all of them for None or an empty list."""
         if axes is None or axes == []:
             return list(range(self.rank(value)))
         return sorted({self.axis(value, a) for a in ([axes] if isinstance(axes, int) else axes)})
 
-    def expr(self, tensor: Any, axis: int) -> sympy.Expr:
+    def expr(self, tensor: Tensor, axis: int) -> sympy.Expr:
         """The symbolic length of an axis; an axis of unknown origin is a symbol of its own."""
         static = tensor.shape[axis]
-        if static >= 0:
+        if static >= 0 or isinstance(tensor, torch.Tensor):
             return sympy.Integer(static)
         exprs = self.facts(tensor).exprs
         if axis not in exprs:
             exprs[axis] = sympy.Symbol(f"{tensor.name}[{axis}]", integer=True, nonnegative=True)
         return exprs[axis]
 
-    def exprs(self, tensor: Any) -> list[sympy.Expr]:
+    def exprs(self, tensor: Tensor) -> list[sympy.Expr]:
         """The symbolic length of every axis."""
         return [self.expr(tensor, axis) for axis in range(self.rank(tensor))]
 
-    def set_sizes(self, tensor: Any, sizes: Sequence[Size | sympy.Expr]) -> Any:
+    def set_sizes(self, tensor: ITensor, sizes: Sequence[Size | sympy.Expr]) -> ITensor:
         """Remember what the dynamic axes of a new tensor are in terms of known ones; returns the
         tensor.
         """
@@ -160,7 +167,7 @@ class Facts:
                 exprs[axis] = expression(size)
         return tensor
 
-    def copy_sizes(self, source: Any, target: Any) -> Any:
+    def copy_sizes(self, source: Tensor, target: ITensor) -> ITensor:
         """`target` has the shape of `source`; returns target."""
         for axis, length in enumerate(target.shape):
             if length < 0:

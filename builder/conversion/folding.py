@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.engine import trt
+from builder.engine import ITensor, trt
+from builder.graph_types import Node, Value
 
 _CONVOLUTIONS = frozenset(
     f"aten::{name}" for name in ("_convolution", "conv1d", "conv2d", "conv3d")
@@ -20,7 +21,7 @@ _TRANSPOSED = 6
 """The place of `transposed` among the arguments of aten::_convolution."""
 
 
-def folded(ctx: ConversionContext, node: Any, x: Any) -> Any:
+def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
     """x, when the network's last layer is the convolution that made it and could take the batch
     normalization `node` into its weights; else None, and nothing has changed. Nothing but the
     normalization may read the convolution, and all their weights must be static and of one dtype.
@@ -85,7 +86,7 @@ def _last_layer(ctx: ConversionContext) -> Any:
     return layer
 
 
-def reads_alone(node: Any) -> bool:
+def reads_alone(node: Node) -> bool:
     """Whether a convolution that is not transposed makes the node's input, and nothing else reads
     it.
     """
@@ -96,11 +97,11 @@ def reads_alone(node: Any) -> bool:
     return maker.kind() != "aten::_convolution" or maker.inputsAt(_TRANSPOSED).toIValue() is False
 
 
-def _static(ctx: ConversionContext, value: Any) -> torch.Tensor | None:
+def _static(ctx: ConversionContext, value: Value) -> torch.Tensor | None:
     """The value as the model has it, before a precision policy has rounded it."""
     known = ctx.values[value.debugName()]
     return known if isinstance(known, torch.Tensor) else None
 
 
-def _is_none(ctx: ConversionContext, value: Any) -> bool:
+def _is_none(ctx: ConversionContext, value: Value) -> bool:
     return ctx.values[value.debugName()] is None

@@ -5,21 +5,21 @@ comparisons, selections.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.engine import trt
+from builder.conversion.values import Operand, Tensor
+from builder.engine import ITensor, trt
 
 
-def alike(ctx: ConversionContext, source: Any, target: Any) -> Any:
+def alike(ctx: ConversionContext, source: ITensor, target: ITensor) -> ITensor:
     """`target` carries what is known of `source`: dtype and sizes."""
     ctx.remember_dtype(target, ctx.dtype(source))
     return ctx.copy_sizes(source, target)
 
 
-def gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
+def gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: int) -> ITensor:
     """The values of x at `index` (of any rank, none negative) along an axis: one IGatherLayer."""
     index = as_index(ctx, index)
     layer = ctx.net.add_gather(x, index, axis)
@@ -29,7 +29,7 @@ def gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
     return ctx.set_sizes(result, [*own[:axis], *inner, *own[axis + 1 :]])
 
 
-def as_index(ctx: ConversionContext, index: Any) -> Any:
+def as_index(ctx: ConversionContext, index: Tensor) -> ITensor:
     """An index tensor as an ITensor of int32 or int64; uint8 and bool are masks and never come
     here.
     """
@@ -40,7 +40,7 @@ def as_index(ctx: ConversionContext, index: Any) -> Any:
     return index if ctx.dtype(index) in (torch.int32, torch.int64) else ctx.cast(index, torch.int64)
 
 
-def floating(ctx: ConversionContext, x: Any) -> Any:
+def floating(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The tensor; integers and bools as float32, as PyTorch promotes the input of a function on
     reals.
     """
@@ -52,7 +52,7 @@ def computed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.int32 if dtype == torch.bool else dtype
 
 
-def combine(ctx: ConversionContext, operation: str, *values: Any) -> Any:
+def combine(ctx: ConversionContext, operation: str, *values: Operand) -> ITensor:
     """An ElementWiseOperation on promoted, broadcast operands; bool is computed as integers and
     cast back.
     """
@@ -62,14 +62,18 @@ def combine(ctx: ConversionContext, operation: str, *values: Any) -> Any:
     return settle(ctx, result, computed, dtype)
 
 
-def settle(ctx: ConversionContext, result: Any, computed: torch.dtype, dtype: torch.dtype) -> Any:
+def settle(
+    ctx: ConversionContext, result: ITensor, computed: torch.dtype, dtype: torch.dtype
+) -> ITensor:
     """The result in torch's dtype: small integers wrap around, bool is cast back from integers."""
     if computed != dtype:
         return ctx.cast(result, dtype)
     return ctx.wrapped(result, dtype)
 
 
-def comparison(ctx: ConversionContext, operation: str, negate: bool, x: Any, other: Any) -> Any:
+def comparison(
+    ctx: ConversionContext, operation: str, negate: bool, x: Operand, other: Operand
+) -> ITensor:
     """A bool tensor; >= is not <, except that NaN compares False with everything but !=."""
     dtype = ctx.promoted(x, other)
     a, b = ctx.operands(x, other, dtype=computed_in(dtype))
@@ -80,19 +84,23 @@ def comparison(ctx: ConversionContext, operation: str, negate: bool, x: Any, oth
     return ctx.elementwise("OR", ctx.elementwise(strict, a, b), ctx.elementwise("EQUAL", a, b))
 
 
-def less(ctx: ConversionContext, a: Any, b: Any) -> Any:
+def less(ctx: ConversionContext, a: Operand, b: Operand) -> ITensor:
     """a < b"""
     return comparison(ctx, "LESS", False, a, b)
 
 
-def equal(ctx: ConversionContext, a: Any, b: Any) -> Any:
+def equal(ctx: ConversionContext, a: Operand, b: Operand) -> ITensor:
     """a == b"""
     return comparison(ctx, "EQUAL", False, a, b)
 
 
 def choose(
-    ctx: ConversionContext, condition: Any, a: Any, b: Any, dtype: torch.dtype | None = None
-) -> Any:
+    ctx: ConversionContext,
+    condition: Tensor,
+    a: Operand,
+    b: Operand,
+    dtype: torch.dtype | None = None,
+) -> ITensor:
     """a where the bool condition holds, else b; of the dtype that they promote to, or of
     `dtype`.
     """
@@ -109,11 +117,11 @@ def choose(
 
 def activate(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     activation: str,
     alpha: float | None = None,
     beta: float | None = None,
-) -> Any:
+) -> ITensor:
     """One IActivationLayer on a floating tensor; `activation` is an ActivationType's name."""
     layer = ctx.net.add_activation(x, getattr(trt.ActivationType, activation))
     if alpha is not None:
@@ -123,7 +131,7 @@ def activate(
     return ctx.copy_sizes(x, layer.get_output(0))
 
 
-def is_nan(ctx: ConversionContext, x: Any) -> Any:
+def is_nan(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether each element is NaN; where there is no layer for it: NaN alone differs from
     itself."""
     if ctx.capabilities.has_operation("UNARY", "ISNAN"):
@@ -132,8 +140,8 @@ def is_nan(ctx: ConversionContext, x: Any) -> Any:
 
 
 def reduce(
-    ctx: ConversionContext, operation: str, x: Any, axes: Sequence[int], keepdim: bool
-) -> Any:
+    ctx: ConversionContext, operation: str, x: ITensor, axes: Sequence[int], keepdim: bool
+) -> ITensor:
     """One IReduceLayer over these (non-negative) axes; a tensor without axes, or no axes, stays as
     it is.
 
@@ -171,7 +179,7 @@ def _of_nothing(
     return torch.full(left, neutral, dtype=dtype)
 
 
-def expm1(ctx: ConversionContext, x: Any) -> Any:
+def expm1(ctx: ConversionContext, x: ITensor) -> ITensor:
     """exp(x) - 1; near 0, where the difference cancels, 2t / (1 - t) with t = tanh(x / 2)."""
     t = activate(ctx, combine(ctx, "PROD", x, 0.5), "TANH")
     near = combine(
@@ -181,31 +189,35 @@ def expm1(ctx: ConversionContext, x: Any) -> Any:
     return choose(ctx, less(ctx, ctx.unary("ABS", x), 0.5), near, far)
 
 
-def log1p(ctx: ConversionContext, x: Any) -> Any:
+def log1p(ctx: ConversionContext, x: ITensor) -> ITensor:
     """log(1 + x); near 0, where 1 + x rounds, 2 atanh(x / (2 + x))."""
     near = ctx.unary("ATANH", combine(ctx, "DIV", x, combine(ctx, "SUM", x, 2.0)))
     far = ctx.unary("LOG", combine(ctx, "SUM", x, 1.0))
     return choose(ctx, less(ctx, ctx.unary("ABS", x), 0.5), combine(ctx, "PROD", near, 2.0), far)
 
 
-def truncated(ctx: ConversionContext, x: Any) -> Any:
+def truncated(ctx: ConversionContext, x: ITensor) -> ITensor:
     """A floating tensor without its fraction: sign(x) floor(|x|)."""
     return ctx.elementwise("PROD", ctx.unary("SIGN", x), ctx.unary("FLOOR", ctx.unary("ABS", x)))
 
 
-def along(ctx: ConversionContext, matrix: Any, x: Any, axis: int) -> Any:
+def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITensor:
     """The matrix product over one axis of x: result[..., o, ...] = sum_i matrix[o, i] x[..., i,
     ...].
     """
     rank = ctx.rank(x)
     none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
     if axis == rank - 1:
-        y = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose).get_output(0)
-        return ctx.set_sizes(y, [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else [])
+        layer = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose)
+        y = layer.get_output(0)
+        sizes = [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else []
+        return ctx.set_sizes(y, sizes)
     if axis == rank - 2:
-        y = ctx.net.add_matrix_multiply(ctx.at_rank(matrix, rank), none, x, none).get_output(0)
-        return ctx.set_sizes(y, [*ctx.exprs(x)[:-2], ctx.expr(matrix, 0), ctx.expr(x, rank - 1)])
+        layer = ctx.net.add_matrix_multiply(ctx.at_rank(matrix, rank), none, x, none)
+        sizes = [*ctx.exprs(x)[:-2], ctx.expr(matrix, 0), ctx.expr(x, rank - 1)]
+        return ctx.set_sizes(layer.get_output(0), sizes)
     sizes = ctx.sizes(x)
-    flat = ctx.reshape(x, [*sizes[: axis + 1], ctx.product(sizes[axis + 1 :])])
+    inner = ctx.product(sizes[axis + 1 :])
+    flat = ctx.reshape(x, [*sizes[: axis + 1], inner])
     y = along(ctx, matrix, flat, axis)
     return ctx.reshape(y, [*sizes[:axis], ctx.size(matrix, 0), *sizes[axis + 1 :]])

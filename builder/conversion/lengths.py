@@ -8,33 +8,36 @@ from collections.abc import Sequence
 from typing import Any
 
 import sympy
+import torch
 
 from builder.conversion.constants import Constants
 from builder.conversion.deciding import DATA, FIX, from_data
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.scalars import binary
 from builder.conversion.unconvertible import Unconvertible
+from builder.conversion.values import Scalar, Tensor
+from builder.engine import ITensor
 
 
 class Lengths(Constants):
     """What converters ask of a tensor's sizes, and what they reckon with them."""
 
-    def size(self, value: Any, axis: int) -> Size:
+    def size(self, value: Tensor, axis: int) -> Size:
         """The length of an axis: an int where it is static, else a DynamicScalar."""
         axis = self.axis(value, axis)
         static = value.shape[axis]
-        if static >= 0:
+        if static >= 0 or isinstance(value, torch.Tensor):
             return int(static)
         facts = self.facts(value)
         if axis not in facts.sizes:
             facts.sizes[axis] = self._dynamic_size(value, axis)
         return facts.sizes[axis]
 
-    def sizes(self, value: Any) -> list[Size]:
+    def sizes(self, value: Tensor) -> list[Size]:
         """The length of every axis."""
         return [self.size(value, axis) for axis in range(self.rank(value))]
 
-    def _dynamic_size(self, tensor: Any, axis: int) -> DynamicScalar:
+    def _dynamic_size(self, tensor: ITensor, axis: int) -> DynamicScalar:
         source = self._input_axis(self.expr(tensor, axis))
         if source is not None and source != (tensor.name, axis):
             # one shape layer for all tensors of a batch
@@ -58,11 +61,11 @@ class Lengths(Constants):
                     return tensor.name, axis
         return None
 
-    def _input(self, name: str) -> Any:
+    def _input(self, name: str) -> ITensor:
         inputs = (self.net.get_input(index) for index in range(self.net.num_inputs))
         return next(tensor for tensor in inputs if tensor.name == name)
 
-    def arithmetic(self, operation: str, a: Any, b: Any) -> Any:
+    def arithmetic(self, operation: str, a: Scalar, b: Scalar) -> Any:
         """Integer arithmetic on sizes; Python's where both are static."""
         return binary(self, operation, a, b)
 
@@ -73,7 +76,7 @@ class Lengths(Constants):
             result = self.arithmetic("mul", result, size)
         return result
 
-    def shape_tensor(self, sizes: Sequence[Size]) -> Any:
+    def shape_tensor(self, sizes: Sequence[Size]) -> ITensor:
         """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an
         input. Refuses numbers that are known too late for that.
         """
@@ -81,7 +84,7 @@ class Lengths(Constants):
             raise Unconvertible(DATA, FIX)
         return self.together(sizes)
 
-    def together(self, sizes: Sequence[Size]) -> Any:
+    def together(self, sizes: Sequence[Size]) -> ITensor:
         """The numbers as a 1-d ITensor of the index dtype; the same ones are put together once."""
         key = tuple(
             ("engine", id(size)) if isinstance(size, DynamicScalar) else size for size in sizes
@@ -91,13 +94,13 @@ class Lengths(Constants):
             self._shapes[key] = (self._shape_of(sizes), list(sizes))
         return self._shapes[key][0]
 
-    def varies(self, *sizes: Any) -> bool:
+    def varies(self, *sizes: Size) -> bool:
         """Whether one of them changes from iteration to iteration of a loop."""
         return bool(self.varying) and any(
             expression(size).free_symbols & self.varying for size in sizes
         )
 
-    def keep_steady(self, *sizes: Any) -> None:
+    def keep_steady(self, *sizes: Size) -> None:
         """Refuses lengths and places that vary."""
         if self.varies(*sizes):
             raise Unconvertible(
@@ -107,8 +110,8 @@ class Lengths(Constants):
                 " trips",
             )
 
-    def _shape_of(self, sizes: Sequence[Size]) -> Any:
-        pieces: list[Any] = []
+    def _shape_of(self, sizes: Sequence[Size]) -> ITensor:
+        pieces: list[ITensor] = []
         run: list[int] = []
         for size in sizes:
             if isinstance(size, DynamicScalar):
@@ -123,7 +126,7 @@ class Lengths(Constants):
             return pieces[0]
         return self.concatenate(pieces, 0)
 
-    def concatenate(self, tensors: Sequence[Any], axis: int) -> Any:
+    def concatenate(self, tensors: Sequence[ITensor], axis: int) -> ITensor:
         """The ITensors (of one dtype and rank) one after another along an axis."""
         layer = self.net.add_concatenation(list(tensors))
         layer.axis = axis

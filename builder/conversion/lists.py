@@ -13,6 +13,8 @@ from typing import Any
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import Size
+from builder.engine import ITensor
+from builder.graph_types import Node
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,7 @@ def is_list(values: list[Any]) -> bool:
     return any(isinstance(value, TensorList) for value in values)
 
 
-def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any]) -> Any:
+def answer(ctx: ConversionContext, node: Node, key: str, values: list[Any]) -> Any:
     """The result of a node that reads such a list. Raises Unconvertible."""
     question = _QUESTIONS.get(key)
     if question is None or not isinstance(values[0], TensorList):
@@ -45,7 +47,7 @@ def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any]) -> An
     return question(ctx, *values)
 
 
-def _stack(ctx: ConversionContext, tensors: TensorList, dim: int) -> Any:
+def _stack(ctx: ConversionContext, tensors: TensorList, dim: int) -> ITensor:
     from builder.conversion.converters.joining import joined, new_axis
     from builder.conversion.converters.shape import movedim
 
@@ -54,7 +56,7 @@ def _stack(ctx: ConversionContext, tensors: TensorList, dim: int) -> Any:
     return joined(ctx, [*(new_axis(ctx, tensor, axis) for tensor in tensors.front), rows], axis)
 
 
-def cat(ctx: ConversionContext, tensors: TensorList, dim: int) -> Any:
+def cat(ctx: ConversionContext, tensors: TensorList, dim: int) -> ITensor:
     """torch.cat of such a list."""
     from builder.conversion.converters.joining import joined
     from builder.conversion.converters.shape import merged, movedim
@@ -80,7 +82,7 @@ def _item(ctx: ConversionContext, tensors: TensorList, index: Size) -> Any:
 
 
 def _slice(
-    ctx: ConversionContext, tensors: TensorList, start: Any, end: Any, step: Any
+    ctx: ConversionContext, tensors: TensorList, start: Any, end: int | None, step: int
 ) -> TensorList:
     from builder.conversion.converters.arranging import flipped
     from builder.conversion.converters.select import slice_

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
 
+from builder.graph_types import Node
 from builder.lowering import Containers, path_of
 
 
-def module_scope(node: Any, containers: Containers = MappingProxyType({})) -> str:
+def module_scope(node: Node, containers: Containers = MappingProxyType({})) -> str:
     """The module that the node came from, as `encoder.layers.3.self_attn`; empty where the file
     does not tell.
 
@@ -18,7 +18,7 @@ def module_scope(node: Any, containers: Containers = MappingProxyType({})) -> st
     """
     innermost = node.scopeName().rsplit("/", 1)[-1].rsplit("::", 1)[-1]
     if innermost:
-        return innermost.removeprefix("__module").removeprefix(".")  # type: ignore[no-any-return]
+        return innermost.removeprefix("__module").removeprefix(".")
     return path_of(node.getModuleHierarchy(), containers)
 
 
@@ -31,17 +31,17 @@ class LayerNames:
         self._count: dict[str, int] = {}
         self._containers = containers
 
-    def peek(self, node: Any) -> str:
+    def peek(self, node: Node) -> str:
         """The name that the node's first layer will get."""
         stem = self._stem(node)
         return f"{stem}_{self._count.get(stem, -1) + 1}"
 
-    def stem(self, node: Any) -> str:
+    def stem(self, node: Node) -> str:
         """The name of the node's first layer; the next node of its kind gets the next number."""
         stem = self._stem(node)
         count = self._count[stem] = self._count.get(stem, -1) + 1
         return f"{stem}_{count}"
 
-    def _stem(self, node: Any) -> str:
+    def _stem(self, node: Node) -> str:
         module = module_scope(node, self._containers)
         return f"{module}/{node.kind()}" if module else str(node.kind())

@@ -13,9 +13,12 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.packing import UNPACK, is_packed
+from builder.conversion.values import Operand
+from builder.engine import ITensor
+from builder.graph_types import Block
 
 
-def is_unknown(value: Any) -> bool:
+def is_unknown(value: object) -> bool:
     """Whether the engine computes the value."""
     return isinstance(value, DynamicScalar) or is_tensor(value)
 
@@ -25,13 +28,13 @@ def one_or_all(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def as_flag(ctx: ConversionContext, condition: Any) -> Any:
+def as_flag(ctx: ConversionContext, condition: Operand) -> ITensor:
     """The condition as a 0-d bool tensor."""
     tensor = condition.tensor if isinstance(condition, DynamicScalar) else ctx.tensor(condition)
     return ctx.reshape(ctx.cast(tensor, torch.bool), [])
 
 
-def widened(ctx: ConversionContext, *tensors: Any) -> list[Any]:
+def widened(ctx: ConversionContext, *tensors: ITensor) -> list[ITensor]:
     """The tensors, in float32 where the precision, and not the module, made them half."""
     half = ctx.policy_half
     return [
@@ -40,7 +43,7 @@ def widened(ctx: ConversionContext, *tensors: Any) -> list[Any]:
     ]
 
 
-def agree(ctx: ConversionContext, a: Any, b: Any, what: str) -> None:
+def agree(ctx: ConversionContext, a: Operand, b: Operand, what: str) -> None:
     """Refuses tensors of different dtype or rank."""
     if ctx.dtype(a) != ctx.dtype(b):
         raise Unconvertible(
@@ -50,7 +53,7 @@ def agree(ctx: ConversionContext, a: Any, b: Any, what: str) -> None:
         raise Unconvertible(f"{what} of two ranks, {ctx.rank(a)} and {ctx.rank(b)}")
 
 
-def read_outside(block: Any) -> list[str]:
+def read_outside(block: Block) -> list[str]:
     """The names of the values that a block reads from outside, inner blocks included."""
     own = {v.debugName() for v in block.inputs()}
     names: dict[str, None] = {}

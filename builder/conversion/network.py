@@ -15,6 +15,7 @@ from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_o
 from builder.conversion.sizes import propagate_sizes
 from builder.conversion.walker import MISSING, MissingInput, Refusal, output_name
 from builder.errors import ConversionError, UnsupportedOperator
+from builder.graph_types import Node
 from builder.lowering import source_location
 
 MOST_METADATA = 4000
@@ -35,11 +36,11 @@ class NetworkBackend(operators.Operators):
         self.names = names or LayerNames()
         self.unsupported: list[UnsupportedOperator] = []
 
-    def layer_name(self, node: Any) -> str:
+    def layer_name(self, node: Node) -> str:
         """As `names` gives it."""
         return self.names.peek(node)
 
-    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
+    def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
         """Report the node, unless it only lacks an input; a converter's defect is raised."""
         if isinstance(refusal, ConversionError):
             raise refusal
@@ -50,7 +51,7 @@ class NetworkBackend(operators.Operators):
             self.report(node, refusals.reason(key), None)
         return [MISSING] * node.outputsSize()
 
-    def report(self, node: Any, reason: str, fix: str | None) -> None:
+    def report(self, node: Node, reason: str, fix: str | None) -> None:
         """Note that a node cannot be converted, and why."""
         schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
         fix = fix or operators.FALLBACK_FIX
@@ -58,7 +59,7 @@ class NetworkBackend(operators.Operators):
             UnsupportedOperator(schema, output_name(node), source_location(node), reason, fix)
         )
 
-    def finish(self, node: Any, results: list[Any], first: int) -> None:
+    def finish(self, node: Node, results: list[Any], first: int) -> None:
         """Name the tensors after the node's outputs, name the layers that it brought, give them its
         source line, and follow the sizes through them.
         """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.engine import capabilities
+from builder.engine import ITensor, capabilities
 
 
 def available() -> bool:
@@ -15,7 +15,7 @@ def available() -> bool:
     return capabilities.current().data_dependent_sizes
 
 
-def data_dependent(ctx: ConversionContext, args: Any = None) -> str | None:
+def data_dependent(ctx: ConversionContext, args: SimpleNamespace | None = None) -> str | None:
     """not on TensorRT-RTX"""
     return (
         None
@@ -24,7 +24,7 @@ def data_dependent(ctx: ConversionContext, args: Any = None) -> str | None:
     )
 
 
-def places(ctx: ConversionContext, x: Any) -> Any:
+def places(ctx: ConversionContext, x: ITensor) -> ITensor:
     """[found, rank] int64: the places of the elements that are not zero, in row-major order."""
     found = ctx.net.add_non_zero(ctx.cast(x, torch.bool)).get_output(0)  # [rank, found], int32
     return ctx.cast(ctx.permute(found, [1, 0]), torch.int64)

@@ -20,6 +20,8 @@ from builder.conversion.registry import (
     key_of_node,
 )
 from builder.conversion.sizes import propagate_sizes
+from builder.engine import ITensor
+from builder.graph_types import Node
 
 FALLBACK_FIX = (
     "rewrite the line for one whole engine; `trt-build repo` runs it in torch unless"
@@ -36,17 +38,17 @@ class Operators:
     def __init__(self, ctx: ConversionContext, policy: precision.Policy) -> None:
         self.ctx, self.policy = ctx, policy
 
-    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
+    def evaluate(self, node: Node, values: list[Any]) -> list[Any] | None:
         """See `evaluate` of this module."""
         return evaluate(self.ctx, node, values)
 
-    def convert(self, node: Any, values: list[Any]) -> list[Any]:
+    def convert(self, node: Node, values: list[Any]) -> list[Any]:
         """See `convert` of this module."""
         # no policy without half precision reads the name
         name = self.layer_name(node) if self.policy.half is not None else ""
         return convert(self.ctx, node, values, self.policy, name)
 
-    def layer_name(self, node: Any) -> str:
+    def layer_name(self, node: Node) -> str:
         """The name of the node's first layer."""
         return ""
 
@@ -56,7 +58,7 @@ class Operators:
             propagate_sizes(self.ctx, self.ctx.net.get_layer(index))
 
 
-def evaluate(ctx: ConversionContext, node: Any, values: list[Any]) -> list[Any] | None:
+def evaluate(ctx: ConversionContext, node: Node, values: list[Any]) -> list[Any] | None:
     """The node's outputs where an evaluator or torch itself gives them; None where a converter has
     to. Raises Unconvertible.
     """
@@ -82,7 +84,7 @@ def evaluate(ctx: ConversionContext, node: Any, values: list[Any]) -> list[Any] 
 
 
 def convert(
-    ctx: ConversionContext, node: Any, values: list[Any], policy: precision.Policy, name: str = ""
+    ctx: ConversionContext, node: Node, values: list[Any], policy: precision.Policy, name: str = ""
 ) -> list[Any]:
     """The node's outputs as its converter makes them, in the precisions of `policy`; `name` is that
     of its first layer. Raises Unconvertible.
@@ -90,7 +92,7 @@ def convert(
     key = key_of_node(node)
     if packing.is_packed(values) and not _takes_packed(key, values):
 
-        def by_row(values: list[Any]) -> list[Any]:
+        def by_row(values: list[Any]) -> list[ITensor]:
             results = evaluate(ctx, node, values)
             return convert(ctx, node, values, policy, name) if results is None else results
 
@@ -103,7 +105,7 @@ def convert(
 def _converted(
     ctx: ConversionContext,
     converter: Converter,
-    node: Any,
+    node: Node,
     values: list[Any],
     policy: precision.Policy,
     name: str,
@@ -150,7 +152,7 @@ def _takes_packed(key: str, values: list[Any]) -> bool:
     return all(name in converter.packed for (name, _), v in arguments if packing.is_packed(v))
 
 
-def _listed(result: Any, node: Any) -> list[Any]:
+def _listed(result: Any, node: Node) -> list[Any]:
     """The results, one for each output of the node: a node of one output has the value itself, a
     layer its output.
     """
@@ -159,7 +161,7 @@ def _listed(result: Any, node: Any) -> list[Any]:
     return [_output(r) for r in result] if node.outputsSize() else []
 
 
-def _output(result: Any) -> Any:
+def _output(result: object) -> Any:
     return result.get_output(0) if hasattr(result, "get_output") else result
 
 
@@ -167,7 +169,7 @@ def _all_static(values: list[Any]) -> bool:
     return all(_static(v) for v in values)
 
 
-def _static(value: Any) -> bool:
+def _static(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(_static(v) for v in value)
     return not (isinstance(value, DynamicScalar | packing.Packed) or is_tensor(value))

@@ -18,6 +18,7 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.extent import Lengths
+from builder.graph_types import Node
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +57,14 @@ BY_ROW = frozenset(
 UNPACK = "unpack it first: pad_packed_sequence(packed, total_length=x.size(1))"
 
 
-def is_packed(value: Any) -> bool:
+def is_packed(value: object) -> bool:
     """Whether the value is, or a list of values holds, a part of a packed sequence."""
     return any(map(is_packed, value)) if isinstance(value, list) else isinstance(value, Packed)
 
 
-def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any], convert: Convert) -> Any:
+def answer(
+    ctx: ConversionContext, node: Node, key: str, values: list[Any], convert: Convert
+) -> Any:
     """The result of a node that reads a packed sequence and is no recurrent layer; `convert` gives
     the node's results for other values. Raises Unconvertible.
     """
@@ -78,7 +81,7 @@ def answer(ctx: ConversionContext, node: Any, key: str, values: list[Any], conve
     return Rows(result, values[0].lengths)
 
 
-def _go_together(ctx: ConversionContext, node: Any, values: list[Any]) -> bool:
+def _go_together(ctx: ConversionContext, node: Node, values: list[Any]) -> bool:
     """Whether what else the node reads is packed alike, or the same for every row."""
     first = values[0]
     rank = ctx.rank(first.padded) - 1
@@ -103,7 +106,7 @@ def _dtype(ctx: ConversionContext, value: Packed) -> int:
     return code_of(ctx.dtype(value.padded) if isinstance(value, Rows) else torch.int64)
 
 
-def _select(ctx: ConversionContext, value: Packed, axis: int, index: Any) -> Any:
+def _select(ctx: ConversionContext, value: Packed, axis: int, index: int) -> Any:
     """batch_sizes[0]: every row has a first step."""
     if not isinstance(value, BatchSizes) or index != 0:
         raise Unconvertible(

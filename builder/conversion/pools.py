@@ -5,14 +5,14 @@ that does it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
 from builder.conversion.spatial import filled, note_spatial, windows, with_unit
-from builder.engine import trt
+from builder.conversion.values import PerAxis
+from builder.engine import ITensor, trt
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,14 @@ class Pool:
     ceil: bool
 
     @staticmethod
-    def of(axes: int, window: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Pool:
+    def of(
+        axes: int,
+        window: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
+        dilation: PerAxis,
+        ceil: bool,
+    ) -> Pool:
         """From PyTorch's arguments, with the unit axis that one-dimensional pooling gets."""
         sizes = filled(window, axes)
         steps = filled(stride, axes) if stride not in ([], None) else sizes
@@ -66,7 +73,9 @@ def _may_drop(pool: Pool) -> list[int]:
     ]
 
 
-def pooled(ctx: ConversionContext, x: Any, kind: str, pool: Pool, counted: str = "inside") -> Any:
+def pooled(
+    ctx: ConversionContext, x: ITensor, kind: str, pool: Pool, counted: str = "inside"
+) -> ITensor:
     """One IPoolingLayer over (N, C, spatial); windows that PyTorch drops are cut off behind.
 
     `counted` says what an average is divided by: the elements "inside" the input, those of the
@@ -92,21 +101,22 @@ def pooled(ctx: ConversionContext, x: Any, kind: str, pool: Pool, counted: str =
     return _without_dropped(ctx, note_spatial(ctx, x, y, length), x, pool)
 
 
-def _all_dropped(pool: Pool, x: Any) -> bool:
+def _all_dropped(pool: Pool, x: ITensor) -> bool:
     """Whether rounding down gives PyTorch's length on every axis, so that nothing need be cut
     off.
     """
     for axis, length in enumerate(x.shape[2:]):
         if length < 0:
             return False
-        rest = length + 2 * pool.padding[axis] - pool.window[axis]
-        up = -(-rest // pool.stride[axis])
-        if up != rest // pool.stride[axis] and up * pool.stride[axis] < length + pool.padding[axis]:
+        padding, stride = pool.padding[axis], pool.stride[axis]
+        rest = length + 2 * padding - pool.window[axis]
+        down, up = rest // stride, -(-rest // stride)
+        if up != down and up * stride < length + padding:
             return False
     return True
 
 
-def _without_dropped(ctx: ConversionContext, y: Any, x: Any, pool: Pool) -> Any:
+def _without_dropped(ctx: ConversionContext, y: ITensor, x: ITensor, pool: Pool) -> ITensor:
     """Cuts what TensorRT has more than PyTorch where rounding up leaves a window in the padding."""
     lengths = {a + 2: output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in _may_drop(pool)}
     if all(y.shape[axis] == size for axis, size in lengths.items()):

@@ -14,16 +14,21 @@ from __future__ import annotations
 import fnmatch
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from builder.conversion.facts import is_tensor
 from builder.conversion.packing import Rows
-from builder.engine import capabilities, trt
+from builder.engine import ITensor, capabilities, trt
 from builder.errors import UsageError
+from builder.graph_types import Graph
 from builder.lowering import FP8_KIND
 from builder.precisions import FULL, PRECISIONS, TABLE
+
+if TYPE_CHECKING:
+    from builder.conversion.context import ConversionContext
+
 
 HALF: dict[str, torch.dtype] = {
     entry.name: getattr(torch, entry.half) for entry in TABLE if entry.half
@@ -179,7 +184,7 @@ def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def quantizes(graph: Any) -> bool:
+def quantizes(graph: Graph) -> bool:
     """Whether anything in the graph is rounded to 8 bits."""
     kinds = (
         "aten::fake_quantize_per_tensor_affine",
@@ -209,13 +214,13 @@ def _dtypes(arguments: SimpleNamespace, half: torch.dtype) -> Any:
                 yield _is(tensor, half)
 
 
-def _is(tensor: Any, half: torch.dtype) -> bool:
+def _is(tensor: ITensor, half: torch.dtype) -> bool:
     from builder.conversion import dtypes
 
     return dtypes.from_trt(tensor.dtype) == half
 
 
-def apply(ctx: Any, arguments: SimpleNamespace, dtype: torch.dtype) -> None:
+def apply(ctx: ConversionContext, arguments: SimpleNamespace, dtype: torch.dtype) -> None:
     """Cast the floating tensors among the arguments, in place; a warning names a constant that
     overflows half.
     """
@@ -226,7 +231,7 @@ def apply(ctx: Any, arguments: SimpleNamespace, dtype: torch.dtype) -> None:
             setattr(arguments, name, _cast(ctx, value, dtype, name))
 
 
-def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
+def _cast(ctx: ConversionContext, value: object, dtype: torch.dtype, name: str) -> Any:
     if isinstance(value, torch.Tensor):
         return _constant(ctx, value, dtype, name)
     if isinstance(value, Rows):
@@ -240,7 +245,9 @@ def _cast(ctx: Any, value: Any, dtype: torch.dtype, name: str) -> Any:
     return value
 
 
-def overflows(ctx: Any, operator: str, arguments: SimpleNamespace, half: torch.dtype) -> bool:
+def overflows(
+    ctx: ConversionContext, operator: str, arguments: SimpleNamespace, half: torch.dtype
+) -> bool:
     """For a TensorRT that chooses precisions itself: whether a constant is beyond the range of
     `half`, so that the node must stay in float32. What fills a mask becomes the greatest of `half`
     in place: a -3e38 in float32 would be -inf to whoever reads it in half. A warning names either.
@@ -266,7 +273,7 @@ sizes.
 """
 
 
-def _tensor(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
+def _tensor(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> Any:
     """The tensor in `dtype`: as it was before it was widened, or read from its 8 bits again, else a
     cast layer.
     """
@@ -281,14 +288,18 @@ def _tensor(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
     return ctx.cast(tensor, dtype) if read is None else read
 
 
-def _constant(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+def _constant(
+    ctx: ConversionContext, value: torch.Tensor, dtype: torch.dtype, name: str
+) -> torch.Tensor:
     if not value.is_floating_point():
         return value
     narrow = _narrowed(ctx, value, dtype, name)
     return value.to(dtype) if narrow is None else narrow
 
 
-def _narrowed(ctx: Any, value: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor | None:
+def _narrowed(
+    ctx: ConversionContext, value: torch.Tensor, dtype: torch.dtype, name: str
+) -> torch.Tensor | None:
     """The constant in `dtype`, with a warning, where finite values are beyond its range; else
     None.
     """

@@ -9,12 +9,17 @@ Dequantize), or is float32 where TensorRT has no half scales. Zero points are 0 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from builder.conversion import dtypes
-from builder.engine import fp8
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, fp8
+
+if TYPE_CHECKING:
+    from builder.conversion.context import ConversionContext
+
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 
@@ -48,7 +53,11 @@ def is_int8(least: torch.Tensor, most: torch.Tensor) -> bool:
 
 
 def quantize(
-    ctx: Any, x: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype = INT8
+    ctx: ConversionContext,
+    x: Tensor,
+    scale: torch.Tensor,
+    axis: int | None,
+    dtype: torch.dtype = INT8,
 ) -> Quantized:
     """round(x / scale), ties to even, saturated, in the 8-bit dtype; x an ITensor or a static
     torch.Tensor.
@@ -61,7 +70,7 @@ def quantize(
     return Quantized(ctx.copy_sizes(layer.get_input(0), layer.get_output(0)), scale, axis)
 
 
-def dequantize(ctx: Any, quantized: Quantized, dtype: torch.dtype) -> Any:
+def dequantize(ctx: ConversionContext, quantized: Quantized, dtype: torch.dtype) -> ITensor:
     """values * scale in the floating dtype; the tensor remembers what it was read from."""
     factor = ctx.constant(quantized.scale.to(dtype))
     layer = ctx.net.add_dequantize(quantized.tensor, factor, dtypes.to_trt(dtype))
@@ -72,7 +81,7 @@ def dequantize(ctx: Any, quantized: Quantized, dtype: torch.dtype) -> Any:
     return result
 
 
-def again(ctx: Any, tensor: Any, dtype: torch.dtype) -> Any:
+def again(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> ITensor | None:
     """A dequantized tensor read back in another dtype: a cast behind it would hide it from
     TensorRT. None where the tensor is not dequantized, or its scale does not fit the dtype.
     """

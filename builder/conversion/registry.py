@@ -26,6 +26,7 @@ import torch
 
 from builder.conversion import extension
 from builder.conversion.signatures import Signature, signature, takes_node
+from builder.graph_types import Argument, Node
 from builder.lowering import ir
 
 Predicate = Callable[[Any, SimpleNamespace], "str | None"]
@@ -65,7 +66,7 @@ class Converter:
         """
         return tuple((a.name, self._kind(a)) for a in self.schema.arguments)
 
-    def _kind(self, argument: Any) -> str:
+    def _kind(self, argument: Argument | torch._C.Argument) -> str:
         kind = str(argument.type).replace("Optional[", "").rstrip("]")
         if kind in ("Tensor", "List[Tensor"):
             return "tensor" if kind == "Tensor" else "tensors"
@@ -91,7 +92,7 @@ def key_of(schema: str) -> str:
 NO_SCHEMA = "(no schema)"
 
 
-def key_of_node(node: Any) -> str:
+def key_of_node(node: Node) -> str:
     """The registry's key: the schema's name and overload, or the kind of a node that has no
     schema.
     """
@@ -137,7 +138,7 @@ def converter(
     return register
 
 
-def converted_by(node: Any) -> str:
+def converted_by(node: Node) -> str:
     """`softmax (builder/conversion/converters/softmax.py:20)`: the converter of the node, else its
     evaluator; empty where it has none.
     """

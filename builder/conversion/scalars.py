@@ -8,13 +8,18 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 
 from builder.conversion import doubles, dtypes
 from builder.conversion.dynamic import DynamicScalar, bounds, expression
+from builder.conversion.values import Scalar
+from builder.engine import ITensor
+
+if TYPE_CHECKING:
+    from builder.conversion.lengths import Lengths
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ COMPARISON: dict[str, tuple[Callable[[Any, Any], bool], str, bool]] = {
 }
 
 
-def binary(ctx: Any, operation: str, a: Any, b: Any) -> Any:
+def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     """`a operation b`; a DynamicScalar where the value is known only at run time."""
     rule = ARITHMETIC[operation]
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
@@ -84,7 +89,7 @@ def binary(ctx: Any, operation: str, a: Any, b: Any) -> Any:
     )
 
 
-def truncated(ctx: Any, a: Any, b: Any) -> Any:
+def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
     """C's a / b: rounded towards zero, which TensorRT's integer division does; the floor where
     neither is negative.
     """
@@ -99,12 +104,12 @@ def truncated(ctx: Any, a: Any, b: Any) -> Any:
     return DynamicScalar(output, unknown(output))
 
 
-def modulo(ctx: Any, a: Any, b: Any) -> Any:
+def modulo(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
     """Python's a % b: the sign of the divisor."""
     return binary(ctx, "sub", a, binary(ctx, "mul", binary(ctx, "floordiv", a, b), b))
 
 
-def unary(ctx: Any, operation: str, a: DynamicScalar) -> DynamicScalar:
+def unary(ctx: Lengths, operation: str, a: DynamicScalar) -> DynamicScalar:
     """One IUnaryLayer on a DynamicScalar; `operation` is a UnaryOperation's name, and torch's in
     lower case.
     """
@@ -117,7 +122,7 @@ def unary(ctx: Any, operation: str, a: DynamicScalar) -> DynamicScalar:
     )
 
 
-def compare(ctx: Any, operation: str, a: Any, b: Any) -> Any:
+def compare(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     """A bool; static where the axes' ranges decide it for every shape of the profiles."""
     python, layer, negate = COMPARISON[operation]
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
@@ -131,7 +136,7 @@ def compare(ctx: Any, operation: str, a: Any, b: Any) -> Any:
     return DynamicScalar(output, unknown(output), torch.bool)
 
 
-def decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
+def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
     """A comparison that the axes' ranges settle for every shape of the profiles; None where they do
     not. No layers.
     """
@@ -152,7 +157,7 @@ def decided(ctx: Any, operation: str, a: Any, b: Any) -> bool | None:
     return answers.pop() if len(answers) == 1 else None
 
 
-def _span(ctx: Any, difference: sympy.Expr) -> Any:
+def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
     """Between which values a difference lies, in every iteration of the loops whose numbers are in
     it.
     """
@@ -170,14 +175,14 @@ def _span(ctx: Any, difference: sympy.Expr) -> Any:
     return least and most and (least[0], most[1])
 
 
-def vector(ctx: Any, value: Any, dtype: torch.dtype) -> Any:
+def vector(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> ITensor:
     """The number as an ITensor of shape [1] and this dtype (its carrier)."""
     if isinstance(value, DynamicScalar):
         return ctx.cast(value.tensor, dtypes.carrier(dtype))
     return ctx.constant(torch.tensor([value], dtype=dtypes.carrier(dtype)))
 
 
-def convert(ctx: Any, value: Any, dtype: torch.dtype) -> Any:
+def convert(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> Any:
     """Python's int(), float() or bool() of a number or DynamicScalar; int() truncates towards
     zero.
     """
@@ -195,10 +200,10 @@ def convert(ctx: Any, value: Any, dtype: torch.dtype) -> Any:
     return DynamicScalar(output, value.expr if keeps else unknown(output), dtype, doubles=exact)
 
 
-def _integral(ctx: Any, *values: Any) -> bool:
+def _integral(ctx: Lengths, *values: Scalar) -> bool:
     return not any(ctx.dtype(v).is_floating_point for v in values)
 
 
-def unknown(output: Any) -> sympy.Expr:
+def unknown(output: ITensor) -> sympy.Expr:
     """A symbol of its own for what the network computes and nothing is known of."""
     return sympy.Symbol(output.name)

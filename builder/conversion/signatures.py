@@ -13,9 +13,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.conversion.extension import location
+from builder.graph_types import Node
+
+if TYPE_CHECKING:
+    from builder.conversion.context import ConversionContext
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,11 @@ class Signature:
     """By parameter, the argument: for those that follow one that the schema lacks."""
 
     def call(
-        self, function: Callable[..., Any], ctx: Any, node: Any, arguments: Mapping[str, Any]
+        self,
+        function: Callable[..., Any],
+        ctx: ConversionContext,
+        node: Node,
+        arguments: Mapping[str, Any],
     ) -> Any:
         """The function's result for these arguments."""
         first = (ctx, node) if self.takes_node else (ctx,)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.conversion.dynamic import bounds
-from builder.engine import trt
+from builder.engine import ILayer, ITensor, trt
+
+if TYPE_CHECKING:
+    from builder.conversion.context import ConversionContext
+
 
 SAME_SHAPE = frozenset(
     """
@@ -17,14 +21,14 @@ BROADCAST = frozenset("ELEMENTWISE SELECT PARAMETRIC_RELU".split())
 LEADING_AXIS = frozenset("CONVOLUTION DECONVOLUTION POOLING RESIZE".split())
 
 
-def kind_of(layer: Any) -> str:
+def kind_of(layer: ILayer) -> str:
     """The layer's type; an IActivationLayer's or IPoolingLayer's own `type` is its function, and
     hides it.
     """
     return str(trt.ILayer.type.__get__(layer).name)
 
 
-def propagate_sizes(ctx: Any, layer: Any) -> None:
+def propagate_sizes(ctx: ConversionContext, layer: Any) -> None:
     """Note which dynamic axes of the layer's outputs equal axes of its inputs; axes already noted
     stay.
     """
@@ -34,7 +38,7 @@ def propagate_sizes(ctx: Any, layer: Any) -> None:
             _output(ctx, layer, output)
 
 
-def _output(ctx: Any, layer: Any, output: Any) -> None:
+def _output(ctx: ConversionContext, layer: Any, output: ITensor) -> None:
     kind = kind_of(layer)
     known = ctx.facts(output).exprs
     if kind in SAME_SHAPE:
@@ -57,7 +61,7 @@ def _output(ctx: Any, layer: Any, output: Any) -> None:
             known[axis] = ctx.expr(source, axis)
 
 
-def _broadcast(ctx: Any, layer: Any, output: Any, axis: int) -> None:
+def _broadcast(ctx: ConversionContext, layer: Any, output: ITensor, axis: int) -> None:
     """The one size that all inputs agree on, or one that is surely more than 1, which no other then
     differs from.
     """
@@ -69,12 +73,12 @@ def _broadcast(ctx: Any, layer: Any, output: Any, axis: int) -> None:
         ctx.facts(output).exprs[axis] = sizes[0]
 
 
-def _more_than_one(ctx: Any, size: Any) -> bool:
+def _more_than_one(ctx: ConversionContext, size: Any) -> bool:
     span = bounds(size, ctx.ranges())
     return span is not None and span[0] > 1
 
 
-def _same_rank_axes(ctx: Any, layer: Any, output: Any) -> None:
+def _same_rank_axes(ctx: ConversionContext, layer: Any, output: ITensor) -> None:
     """Matrix products keep the batch axes; reductions with kept axes keep all that they do not
     reduce.
     """

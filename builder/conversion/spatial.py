@@ -14,15 +14,16 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.creation import counted
+from builder.engine import ITensor
 
 
-def filled(values: Any, count: int) -> list[int]:
+def filled(values: Size | Sequence[Size], count: int) -> list[int]:
     """A size argument of `count` axes: PyTorch lets one number stand for all."""
     each: list[Any] = [values] if isinstance(values, int | DynamicScalar) else list(values)
     return each * count if len(each) == 1 else each
 
 
-def as_image(ctx: ConversionContext, x: Any, axes: int) -> tuple[Any, Callable[[Any], Any]]:
+def as_image(ctx: ConversionContext, x: ITensor, axes: int) -> tuple[Any, Callable[[Any], Any]]:
     """`x` of (N,) C and `axes` spatial axes with a batch axis and at least two spatial ones, and
     what undoes it.
 
@@ -42,14 +43,16 @@ def with_unit(values: Sequence[int], unit: int) -> list[int]:
 
 
 def note_spatial(
-    ctx: ConversionContext, x: Any, y: Any, length: Callable[[int, sympy.Expr], sympy.Expr]
-) -> Any:
+    ctx: ConversionContext, x: ITensor, y: ITensor, length: Callable[[int, sympy.Expr], sympy.Expr]
+) -> ITensor:
     """Remember the symbolic sizes of `y` (N, K, spatial): `length(i, size)` of the i-th spatial
     axis of `x`. Where K is dynamic, it is that of `x`: only pooling takes it.
     """
-    exprs: list[Any] = [ctx.expr(x, 0), y.shape[1] if y.shape[1] >= 0 else ctx.expr(x, 1)]
+    channels = y.shape[1] if y.shape[1] >= 0 else ctx.expr(x, 1)
+    exprs: list[Any] = [ctx.expr(x, 0), channels]
     for axis in range(2, ctx.rank(y)):
-        exprs.append(length(axis - 2, ctx.expr(x, axis)) if y.shape[axis] < 0 else y.shape[axis])
+        static = y.shape[axis]
+        exprs.append(static if static >= 0 else length(axis - 2, ctx.expr(x, axis)))
     return ctx.set_sizes(y, exprs)
 
 
@@ -66,7 +69,7 @@ def windows(
     return (sympy.ceiling if up else sympy.floor)(rest / stride) + 1
 
 
-def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64) -> Any:
+def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64) -> ITensor:
     """0, 1, ..., length - 1 as a 1-d ITensor."""
     if isinstance(length, int):
         return ctx.constant(torch.arange(length, dtype=dtype))

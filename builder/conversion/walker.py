@@ -11,6 +11,7 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.precision import Policy
 from builder.conversion.registry import key_of_node, users_function
 from builder.errors import ConversionError, UnsupportedOperators
+from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import source_location
 
 MISSING = object()
@@ -35,16 +36,16 @@ class Backend(Protocol):
     def policy(self) -> Policy:
         """The precisions in which converters compute."""
 
-    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
+    def evaluate(self, node: Node, values: list[Any]) -> list[Any] | None:
         """The node's outputs where no converter is needed, else None. Raises Unconvertible."""
 
-    def convert(self, node: Any, values: list[Any]) -> list[Any]:
+    def convert(self, node: Node, values: list[Any]) -> list[Any]:
         """The node's outputs, as its converter makes them. Raises Unconvertible."""
 
-    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
+    def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
         """What the outputs of a refused node are from here on; a backend may also raise."""
 
-    def finish(self, node: Any, results: list[Any], first: int) -> None:
+    def finish(self, node: Node, results: list[Any], first: int) -> None:
         """Name what a node gave: its results, and the layers from index `first` on."""
 
 
@@ -58,17 +59,17 @@ class GraphWalker:
         self.deciding = DecidingInputs()
         ctx.walker = self
 
-    def walk(self, block: Any) -> list[Any]:
+    def walk(self, block: Block | Graph) -> list[Any]:
         """The values of the block's outputs (a torch._C.Graph or Block)."""
         for node in block.nodes():
             self.visit(node)
         return [self.value(value) for value in block.outputs()]
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: Value) -> Any:
         """What is known of a graph value."""
         return self.ctx.values[value.debugName()]
 
-    def visit(self, node: Any) -> None:
+    def visit(self, node: Node) -> None:
         """Evaluate or convert one node, and record its outputs."""
         first = self.ctx.net.num_layers
         try:
@@ -79,12 +80,12 @@ class GraphWalker:
             self.bind(node, results)
             self.backend.finish(node, results, first)
 
-    def bind(self, node: Any, results: list[Any]) -> None:
+    def bind(self, node: Node, results: list[Any]) -> None:
         """Record the values of the node's outputs."""
         names = (value.debugName() for value in node.outputs())
         self.ctx.values.update(zip(names, results, strict=True))
 
-    def _results(self, node: Any, first: int) -> list[Any]:
+    def _results(self, node: Node, first: int) -> list[Any]:
         values = [self.value(value) for value in node.inputs()]
         if any(is_missing(value) for value in values):
             raise MissingInput
@@ -105,7 +106,7 @@ class GraphWalker:
             raise self._defect(node, defect) from defect
         return results
 
-    def _lose_numbers(self, node: Any) -> None:
+    def _lose_numbers(self, node: Node) -> None:
         """Forget the numbers that decided a size here: TensorRT no longer gives them to other
         nodes.
         """
@@ -115,7 +116,7 @@ class GraphWalker:
             if any(isinstance(number, DynamicScalar) for number in numbers):
                 self.ctx.values[value.debugName()] = MISSING
 
-    def _defect(self, node: Any, defect: Exception) -> ConversionError:
+    def _defect(self, node: Node, defect: Exception) -> ConversionError:
         words = "; ".join(self.ctx.messages[-3:])
         function = users_function(key_of_node(node))
         if function is not None:
@@ -136,11 +137,11 @@ class GraphWalker:
         )
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a value, or one in a list, is MISSING."""
     return value is MISSING or (isinstance(value, list) and any(is_missing(v) for v in value))
 
 
-def output_name(node: Any) -> str:
+def output_name(node: Node) -> str:
     """The name of a node's first output; the node's kind where it has none."""
     return str(node.outputsAt(0).debugName() if node.outputsSize() else node.kind())

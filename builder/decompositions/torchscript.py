@@ -110,6 +110,6 @@ class _Constants(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _literal(value: Any) -> ast.expr:
+def _literal(value: object) -> ast.expr:
     finite = not isinstance(value, float) or math.isfinite(value)
     return ast.parse(repr(value) if finite else f"float('{value}')", mode="eval").body

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from builder.conversion import Conversion
     from builder.diagnosis.reduction import Reduction
     from builder.lowering import LoweredGraph
     from builder.manifest import ModelSpec
@@ -201,7 +202,7 @@ class _Bisect:
 
 
 def _problem(
-    conversion: Any, tensors: Sequence[torch.Tensor], golden: Golden, spec: ModelSpec
+    conversion: Conversion, tensors: Sequence[torch.Tensor], golden: Golden, spec: ModelSpec
 ) -> tuple[str | None, set[int]]:
     """What is wrong with the network's outputs on this golden, and the indices of those that are;
     all of them where a layer cannot be evaluated.

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from builder.diagnosis.nodes import PASS, Culprit
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import LoweredGraph, Paranoid, Pass, execute_graph, ir, source_location
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class PassWatch(Paranoid):
         self.inputs, self.golden, self.tolerance = tuple(inputs), golden, tolerance
         self.last: Recorded | None = None
 
-    def check(self, graph: Any, step: Pass) -> None:
+    def check(self, graph: Graph, step: Pass) -> None:
         """Raise Found where the answer is no longer the golden's."""
         if len(list(graph.inputs())) != len(self.inputs):
             return  # before the inputs are flat there is nothing to run with
@@ -64,7 +65,7 @@ class PassWatch(Paranoid):
             raise Found(step.name, self.last, now, problem)
         self.last = now
 
-    def _problem(self, graph: Any) -> str | None:
+    def _problem(self, graph: Graph) -> str | None:
         import torch
 
         from builder import parity
@@ -84,7 +85,7 @@ class PassWatch(Paranoid):
         return None if compared.passed else compared.problems[0]
 
 
-def _flat(value: Any) -> list[Any]:
+def _flat(value: torch.Tensor | tuple[torch.Tensor, ...]) -> list[Any]:
     """The tensors of an answer in order, as the interface is flattened."""
     import torch
 
@@ -97,11 +98,11 @@ def _flat(value: Any) -> list[Any]:
     return [] if value is None else [torch.as_tensor(value)]
 
 
-def _values(graph: Any) -> list[Any]:
+def _values(graph: Graph) -> list[Any]:
     return [*graph.inputs(), *(value for node in graph.nodes() for value in node.outputs())]
 
 
-def _recorded(graph: Any) -> Recorded:
+def _recorded(graph: Graph) -> Recorded:
     return Recorded(graph.copy(), tuple(value.debugName() for value in _values(graph)))
 
 
@@ -183,7 +184,7 @@ class _Names:
         """Every node in program order, and the return."""
         return [self._consumer(node) for node in (*self.nodes, self.result)]
 
-    def _consumer(self, node: Any) -> _Consumer:
+    def _consumer(self, node: Node) -> _Consumer:
         return _Consumer(
             node.kind(),
             tuple(self.of[value.debugName()] for value in node.inputs()),
@@ -251,11 +252,11 @@ def _run(recorded: Recorded, inputs: Sequence[torch.Tensor]) -> Tensors:
     return dict(zip(names, made, strict=True))
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: Value) -> bool:
     return str(value.type().kind()) == "TensorType"
 
 
-def _clones(graph: Any) -> list[Any]:
+def _clones(graph: Graph) -> list[Any]:
     """A clone of each tensor, made directly after it; in the order of `_values`."""
     ends = [*graph.nodes(), graph.return_node()]
     pairs = [(value, ends[0]) for value in graph.inputs()]

@@ -16,6 +16,10 @@ from .caches import CACHE_VARIABLE as CACHE_VARIABLE
 from .caches import cache_folder as cache_folder
 from .flavour import needs_no_gpu as needs_no_gpu
 from .flavour import trt as trt
+from .interfaces import DataType as DataType
+from .interfaces import ILayer as ILayer
+from .interfaces import INetworkDefinition as INetworkDefinition
+from .interfaces import ITensor as ITensor
 from .network import MESSAGES as MESSAGES
 from .network import has_half as has_half
 from .network import layer_dtypes as layer_dtypes

@@ -7,14 +7,20 @@ import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.engine import caches, config, flavour, gpu, memory, progress
 from builder.engine.flavour import trt
+from builder.engine.interfaces import ITensor
 from builder.engine.network import MESSAGES
 from builder.engine.options import BuildOptions
 from builder.engine.tensorrt8 import messages
 from builder.errors import EngineError
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+    from builder.manifest import Profile
+
 
 __all__ = ["BuildOptions", "Plan", "build", "build_engine", "plan_facts", "quiet"]
 
@@ -30,7 +36,7 @@ class Plan:
 
 
 def build(
-    conversion: Any, options: BuildOptions = DEFAULT, report: progress.Report | None = None
+    conversion: Conversion, options: BuildOptions = DEFAULT, report: progress.Report | None = None
 ) -> Plan:
     """Compile a Conversion; `report` is told where TensorRT stands.
 
@@ -50,7 +56,7 @@ def build(
     return Plan(data, facts)
 
 
-def _compile(conversion: Any, settings: Any, options: BuildOptions) -> bytes:
+def _compile(conversion: Conversion, settings: Any, options: BuildOptions) -> bytes:
     from polygraphy.backend.trt import EngineBytesFromNetwork
 
     network, timing_cache = (conversion.builder, conversion.network), config.timing_cache(options)
@@ -76,7 +82,7 @@ def _alone() -> Any:
         yield
 
 
-def build_engine(conversion: Any, options: BuildOptions = DEFAULT) -> bytes:
+def build_engine(conversion: Conversion, options: BuildOptions = DEFAULT) -> bytes:
     """The bytes of a compiled plan of the Conversion; see build()."""
     return build(conversion, options).data
 
@@ -124,7 +130,7 @@ def _fix(reason: str, options: BuildOptions) -> str:
 
 
 def plan_facts(
-    conversion: Any, options: BuildOptions, data: bytes, seconds: float
+    conversion: Conversion, options: BuildOptions, data: bytes, seconds: float
 ) -> dict[str, Any]:
     """What plan.json says of a plan: what it was built with and for, its endpoints, and its
     hash.
@@ -158,12 +164,12 @@ def _targets(options: BuildOptions) -> list[tuple[int, int]]:
     return [device.capability] if device else list(options.compute_capabilities)
 
 
-def _shapes(conversion: Any, profile: Any) -> dict[str, list[list[int]]]:
+def _shapes(conversion: Conversion, profile: Profile) -> dict[Any, list[list[int]]]:
     return {
         spec.name: [list(spec.at(profile, which)) for which in range(3)]
         for spec in conversion.inputs
     }
 
 
-def _endpoint(tensor: Any) -> dict[str, Any]:
+def _endpoint(tensor: ITensor) -> dict[str, Any]:
     return {"name": tensor.name, "dtype": tensor.dtype.name, "shape": list(tensor.shape)}

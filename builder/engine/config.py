@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.engine import caches, flavour, fp8, options
 from builder.engine.flavour import trt
 from builder.engine.options import BuildOptions
 from builder.engine.tensorrt8 import config as tensorrt8
 
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+    from builder.manifest import Profile
 
-def create(conversion: Any, chosen: BuildOptions, monitor: Any = None) -> Any:
+
+def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) -> Any:
     """A function (builder, network) -> IBuilderConfig. Raises UsageError for what this flavour does
     not have.
 
@@ -109,7 +113,7 @@ def pools(chosen: BuildOptions) -> dict[Any, int]:
     return {_member("MemoryPoolType", name, "memory_pools"): limit for name, limit in said.items()}
 
 
-def profile(conversion: Any, sizes: Any) -> Any:
+def profile(conversion: Conversion, sizes: Profile) -> Any:
     """Polygraphy's Profile with the concrete min, opt and max shape of every input."""
     from polygraphy.backend.trt import Profile
 

@@ -7,10 +7,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from builder.engine import flavour, gpu
 from builder.errors import EngineError
+from builder.graph_types import Graph
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+
 
 HOST_COPIES = 3
 """Of the weights at once on the host: the lowered graph's, the network's own, and the serialized
@@ -18,7 +23,7 @@ plan.
 """
 
 
-def check(conversion: Any) -> None:
+def check(conversion: Conversion) -> None:
     """Raise EngineError where host or GPU memory is less than the build needs at the very least.
 
     The least: the weights' copies on the host; on the GPU the weights and the endpoints at their
@@ -40,13 +45,13 @@ def _room(where: str, needed: int, free: int | None) -> None:
         )
 
 
-def weights_bytes(graph: Any) -> int:
+def weights_bytes(graph: Graph) -> int:
     """The bytes of every weight of a lowered graph."""
     values = (node.output().toIValue() for node in graph.findAllNodes("prim::Constant", True))
     return sum(v.numel() * v.element_size() for v in values if hasattr(v, "element_size"))
 
 
-def endpoint_bytes(conversion: Any) -> int:
+def endpoint_bytes(conversion: Conversion) -> int:
     """The bytes of all inputs at the greatest shape of any profile, float32 assumed."""
     shapes = (
         [spec.at(profile, 2) for spec in conversion.inputs] for profile in conversion.profiles

@@ -11,6 +11,7 @@ from typing import Any
 
 from builder.engine import capabilities, flavour
 from builder.engine.flavour import trt
+from builder.engine.interfaces import ILayer, INetworkDefinition
 from builder.errors import EnvironmentProblem
 
 MESSAGES: list[str] = []
@@ -25,7 +26,7 @@ def logger() -> Any:
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
 
-        def log(self, severity: Any, message: str) -> None:
+        def log(self, severity: object, message: str) -> None:
             if severity <= trt.ILogger.Severity.ERROR:
                 del MESSAGES[:-50]
                 MESSAGES.append(message)
@@ -49,7 +50,7 @@ def new_network() -> tuple[Any, Any, list[str]]:
     return builder, builder.create_network(1 << int(kind)), MESSAGES
 
 
-def has_half(network: Any) -> bool:
+def has_half(network: INetworkDefinition) -> bool:
     """Whether any tensor of the network is half: then the builder must be allowed to compute in
     it.
     """
@@ -61,19 +62,19 @@ def has_half(network: Any) -> bool:
     )
 
 
-def has_int8(network: Any) -> bool:
+def has_int8(network: INetworkDefinition) -> bool:
     """Whether any layer quantizes: then the builder must be allowed to compute in int8."""
     return any(layer_type(network.get_layer(i)) == "QUANTIZE" for i in range(network.num_layers))
 
 
-def layer_type(layer: Any) -> str:
+def layer_type(layer: ILayer) -> str:
     """The LayerType's name, through the base class: IActivationLayer hides it behind a `type` of
     its own.
     """
     return _layer_type_names()[int(trt.ILayer.type.__get__(layer))]
 
 
-def typed_layers(network: Any) -> Iterator[Any]:
+def typed_layers(network: INetworkDefinition) -> Iterator[Any]:
     """Each layer as an instance of its own class; INetworkDefinition gives the base class."""
     for layer in map(network.get_layer, range(network.num_layers)):
         layer.__class__ = _layer_classes().get(layer_type(layer), layer.__class__)
@@ -94,7 +95,7 @@ def _layer_classes() -> dict[str, Any]:
     return {kind.name: layer_class for kind, layer_class in get_layer_class_mapping().items()}
 
 
-def layer_dtypes(network: Any) -> dict[str, Any]:
+def layer_dtypes(network: INetworkDefinition) -> dict[str, Any]:
     """In which dtype the layers compute, by their first output, or by the precision that is set
     where the network is weakly typed. `runs`: [dtype, number of layers] in the network's order;
     `types`: for each layer type the number of its layers by dtype. Dtypes by TensorRT's name.
@@ -115,7 +116,7 @@ def layer_dtypes(network: Any) -> dict[str, Any]:
     return {"runs": runs, "types": types}
 
 
-def named_values(network: Any) -> Iterator[tuple[str, str]]:
+def named_values(network: INetworkDefinition) -> Iterator[tuple[str, str]]:
     """(layer, value) of each floating tensor that carries the name of a value of the lowered graph,
     in the network's order; the layer as keep_fp32 names it.
     """

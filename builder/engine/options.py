@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from builder.errors import UsageError
@@ -145,7 +146,7 @@ def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
             )
 
 
-def check(options: BuildOptions, flavour: str, library: Any, version: str) -> None:
+def check(options: BuildOptions, flavour: str, library: ModuleType, version: str) -> None:
     """Raise UsageError for an option that the flavour, or this version of it, does not have."""
     for name in options.set():
         if name in LACKS[flavour]:
@@ -162,7 +163,7 @@ def called(name: str) -> str:
     return CALLED.get(name, name.replace("_", " "))
 
 
-def _check_targets(targets: tuple[Capability, ...], library: Any, which: str) -> None:
+def _check_targets(targets: tuple[Capability, ...], library: ModuleType, which: str) -> None:
     """Raise UsageError for a GPU that RTX compiles nothing for: those of data centers from Hopper
     on.
     """
@@ -182,7 +183,7 @@ def _check_targets(targets: tuple[Capability, ...], library: Any, which: str) ->
         )
 
 
-def member(library: Any, enumeration: str, name: str, option: str) -> Any:
+def member(library: ModuleType, enumeration: str, name: str, option: str) -> Any:
     """The enumeration's member of this name, in any case. Raises UsageError with the members that
     there are.
     """
@@ -193,7 +194,7 @@ def member(library: Any, enumeration: str, name: str, option: str) -> Any:
     return found.__members__[name.upper()]
 
 
-def _has(library: Any, path: tuple[str, ...]) -> bool:
+def _has(library: ModuleType, path: tuple[str, ...]) -> bool:
     for step in path:
         if not hasattr(library, step):
             return False

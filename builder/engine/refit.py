@@ -19,6 +19,7 @@ import numpy as np
 from builder.engine import flavour
 from builder.engine.build import Plan, plan_facts, quiet
 from builder.engine.flavour import trt
+from builder.engine.interfaces import ILayer, INetworkDefinition, ITensor
 from builder.engine.network import MESSAGES, layer_type, logger, typed_layers
 from builder.engine.options import BuildOptions
 from builder.errors import EngineError
@@ -45,7 +46,7 @@ def possible(options: BuildOptions) -> bool:
     return options.refit and not options.strip_plan and flavour.gpu_answers()
 
 
-def structure(network: Any) -> str:
+def structure(network: INetworkDefinition) -> str:
     """SHA-256 over all of a network but its weights: each layer's type, attributes, inputs and
     outputs. Raises EngineError for a plugin layer, whose attributes cannot be read.
     """
@@ -66,7 +67,7 @@ def structure(network: Any) -> str:
     return found.hexdigest()
 
 
-def digests(network: Any) -> dict[str, str]:
+def digests(network: INetworkDefinition) -> dict[str, str]:
     """SHA-256 of all weights of a network, by "layer name/ROLE". Weights whose dtype numpy lacks
     (bfloat16, FP8) cannot be read back; each gets a value of its own, so they always differ.
     """
@@ -116,7 +117,7 @@ def _said() -> str:
     return "; ".join(MESSAGES[-3:]) or "no reason given"
 
 
-def _weights(network: Any) -> Iterator[tuple[str, str, Any]]:
+def _weights(network: INetworkDefinition) -> Iterator[tuple[str, str, Any]]:
     """(layer name, role, weights) of all weights that are not empty; numpy arrays, or trt.Weights
     of a dtype that numpy lacks.
     """
@@ -128,21 +129,21 @@ def _weights(network: Any) -> Iterator[tuple[str, str, Any]]:
                     yield layer.name, role, weights
 
 
-def _holds(layer: Any, attribute: str) -> bool:
+def _holds(layer: ILayer, attribute: str) -> bool:
     """Whether the layer has weights under this name. IResizeLayer and others have attributes of
     the same names that hold no weights.
     """
     return layer_type(layer) in WEIGHTED and hasattr(type(layer), attribute)
 
 
-def _digest(weights: Any) -> str:
+def _digest(weights: object) -> str:
     if not isinstance(weights, np.ndarray):
         return uuid.uuid4().hex
     described = f"{weights.dtype}{weights.shape}".encode()
     return hashlib.sha256(described + weights.tobytes()).hexdigest()
 
 
-def _attributes(layer: Any) -> dict[str, Any]:
+def _attributes(layer: ILayer) -> dict[str, Any]:
     """All attributes of the layer but weights, as plain values."""
     found = {}
     names = (name for name in dir(type(layer)) if isinstance(getattr(type(layer), name), property))
@@ -172,13 +173,13 @@ def _plain(value: Any) -> Any:
         return type(value).__name__
 
 
-def _tensor(tensor: Any) -> str:
+def _tensor(tensor: ITensor) -> str:
     if tensor is None:
         return "none"
     return f"{tensor.name}:{tensor.dtype.name}:{list(tensor.shape) if _ranked(tensor) else '?'};"
 
 
-def _ranked(tensor: Any) -> bool:
+def _ranked(tensor: ITensor) -> bool:
     try:
         return len(tensor.shape) >= 0
     except ValueError:  # the rank depends on data

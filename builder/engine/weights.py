@@ -8,10 +8,11 @@ import torch
 
 from builder.engine import capabilities
 from builder.engine.flavour import trt
+from builder.engine.interfaces import DataType
 from builder.engine.tensorrt8 import weights as tensorrt8
 
 
-def over(tensor: torch.Tensor, dtype: Any) -> tuple[Any, Any]:
+def over(tensor: torch.Tensor, dtype: DataType) -> tuple[Any, Any]:
     """(trt.Weights, what must stay alive as long) of a contiguous CPU tensor; `dtype` is its
     trt.DataType.
     """

@@ -28,7 +28,6 @@ from .paranoid import Paranoid as Paranoid
 from .paranoid import execute_graph as execute_graph
 from .passes import Context as Context
 from .passes import Pass as Pass
-from .passes.fallback import fallback_nodes as fallback_nodes
 from .pipeline import PIPELINE as PIPELINE
 from .pipeline import add_pass as add_pass
 from .pipeline import every_pass as every_pass

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder.errors import LoweringError
+from builder.graph_types import Type
 
 TENSOR, NUMBER, TUPLE, LIST, DICT, FIXED = "tensor", "number", "tuple", "list", "dict", "fixed"
 NUMBERS = frozenset(["FloatType", "IntType", "BoolType", "NumberType"])
@@ -41,7 +42,7 @@ class Part:
             yield from part.names
 
 
-def describe(name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, Any]) -> Part:
+def describe(name: str, kind: Type, declared: Collection[str], fixed: Mapping[str, Any]) -> Part:
     """The argument `name` of torch type `kind`: `declared` are the names of the inputs in order,
     `fixed` the values of arguments that have one, by name.
 
@@ -68,7 +69,10 @@ def describe(name: str, kind: Any, declared: Collection[str], fixed: Mapping[str
 
 
 def _if_declared(
-    name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, Any]
+    name: str,
+    kind: Type,
+    declared: Collection[str],
+    fixed: Mapping[str, Any],
 ) -> Part | None:
     """The part, where it has tensors and an input is named after it."""
     open_values = {other: value for other, value in fixed.items() if other != name}
@@ -80,7 +84,9 @@ def _if_declared(
     return part if given and part.form != FIXED else None
 
 
-def _tuple(name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, Any]) -> Part:
+def _tuple(
+    name: str, kind: Type, declared: Collection[str], fixed: Mapping[str, int | None]
+) -> Part:
     fields = field_names(kind)
     if fields == PACKED_SEQUENCE:
         raise LoweringError(
@@ -96,7 +102,7 @@ def _tuple(name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, 
 
 
 def _list(
-    name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, Any]
+    name: str, kind: Type, declared: Collection[str], fixed: Mapping[str, Any]
 ) -> Iterator[tuple[str | int, Part]]:
     """As many elements as inputs are named after."""
     index = 0
@@ -130,7 +136,7 @@ PACKED_SEQUENCE = ["data", "batch_sizes", "sorted_indices", "unsorted_indices"]
 """The fields of torch.nn.utils.rnn.PackedSequence."""
 
 
-def field_names(tuple_type: Any) -> list[str] | None:
+def field_names(tuple_type: Type) -> list[str] | None:
     """The field names of a named tuple's type, None for a plain tuple. torch shows them in the
     type's text only.
     """
@@ -146,7 +152,7 @@ def field_names(tuple_type: Any) -> list[str] | None:
     return names
 
 
-def _not_a_tensor(name: str, kind: Any) -> LoweringError:
+def _not_a_tensor(name: str, kind: Type) -> LoweringError:
     elements = {
         "ListType": f"name its elements in the manifest ({name}_0, {name}_1, ...)",
         "DictType": f"name its elements in the manifest ({name}.KEY for each key)",

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from builder.graph_types import Graph, Value
 from builder.lowering import ir
 from builder.lowering.graph import LoweredGraph
 
@@ -30,7 +30,7 @@ def first(lowered: LoweredGraph, inputs: Axes, outputs: Axes) -> LoweredGraph:
     return replace(lowered, graph=graph)
 
 
-def _permute_input(graph: Any, value: Any, axis: int, rank: int) -> None:
+def _permute_input(graph: Graph, value: Value, axis: int, rank: int) -> None:
     """Every reader of the input reads it with the first axis back at its position."""
     back = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
     before = next(iter(graph.nodes()), graph.return_node())
@@ -39,7 +39,7 @@ def _permute_input(graph: Any, value: Any, axis: int, rank: int) -> None:
     value.replaceAllUsesAfterNodeWith(node, node.output())
 
 
-def _permute_output(graph: Any, index: int, axis: int, rank: int) -> None:
+def _permute_output(graph: Graph, index: int, axis: int, rank: int) -> None:
     order = ir.insert_constant(
         graph, [axis, *range(axis), *range(axis + 1, rank)], graph.return_node()
     )

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from builder.dtypes import code_of
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.graph import LoweredGraph
 
@@ -42,7 +42,7 @@ def cast(
     return replace(lowered, graph=graph)
 
 
-def _cast(graph: Any, value: Any, dtype: torch.dtype, before: Any) -> Any:
+def _cast(graph: Graph, value: Value, dtype: torch.dtype, before: Node) -> Node:
     rest = [
         ir.insert_constant(graph, argument, before)
         for argument in (code_of(dtype), False, False, None)

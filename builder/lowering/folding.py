@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.scoping import Line
 
@@ -35,7 +36,7 @@ QUANTIZERS = tuple(
 )
 
 
-def propagate_constants(graph: Any, kinds: Collection[str] | None = None) -> None:
+def propagate_constants(graph: Graph, kinds: Collection[str] | None = None) -> None:
     """Compute what only depends on constants, but for quantization and what is computed from its
     results.
 
@@ -63,7 +64,7 @@ def foldable(lines: Iterable[Line]) -> bool:
     return False
 
 
-def take_static_branches(graph: Any) -> None:
+def take_static_branches(graph: Graph) -> None:
     """Replace each If whose condition is a constant by the branch that is taken."""
     for node in ir.nodes_of(graph, "prim::If"):
         taken = ir.constant(node.inputsAt(0))
@@ -85,13 +86,13 @@ def unread(lines: Sequence[Line]) -> bool:
     )
 
 
-def eliminate_dead_code(graph: Any) -> None:
+def eliminate_dead_code(graph: Graph) -> None:
     """Remove nodes whose results are not read, except writes to constants."""
     with _state_in_sight(graph, kinds_of(graph)):
         ir.C._jit_pass_dce(graph)
 
 
-def kinds_of(graph: Any) -> frozenset[str]:
+def kinds_of(graph: Graph) -> frozenset[str]:
     """The kinds of all nodes, read from the text, which torch writes faster than Python walks a
     graph.
     """
@@ -102,7 +103,7 @@ _KIND = re.compile(r"= (\w+::\w+)")
 
 
 @contextmanager
-def _state_in_sight(graph: Any, kinds: Collection[str]) -> Iterator[None]:
+def _state_in_sight(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
     """While inside, every constant that is written is an output of the graph."""
     state, count = _written_constants(graph, kinds), sum(1 for _ in graph.outputs())
     for value in state:
@@ -112,7 +113,7 @@ def _state_in_sight(graph: Any, kinds: Collection[str]) -> Iterator[None]:
         graph.eraseOutput(count)
 
 
-def _written_constants(graph: Any, kinds: Collection[str]) -> list[Any]:
+def _written_constants(graph: Graph, kinds: Collection[str]) -> list[Value]:
     """The constants behind the first inputs of nodes that write; all of them where that is not
     plain to see.
     """
@@ -137,7 +138,7 @@ def _written_constants(graph: Any, kinds: Collection[str]) -> list[Any]:
 _JOINS = ("prim::If", "prim::Loop", "prim::Param")
 
 
-def _joined(node: Any) -> bool:
+def _joined(node: Node) -> bool:
     """Whether a node gives what several others may have made; the inputs of the graph itself are
     made outside.
     """
@@ -146,7 +147,7 @@ def _joined(node: Any) -> bool:
     )
 
 
-def _origin(value: Any, known: dict[int, Any]) -> Any:
+def _origin(value: Value, known: dict[int, Value]) -> Value:
     """The value at the start of a chain of first inputs; `known` keeps the answers, for chains
     share their parts.
     """
@@ -163,7 +164,7 @@ def _origin(value: Any, known: dict[int, Any]) -> Any:
     return origin
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: Value) -> bool:
     return bool(value.type().kind() == "TensorType")
 
 
@@ -178,7 +179,7 @@ def may_write(kind: str) -> bool:
 
 
 @contextmanager
-def _unknown_to_torch(graph: Any, kinds: Collection[str]) -> Iterator[None]:
+def _unknown_to_torch(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
     """While inside, each quantizer reads one of its whole numbers (a bound, a dtype) from an input
     of the graph, so torch cannot compute it; what feeds it still can be.
     """
@@ -198,7 +199,7 @@ def _unknown_to_torch(graph: Any, kinds: Collection[str]) -> Iterator[None]:
         graph.eraseInput(first)
 
 
-def _whole_number(node: Any) -> int | None:
+def _whole_number(node: Node) -> int | None:
     """The position of an argument that is a constant int."""
     positions = range(node.inputsSize())
     return next((i for i in positions if isinstance(ir.constant(node.inputsAt(i)), int)), None)

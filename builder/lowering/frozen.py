@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from builder.errors import LoweringError
+from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.folding import propagate_constants
 from builder.lowering.locations import source_line
@@ -51,16 +52,7 @@ def frozen_graph(
     what is done. Raises
     LoweringError when the method keeps state in the module, or there is no such method.
     """
-    if (
-        method == "forward"
-        and module._c._has_method("forward__0")
-        and not module._c._has_method(method)
-    ):
-        # a module with overloads, nn.LSTM among them; the first takes plain tensors
-        method = "forward__0"
-    if not module._c._has_method(method):
-        names = ", ".join(module._c._method_names())
-        raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
+    method = _existing(module, method)
     source, steps = module._c, steps or Steps()
     steps.begin(source._get_method(method).graph)
     graph = _inlined(source, method, fallback_modules, keep_objects)
@@ -86,6 +78,18 @@ def frozen_graph(
     return graph, module._c._get_method(method).schema
 
 
+def _existing(module: torch.jit.ScriptModule, method: str) -> str:
+    """The name of the compiled method. Raises LoweringError where there is none."""
+    has = module._c._has_method
+    if method == "forward" and has("forward__0") and not has(method):
+        # a module with overloads, nn.LSTM among them; the first takes plain tensors
+        return "forward__0"
+    if not has(method):
+        names = ", ".join(module._c._method_names())
+        raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
+    return method
+
+
 def _inlined(module: Any, method: str, fallback_modules: frozenset[str], keep_objects: bool) -> Any:
     graph = module._get_method(method).graph.copy()
     if fallback_modules:
@@ -103,7 +107,7 @@ def _inlined(module: Any, method: str, fallback_modules: frozenset[str], keep_ob
     return graph
 
 
-def lower_attributes(graph: Any, module: Any) -> None:
+def lower_attributes(graph: Graph, module: Any) -> None:
     """Turn every attribute that is read into a constant; `module` is the graph's first input.
 
     `training` reads as false, whatever the module's mode is.
@@ -128,7 +132,7 @@ def lower_attributes(graph: Any, module: Any) -> None:
     _refuse_written(graph, containers)
 
 
-def _refuse_written(graph: Any, containers: list[tuple[str, Any]]) -> None:
+def _refuse_written(graph: Graph, containers: list[tuple[str, Value]]) -> None:
     """Refuse a list or dictionary of the module that is written. Each time that it is read it is
     another constant, so nothing else would see the write: torch's dead code elimination drops it.
     """
@@ -143,11 +147,11 @@ def _refuse_written(graph: Any, containers: list[tuple[str, Any]]) -> None:
                 raise _keeps_state(name, (near or writers)[0])
 
 
-def _is_container(kind: Any) -> bool:
+def _is_container(kind: Type) -> bool:
     return kind.kind() in ("ListType", "DictType")
 
 
-def _nests(kind: Any) -> bool:
+def _nests(kind: Type) -> bool:
     """Whether a container of this type holds others, whose writes torch does not distinguish
     from its own.
     """
@@ -155,7 +159,7 @@ def _nests(kind: Any) -> bool:
     return any(_is_container(part) or _nests(part) for part in inner)
 
 
-def _keeps_state(name: str, node: Any) -> LoweringError:
+def _keeps_state(name: str, node: Node) -> LoweringError:
     return LoweringError(
         f"forward keeps state in the module's attribute {name!r}; a served model has none",
         where=source_line(node),
@@ -163,7 +167,7 @@ def _keeps_state(name: str, node: Any) -> LoweringError:
     )
 
 
-def _constant(graph: Any, node: Any, found: Any) -> Any:
+def _constant(graph: Graph, node: Node, found: object) -> Value:
     """A value of the graph that holds an attribute: a constant, or a list or dictionary that is
     built of constants.
 
@@ -192,7 +196,9 @@ def _constant(graph: Any, node: Any, found: Any) -> Any:
         ) from error
 
 
-def _items(found: list[Any] | dict[Any, Any]) -> list[Any]:
+def _items(
+    found: Any,
+) -> list[Any]:
     """The elements of a list; the keys and values of a dictionary alternately."""
     return (
         [part for pair in found.items() for part in pair]
@@ -201,7 +207,7 @@ def _items(found: list[Any] | dict[Any, Any]) -> list[Any]:
     )
 
 
-def _is_created(value: Any) -> bool:
+def _is_created(value: Value) -> bool:
     """Whether an object is created in the graph itself, or belongs to one that is."""
     node = value.node()
     while node.kind() in ("prim::GetAttr", "prim::Enter"):
@@ -209,7 +215,7 @@ def _is_created(value: Any) -> bool:
     return bool(node.kind() == "prim::CreateObject")
 
 
-def _drop_self(graph: Any) -> None:
+def _drop_self(graph: Graph) -> None:
     """Remove the first input. An attribute that is still written would differ from call to call:
     refused.
     """

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from builder.graph_types import Graph, Value
 from builder.lowering import fp8, ir
 from builder.lowering.containers import Containers
 from builder.lowering.paranoid import execute_graph, packed
@@ -160,7 +161,7 @@ def present(
     return {name: tensor for name, tensor in values.items() if name not in hidden}
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: object) -> Iterator[torch.Tensor]:
     """The tensors that a constant holds."""
     if isinstance(value, torch.Tensor):
         yield value
@@ -188,12 +189,12 @@ def _scales(tensor: torch.Tensor) -> str:
     return f"{scales} {zero_points} {tensor.q_per_channel_axis()} "
 
 
-def canonical(graph: Any) -> str:
+def canonical(graph: Graph) -> str:
     """The text of a graph with its values renumbered in order and without source ranges."""
     return str(ir.C._jit_pass_canonicalize(graph).str(False))
 
 
-def _computed(graph: Any) -> list[Any]:
+def _computed(graph: Graph) -> list[Value]:
     """The tensors that the top-level nodes compute, in program order; constants are none, and
     neither are values that a branch may leave without a tensor.
     """
@@ -203,7 +204,7 @@ def _computed(graph: Any) -> list[Any]:
     return [value for value in found if not ir.is_constant(value) and _is_set(value)]
 
 
-def _is_set(value: Any) -> bool:
+def _is_set(value: Value) -> bool:
     """Whether a value is a tensor on each way; torch compiles an early return to a value that is
     not initialized on the others.
     """

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
 
 
-def keep_returned(graph: Any) -> None:
+def keep_returned(graph: Graph) -> None:
     """Let a value that a block returns outlive the loops of the block that read it.
 
     torch 2.13 drops such a value after the first iteration of the inner loop ("Expected Tensor but
@@ -20,7 +19,7 @@ def keep_returned(graph: Any) -> None:
             _keep(graph, block)
 
 
-def _keep(graph: Any, block: Any) -> None:
+def _keep(graph: Graph, block: Block) -> None:
     own = {value.unique() for value in block.inputs()}
     own |= {value.unique() for node in block.nodes() for value in node.outputs()}
     read = _read_inside(block)
@@ -30,7 +29,7 @@ def _keep(graph: Any, block: Any) -> None:
             end.replaceInput(index, _read_again(graph, value, end))
 
 
-def _read_inside(block: Any) -> set[int]:
+def _read_inside(block: Block) -> set[int]:
     """The ids of the values that the blocks inside of this one read or return."""
     found = set[int]()
     for node in block.nodes():
@@ -45,7 +44,7 @@ _SAME = {"IntType": "prim::max", "FloatType": "prim::max", "BoolType": "aten::__
 """What gives a number again where both of its inputs are that number."""
 
 
-def _read_again(graph: Any, value: Any, end: Any) -> Any:
+def _read_again(graph: Graph, value: Value, end: Node) -> Value:
     """The same value, read before `end`."""
     kind = value.type()
     if kind.kind() == "TensorType":

@@ -1,7 +1,4 @@
-"""The few graph operations that every pass shares, over torch's own `torch._C.Graph`.
-
-torch gives graphs, nodes and values without Python types worth checking, so they are `Any` here.
-"""
+"""The few graph operations that every pass shares, over torch's own `torch._C.Graph`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, count
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -20,19 +17,22 @@ from builder.analysis import is_constant as is_constant
 from builder.analysis import is_none as is_none
 from builder.analysis import list_items as list_items
 from builder.analysis import list_length as list_length
-
-Graph = Any
-Block = Any
-Node = Any
-Value = Any
+from builder.graph_types import Block as Block
+from builder.graph_types import Graph as Graph
+from builder.graph_types import Node as Node
+from builder.graph_types import NodeList as NodeList
+from builder.graph_types import Schema as Schema
+from builder.graph_types import Type as Type
+from builder.graph_types import Value as Value
 
 C: Any = torch._C  # without types: torch's stubs lack half of what it has
-TENSOR = C.TensorType.get()
+TENSOR: Type = C.TensorType.get()
 CPU = torch.device("cpu")
-INT = C.IntType.get()
+INT: Type = C.IntType.get()
+NONE: Type = C.NoneType.get()
 
 
-def walk(block: Block) -> Iterator[Node]:
+def walk(block: NodeList) -> Iterator[Node]:
     """Every node of a graph or block in program order, an If or Loop before the nodes of its
     blocks.
 
@@ -89,14 +89,14 @@ def inputs(node: Node) -> list[Value]:
 
 
 @lru_cache(maxsize=4096)
-def parse_schema(text: str) -> Any:
+def parse_schema(text: str) -> Schema:
     """The parsed form of a schema string; parsing costs more than a pass over a node, so it happens
     once per string.
     """
-    return torch._C.parse_schema(text)
+    return cast(Schema, C.parse_schema(text))
 
 
-def schema(node: Node) -> Any | None:
+def schema(node: Node) -> Schema | None:
     """The parsed schema of an operator node, None for `prim::` nodes that have none."""
     text = node.schema()
     return None if text == "(no schema)" else parse_schema(text)
@@ -144,13 +144,13 @@ def insert(
     kind: str,
     args: Iterable[Value],
     before: Node,
-    types: Iterable[Any] = (),
+    types: Iterable[Type] = (),
     origin: Node | None = None,
 ) -> Node:
     """Insert one node before `before` with the metadata of `origin` (default: `before`); `types`
     are its outputs' types (default: one Tensor).
     """
-    declared = list(types) or [torch._C.TensorType.get()]
+    declared = list(types) or [TENSOR]
     node = graph.create(kind, list(args), len(declared))
     node.insertBefore(before)
     adopt(node, origin or before)
@@ -159,7 +159,7 @@ def insert(
     return node
 
 
-def insert_constant(graph: Graph, value: Any, before: Node, origin: Node | None = None) -> Value:
+def insert_constant(graph: Graph, value: object, before: Node, origin: Node | None = None) -> Value:
     """Insert a constant before `before` with the metadata of `origin` (default: `before`)."""
     with graph.insert_point_guard(before):
         inserted = graph.insertConstant(
@@ -190,7 +190,7 @@ class Constants:
         self._graph = graph
         self._made: dict[str, Value] = {}
 
-    def __call__(self, value: Any) -> Value:
+    def __call__(self, value: object) -> Value:
         """The value of a constant; numbers, strings, None and lists of them."""
         made = self._made.get(repr(value))
         if made is None:

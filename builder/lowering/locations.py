@@ -9,9 +9,10 @@ import re
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import torch
+
+from builder.graph_types import Node
 
 _SCRIPTED = re.compile(r'File "([^"]+)", line (\d+)')
 _TRACED = re.compile(r"^(?P<path>\S.*)\((?P<line>\d+)\): \S+$", re.MULTILINE)
@@ -29,7 +30,7 @@ Frame = tuple[str, str]
 """File and line."""
 
 
-def source_location(node: Any) -> str:
+def source_location(node: Node) -> str:
     """`model.py:12: x = torch.relu(x)` of a torch._C.Node: file, line and the source text that it
     came from; the line of the model that calls, too, where torch's library computes. `graph` where
     the file carries no source.
@@ -58,7 +59,7 @@ def source_location(node: Any) -> str:
     )
 
 
-def source_line(node: Any) -> str:
+def source_line(node: Node) -> str:
     """`file:line` of a node: of the model's own line before that of torch's library, of the nearest
     producer or neighbor where the node has none.
 
@@ -78,7 +79,7 @@ def _own(frames: Sequence[Frame]) -> Frame | None:
     return next((f for f in frames if not _ALIEN.search(f[0]) and not f[0].startswith(_HERE)), None)
 
 
-def _frames(node: Any) -> list[Frame]:
+def _frames(node: Node) -> list[Frame]:
     """The innermost first; of a trace the calls within the model, of a script its line alone."""
     text = node.sourceRange()
     calls = [(call["path"], call["line"]) for call in _TRACED.finditer(text)]
@@ -87,7 +88,7 @@ def _frames(node: Any) -> list[Frame]:
     return _SCRIPTED.findall(text)[:1]
 
 
-def _is_traced(node: Any) -> bool:
+def _is_traced(node: Node) -> bool:
     return bool(_TRACED.search(node.sourceRange()))
 
 
@@ -100,7 +101,7 @@ def _marked(text: str) -> str:
     return lines[marked - 1].strip() if marked else ""
 
 
-def _near(node: Any) -> Frame | None:
+def _near(node: Node) -> Frame | None:
     """The line of the model that the nearest producer has."""
     searched = [value.node() for value in node.inputs()]
     for count, producer in enumerate(searched):

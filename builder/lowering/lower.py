@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from builder.errors import LoweringError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.containers import Containers, containers
 from builder.lowering.frozen import frozen_graph
@@ -27,6 +28,9 @@ from builder.lowering.regions import make_plain
 from builder.lowering.steps import LOWER_GRAPH, Steps
 from builder.lowering.wrapped import constants_to_numbers
 
+if TYPE_CHECKING:
+    from builder.manifest import TensorSpec
+
 
 def lower(
     module_or_graph: Any,
@@ -37,7 +41,7 @@ def lower(
     fallback_modules: Collection[str] = (),
     optional_inputs: Collection[str] = (),
     constants: Mapping[str, Any] | None = None,
-    specs: Sequence[Any] = (),
+    specs: Sequence[TensorSpec] = (),
     keep: Collection[str] = (),
     precision: Any = None,
     paranoid: Any = None,
@@ -112,7 +116,7 @@ def _lists(module_or_graph: Any) -> Containers:
 def for_precision(
     lowered: LoweredGraph,
     half: bool,
-    specs: Sequence[Any] = (),
+    specs: Sequence[TensorSpec] = (),
     *,
     stop_after: str | None = None,
     keep_text: bool = False,
@@ -166,16 +170,10 @@ def as_written(
     except LoweringError as error:
         raise reason from error
     aliases = graph.alias_db()
-    if any(
-        aliases.has_writers(node.output())
-        for node in ir.nodes_of(graph, "prim::Constant")
-        if _is_tensor(node)
-    ):
+    held = filter(_is_tensor, ir.nodes_of(graph, "prim::Constant"))
+    if any(aliases.has_writers(node.output()) for node in held):
         raise reason
-    first = next(iter(graph.nodes()), graph.return_node())
-    for value in [value for value in graph.inputs() if aliases.has_writers(value)]:
-        copied = Emit(graph, first).op("aten::clone", value, None)
-        value.replaceAllUsesAfterNodeWith(copied.node(), copied)
+    _copy(graph, [value for value in graph.inputs() if aliases.has_writers(value)])
     return LoweredGraph(
         graph,
         tuple(context.inputs),
@@ -187,11 +185,19 @@ def as_written(
     )
 
 
-def _is_tensor(node: Any) -> bool:
+def _copy(graph: Graph, inputs: Sequence[Value]) -> None:
+    """Let the graph read and write copies of these inputs."""
+    first = next(iter(graph.nodes()), graph.return_node())
+    for value in inputs:
+        copied = Emit(graph, first).op("aten::clone", value, None)
+        value.replaceAllUsesAfterNodeWith(copied.node(), copied)
+
+
+def _is_tensor(node: Node) -> bool:
     return isinstance(node.output().toIValue(), torch.Tensor)
 
 
-def _paranoid(paranoid: Any, specs: Sequence[Any]) -> Paranoid | None:
+def _paranoid(paranoid: Any, specs: Sequence[TensorSpec]) -> Paranoid | None:
     """`paranoid` is None, True (random inputs that fit `specs`), the inputs themselves, or what
     checks the graph.
     """
@@ -221,37 +227,49 @@ def _start(
     if isinstance(module_or_graph, torch.jit.ScriptFunction):
         module_or_graph = module_or_graph.inlined_graph
     if isinstance(module_or_graph, torch._C.Graph):
-        graph = module_or_graph.copy()
-        make_plain(graph)
-        ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
-        constants_to_numbers(graph)
-        steps.begin(graph)
-        bind(graph, params)
-        steps.end(LOWER_GRAPH, graph)
-        return graph, ir.unique_names(graph.inputs()), {}
+        return _start_graph(cast(Graph, module_or_graph), params, steps)
     if isinstance(module_or_graph, ExportedModule):
         return _start_exported(module_or_graph, fallback_modules, steps)
     if isinstance(module_or_graph, torch.jit.ScriptModule):
-        graph, schema = frozen_graph(
-            module_or_graph, method, fallback_modules, keep_objects=keep_objects, steps=steps
-        )
-        if all(
-            str(returned.type) in ("NoneType", "Tuple[()]", "()") for returned in schema.returns
-        ):
-            raise LoweringError(
-                f"{method} returns nothing",
-                fix="return a tensor, or a tuple, list or dictionary of them",
-            )
-        arguments = schema.arguments[1:]
-        return (
-            graph,
-            [a.name for a in arguments],
-            {a.name: a.default_value for a in arguments if a.has_default_value()},
-        )
+        return _start_module(module_or_graph, method, fallback_modules, steps, keep_objects)
     raise LoweringError(
         f"cannot lower a {type(module_or_graph).__name__}",
         fix="script, trace or export it first: torch.jit.script(model)",
     )
+
+
+def _start_graph(
+    given: Graph, params: Sequence[Any], steps: Steps
+) -> tuple[Graph, list[str], dict[str, Any]]:
+    graph = given.copy()
+    make_plain(graph)
+    ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
+    constants_to_numbers(graph)
+    steps.begin(graph)
+    bind(graph, params)
+    steps.end(LOWER_GRAPH, graph)
+    return graph, ir.unique_names(graph.inputs()), {}
+
+
+def _start_module(
+    module: torch.jit.ScriptModule,
+    method: str,
+    fallback_modules: frozenset[str],
+    steps: Steps,
+    keep_objects: bool,
+) -> tuple[Graph, list[str], dict[str, Any]]:
+    graph, schema = frozen_graph(
+        module, method, fallback_modules, keep_objects=keep_objects, steps=steps
+    )
+    nothing = ("NoneType", "Tuple[()]", "()")
+    if all(str(returned.type) in nothing for returned in schema.returns):
+        raise LoweringError(
+            f"{method} returns nothing",
+            fix="return a tensor, or a tuple, list or dictionary of them",
+        )
+    arguments = schema.arguments[1:]
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    return graph, [a.name for a in arguments], defaults
 
 
 def _start_exported(
@@ -267,7 +285,7 @@ def _start_exported(
     return graph, list(module.inputs), {}
 
 
-def bind(graph: Any, params: Sequence[Any]) -> None:
+def bind(graph: Graph, params: Sequence[Any]) -> None:
     """Replace the last `len(params)` inputs of `graph` by constants."""
     count = len(list(graph.inputs())) - len(params)
     if count < 0:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Graph, Node, NodeList
 from builder.lowering import ir
 from builder.lowering.containers import LISTS, UNKNOWN
 
@@ -22,7 +23,7 @@ _SELF = "SELF"
 _EDGE = "builder.lowering.marking"
 
 
-def inline_and_mark(graph: Any, module: Any, wanted: frozenset[str]) -> None:
+def inline_and_mark(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
     """Inline every call in `graph`, whose first input is `module`, and mark what comes from the
     modules that `wanted` names.
 
@@ -39,7 +40,7 @@ def inline_and_mark(graph: Any, module: Any, wanted: frozenset[str]) -> None:
         ir.mark(node)
 
 
-def mark_by_record(graph: Any, module: Any, wanted: frozenset[str]) -> None:
+def mark_by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
     """Mark the nodes of a graph without calls by torch's record alone; one that is ambiguous is not
     marked. Names as of `inline_and_mark`; `module` is a torch._C.ScriptModule.
     """
@@ -50,7 +51,7 @@ def mark_by_record(graph: Any, module: Any, wanted: frozenset[str]) -> None:
             ir.mark(node)
 
 
-def _by_record(graph: Any, module: Any, wanted: frozenset[str]) -> list[Any] | None:
+def _by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> list[Any] | None:
     """The nodes that torch's record assigns to a requested module; None where it is ambiguous."""
     answers: dict[str, bool | None] = {"": False}
     found = []
@@ -97,7 +98,7 @@ def _called(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _called(child, path)
 
 
-def _one_by_one(graph: Any, module: Any, wanted: frozenset[str]) -> None:
+def _one_by_one(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
     _Marker(graph, {next(iter(graph.inputs())).unique(): ("", module)}, wanted).block(
         list(graph.nodes())
     )
@@ -114,11 +115,11 @@ class _Marker:
     """
 
     def __init__(
-        self, graph: Any, owners: dict[int, tuple[str, Any]], wanted: frozenset[str]
+        self, graph: Graph, owners: dict[int, tuple[str, Any]], wanted: frozenset[str]
     ) -> None:
         self.graph, self.owners, self.wanted = graph, owners, wanted
 
-    def block(self, nodes: list[Any]) -> None:
+    def block(self, nodes: list[Node]) -> None:
         for node in nodes:
             for inner in list(node.blocks()):
                 self.block(list(inner.nodes()))
@@ -127,13 +128,13 @@ class _Marker:
             elif node.kind() == "prim::CallMethod" and node.inputsAt(0).unique() in self.owners:
                 self.block(self._inline(node))
 
-    def _attribute(self, node: Any) -> None:
+    def _attribute(self, node: Node) -> None:
         path, owner = self.owners.get(node.inputsAt(0).unique(), ("", None))
         found = owner.getattr(node.s("name")) if owner is not None else None
         if isinstance(found, torch._C.ScriptModule):
             self.owners[node.output().unique()] = (f"{path}.{node.s('name')}".lstrip("."), found)
 
-    def _inline(self, node: Any) -> list[Any]:
+    def _inline(self, node: Node) -> list[Node]:
         """Replace the call by the called method's nodes, and return them."""
         path, owner = self.owners[node.inputsAt(0).unique()]
         marked = ir.in_fallback(node) or _names(self.wanted, path, _class_name(owner))
@@ -153,7 +154,7 @@ def _class_name(owner: Any) -> str:
     return str(owner._type().qualified_name()).rsplit(".", 1)[-1]
 
 
-def _between(first: Any, last: Any) -> list[Any]:
+def _between(first: Node, last: Node) -> list[Node]:
     nodes, node = [], last.prev()
     while node != first:
         nodes.append(node)
@@ -161,11 +162,11 @@ def _between(first: Any, last: Any) -> list[Any]:
     return nodes[::-1]
 
 
-def _inside(node: Any) -> list[Any]:
+def _inside(node: Node) -> list[Any]:
     return [inner for block in node.blocks() for inner in ir.walk(block)]
 
 
-def _fence(graph: Any, node: Any) -> None:
+def _fence(graph: Graph, node: Node) -> None:
     """Set a constant on either side of a marked call: torch inlines what it calls between them."""
     for edge in ("in", "out"):
         value = ir.insert_constant(graph, f"{_EDGE}.{edge}", node)
@@ -173,7 +174,7 @@ def _fence(graph: Any, node: Any) -> None:
             node.moveBefore(value.node())
 
 
-def _mark_between_fences(block: Any, depth: int = 0) -> None:
+def _mark_between_fences(block: NodeList, depth: int = 0) -> None:
     for node in list(block.nodes()):
         edge = (
             node.output().toIValue()

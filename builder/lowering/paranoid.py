@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from builder.errors import LoweringError
+from builder.graph_types import Graph
 from builder.lowering import ir
 from builder.lowering.interpreting import keep_returned
 from builder.lowering.passes import Pass
+
+if TYPE_CHECKING:
+    from builder.manifest import TensorSpec
+
 
 # Formulas round differently from the fused operators that they replace, in single and in half
 # precision.
@@ -26,7 +31,7 @@ class Paranoid:
         self._inputs = tuple(inputs)
         self._last: list[torch.Tensor] | None = None
 
-    def check(self, graph: Any, step: Pass) -> None:
+    def check(self, graph: Graph, step: Pass) -> None:
         """Compare with the answer before this pass; a LoweringError names the pass that changed
         it.
         """
@@ -41,19 +46,19 @@ class Paranoid:
         except AssertionError as error:
             raise LoweringError(f"pass {step.name} changed the model's answer: {error}") from error
 
-    def _run(self, graph: Any) -> list[torch.Tensor]:
+    def _run(self, graph: Graph) -> list[torch.Tensor]:
         with torch.no_grad():
             return list(_tensors(execute_graph(graph, [value.clone() for value in self._inputs])))
 
 
-def execute_graph(graph: Any, inputs: Sequence[Any]) -> Any:
+def execute_graph(graph: Graph, inputs: Sequence[torch.Tensor] | tuple[torch.Tensor]) -> Any:
     """What a graph gives for these inputs, executed by torch: a tuple when it has several outputs
     or one tensor.
     """
     return ir.C._jit_interpret_graph(packed(graph), tuple(inputs))
 
 
-def packed(graph: Any) -> Any:
+def packed(graph: Graph) -> Graph:
     """A copy whose only output is a tuple: a function has one result. The weights are shared with
     this graph.
     """
@@ -76,7 +81,7 @@ def packed(graph: Any) -> Any:
     return copy
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: object) -> Iterator[torch.Tensor]:
     """The tensors inside a result in order, numbers as tensors, None left out: as the interface is
     flattened.
     """
@@ -92,7 +97,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield torch.as_tensor(value)
 
 
-def seeded(specs: Sequence[Any], seed: int = 0) -> list[torch.Tensor]:
+def seeded(specs: Sequence[TensorSpec], seed: int = 0) -> list[torch.Tensor]:
     """Random tensors for the inputs that `specs` describe, each dynamic axis at the usual size of
     its range.
     """
@@ -100,7 +105,7 @@ def seeded(specs: Sequence[Any], seed: int = 0) -> list[torch.Tensor]:
     return [_random(spec, generator) for spec in specs]
 
 
-def _random(spec: Any, generator: torch.Generator) -> torch.Tensor:
+def _random(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
     shape = tuple(axis if isinstance(axis, int) else spec.dims[axis][1] for axis in spec.shape)
     dtype = getattr(torch, spec.dtype)
     if dtype.is_floating_point:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from builder.errors import LoweringError, TrtBuildError, UsageError
+from builder.graph_types import Graph
 from builder.lowering.graph import canonical
 from builder.lowering.paranoid import Paranoid
 from builder.lowering.passes import Context, Pass, Rewrite, torch_passes
@@ -235,7 +235,7 @@ def passes_for(half: bool) -> tuple[Pass, ...]:
 
 
 def run_passes(
-    graph: Any,
+    graph: Graph,
     context: Context,
     passes: Sequence[Pass] | None = None,
     *,
@@ -272,7 +272,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _records(
-    graph: Any,
+    graph: Graph,
     context: Context,
     passes: Sequence[Pass],
     keep_text: bool,
@@ -299,7 +299,7 @@ def _records(
     context.lines = context.kinds = None
 
 
-def _run(step: Pass, graph: Any, context: Context) -> None:
+def _run(step: Pass, graph: Graph, context: Context) -> None:
     """Run the pass. Raises LoweringError for what goes wrong in a user's."""
     if not step.defined_at:
         step(graph, context)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from builder.errors import LoweringError
+from builder.graph_types import Graph, Node, Type
 from builder.lowering import ir
 from builder.lowering.locations import source_line
 
@@ -19,7 +20,7 @@ _FIXES = {
 _FIX = "keep what it holds in variables, tuples or lists"
 
 
-def make_plain(graph: Any, *, keep_objects: bool = False) -> None:
+def make_plain(graph: Graph, *, keep_objects: bool = False) -> None:
     """Compute forked calls where they are forked, and drop `with torch.no_grad()` and the like.
 
     Raises LoweringError, with the line, for an object of any other TorchScript class: a graph of
@@ -43,7 +44,7 @@ def make_plain(graph: Any, *, keep_objects: bool = False) -> None:
         _drop(made)
 
 
-def _join(graph: Any) -> None:
+def _join(graph: Graph) -> None:
     """Replace each fork by its body, so that a future is its value, also in lists."""
     ir.C._jit_pass_inline_fork_wait(graph)
     ir.C._jit_pass_inline(graph)
@@ -57,7 +58,7 @@ def _join(graph: Any) -> None:
         ir.bypass(node)
 
 
-def _awaited(kind: Any) -> Any:
+def _awaited(kind: Type) -> Any:
     if kind.kind() == "FutureType":
         return kind.getElementType()
     if kind.kind() == "ListType":
@@ -65,7 +66,7 @@ def _awaited(kind: Any) -> Any:
     return kind
 
 
-def _drop(made: Any) -> None:
+def _drop(made: Node) -> None:
     """Remove a context manager, with all calls of it."""
     for user in [use.user for use in made.output().uses()]:
         if user.kind() == "prim::GetAttr" or any(output.uses() for output in user.outputs()):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
+from builder.graph_types import Graph
 from builder.lowering.graph import canonical
 from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import Snapshot
@@ -32,18 +32,18 @@ class Steps:
         self.snapshot: Snapshot | None = None
         """Of the graph at the end of the last step."""
 
-    def begin(self, graph: Any) -> None:
+    def begin(self, graph: Graph) -> None:
         """The next step starts with this graph."""
         self._nodes, self._text = self._read(graph)
         self._started = time.perf_counter()
 
-    def end(self, name: str, graph: Any) -> None:
+    def end(self, name: str, graph: Graph) -> None:
         """The step is done; the next one starts with its graph."""
         seconds = time.perf_counter() - self._started
         nodes, text = self._read(graph)
         self.records.append(PassRecord(name, self._nodes, nodes, seconds, self._text, text))
         self._nodes, self._text, self._started = nodes, text, time.perf_counter()
 
-    def _read(self, graph: Any) -> tuple[int, str]:
+    def _read(self, graph: Graph) -> tuple[int, str]:
         self.snapshot = Snapshot.after(graph, self.snapshot)
         return self.snapshot.nodes, canonical(graph) if self._keep_text else ""

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from builder.errors import LoweringError
+from builder.graph_types import Graph
 from builder.lowering import ir
 from builder.lowering.locations import source_line
 from builder.lowering.passes import Pass
@@ -26,7 +27,7 @@ class Snapshot:
     a graph; `known` are the lines that earlier snapshots of this graph took apart.
     """
 
-    def __init__(self, graph: Any, known: Lines | None = None, text: str | None = None) -> None:
+    def __init__(self, graph: Graph, known: Lines | None = None, text: str | None = None) -> None:
         self.known = Lines() if known is None else known
         self.text = str(graph) if text is None else text
         self.lines = list(map(self.known.__getitem__, self.text.splitlines()))
@@ -74,7 +75,7 @@ def _narrows(before: str, after: str) -> bool:
     return re.fullmatch(pattern, after) is not None
 
 
-def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
+def verify(graph: Graph, step: Pass, before: Snapshot) -> Snapshot:
     """The snapshot after a pass; a LoweringError that names the pass when it broke the graph, its
     interface or its promise.
     """
@@ -95,7 +96,7 @@ def verify(graph: Any, step: Pass, before: Snapshot) -> Snapshot:
     return after
 
 
-def _lint(graph: Any, step: Pass, after: Snapshot) -> None:
+def _lint(graph: Graph, step: Pass, after: Snapshot) -> None:
     if unknown := out_of_scope(after.lines):
         raise _broken(step, f"a value is read outside its scope: {unknown}")
     if after.nodes > _LINT_UP_TO:
@@ -111,13 +112,13 @@ def _lint(graph: Any, step: Pass, after: Snapshot) -> None:
 _LINT_UP_TO = 400
 
 
-def _check_promise(graph: Any, step: Pass, after: Snapshot) -> None:
+def _check_promise(graph: Graph, step: Pass, after: Snapshot) -> None:
     for kind in step.removes:
         if after.kinds[kind]:
             raise _broken(step, f"{kind} is left", where=source_line(graph.findNode(kind, True)))
 
 
-def _give_locations(graph: Any, known: Lines) -> Snapshot:
+def _give_locations(graph: Graph, known: Lines) -> Snapshot:
     """torch's own rewriters make operators without a source location: they take that of a node that
     feeds them.
     """

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Graph
 from builder.lowering import ir
 
 _KINDS = ("aten::add", "aten::sub", "aten::mul", "aten::div")
@@ -27,7 +28,7 @@ _SCHEMAS = frozenset(
 )
 
 
-def constants_to_numbers(graph: Any) -> None:
+def constants_to_numbers(graph: Graph) -> None:
     """Replace the constants that torch's executor takes for numbers by numbers.
 
     To be called before attributes become constants: the executor leaves a buffer a tensor. A bool
@@ -39,7 +40,7 @@ def constants_to_numbers(graph: Any) -> None:
             node.replaceInput(1, number)
 
 
-def keep_constants_tensors(graph: Any) -> None:
+def keep_constants_tensors(graph: Graph) -> None:
     """Let torch's executor read the remaining constants of no axes as tensors: behind a `detach` it
     does not take them for numbers.
     """
@@ -47,7 +48,7 @@ def keep_constants_tensors(graph: Any) -> None:
         node.replaceInput(1, ir.insert(graph, "aten::detach", [node.inputsAt(1)], node).output())
 
 
-def _second_operands(graph: Any) -> Iterator[tuple[Any, torch.Tensor]]:
+def _second_operands(graph: Graph) -> Iterator[tuple[Any, torch.Tensor]]:
     """The nodes whose second operand the executor would replace, and that constant."""
     for node in ir.nodes_of(graph, *_KINDS):
         second = node.inputsAt(1)

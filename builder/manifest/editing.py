@@ -165,7 +165,7 @@ def _data(text: str, path: Path) -> dict[str, Any]:
     return found.data
 
 
-def _set(text: str, root: yaml.MappingNode, key: str, value: Any) -> str:
+def _set(text: str, root: yaml.MappingNode, key: str, value: object) -> str:
     """The text with one key replaced, added on a line after the last one, or removed."""
     found = next((pair for pair in root.value if pair[0].value == key), None)
     newline = "\r\n" if "\r\n" in text else "\n"

@@ -181,18 +181,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
     assert one.model is not None and one.manifest is not None
     written = _profiles(data)
     batch_sizes = _batch_sizes(data, written[0])
-    plain = {key: data[key] for key in _PLAIN if key in data}
-    for key in ("outputs", "targets"):
-        if key in data:
-            plain[key] = tuple(data[key])
-    if "keep_fp32" in data:
-        said = [data["keep_fp32"]] if isinstance(data["keep_fp32"], str) else data["keep_fp32"]
-        plain["keep_fp32"] = tuple(pattern for pattern in said if pattern != AUTO)
-        plain["keep_fp32_auto"] = AUTO in said
-    if "goldens" in data:
-        plain["goldens"] = one.manifest.parent / data["goldens"]
-    if "libraries" in data:
-        plain["libraries"] = tuple(one.manifest.parent / name for name in data["libraries"])
+    folder_of_manifest = one.manifest.parent
     return ModelSpec(
         name=one.name,
         path=one.model,
@@ -203,18 +192,33 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         batching=Batching(**_tuples(data.get("batching", {}))),
         fallback=_fallback(data.get("fallback", {})),
         manifest=one.manifest,
-        state=tuple(_state(item, one.manifest.parent) for item in data.get("state", ())),
+        state=tuple(_state(item, folder_of_manifest) for item in data.get("state", ())),
         runtime=Runtime(**data.get("runtime", {})),
         limits=Limits(**data.get("limits", {})),
         versions=Versions(**data.get("versions", {})),
         sequences=Sequences(**data.get("sequences", {})),
         calibration=(
-            _calibration(data["calibration"], one.manifest.parent)
-            if "calibration" in data
-            else None
+            _calibration(data["calibration"], folder_of_manifest) if "calibration" in data else None
         ),
-        **plain,
+        **_values(data, folder_of_manifest),
     )
+
+
+def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]:
+    """The fields of a spec that hold what is written, or a list or path of it."""
+    values = {key: data[key] for key in _PLAIN if key in data}
+    for key in ("outputs", "targets"):
+        if key in data:
+            values[key] = tuple(data[key])
+    if "keep_fp32" in data:
+        said = [data["keep_fp32"]] if isinstance(data["keep_fp32"], str) else data["keep_fp32"]
+        values["keep_fp32"] = tuple(pattern for pattern in said if pattern != AUTO)
+        values["keep_fp32_auto"] = AUTO in said
+    if "goldens" in data:
+        values["goldens"] = folder_of_manifest / data["goldens"]
+    if "libraries" in data:
+        values["libraries"] = tuple(folder_of_manifest / name for name in data["libraries"])
+    return values
 
 
 def _calibration(section: Mapping[str, Any], folder: Path) -> Calibration:
@@ -269,7 +273,7 @@ def _batch_axis(data: Mapping[str, Any]) -> str:
     return str(data["inputs"][0]["shape"][0])
 
 
-def _ranges(written: Mapping[str, Any]) -> Profile:
+def _ranges(written: Mapping[str, Mapping[str, int]]) -> Profile:
     return {axis: (r["min"], r["opt"], r["max"]) for axis, r in written.items()}
 
 
@@ -277,6 +281,6 @@ def _tensor(item: Mapping[str, Any], profiles: tuple[Profile, ...]) -> TensorSpe
     """The input, with a range for each axis that includes all profiles; opt is the first's."""
     dims = {}
     for axis in (axis for axis in item["shape"] if isinstance(axis, str)):
-        ranges = [profile[axis] for profile in profiles]
-        dims[axis] = (min(r[0] for r in ranges), ranges[0][1], max(r[2] for r in ranges))
+        lows, opts, highs = zip(*(profile[axis] for profile in profiles), strict=True)
+        dims[axis] = (min(lows), opts[0], max(highs))
     return TensorSpec(item["dtype"], tuple(item["shape"]), dims=dims, name=item["name"])

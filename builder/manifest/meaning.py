@@ -31,11 +31,11 @@ def check(document: Document, folder: Path) -> None:
     _calibration_exists(document, folder)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -235,7 +235,7 @@ def _lengths(item: dict[str, Any]) -> set[str]:
     return {axis for axis in _list(item.get("shape"))[1:] if isinstance(axis, str)}
 
 
-def _not_a_value(value: Any, dtype: str) -> str | None:
+def _not_a_value(value: object, dtype: str) -> str | None:
     """Why a number cannot be an element of this dtype."""
     if dtype == "bool":
         return None if isinstance(value, bool) else f"{value!r} is not true or false"

@@ -178,50 +178,25 @@ def _too_long(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
-    if str(error.validator_value).startswith(r"\.npz"):
-        yield route, f"{label(route)} must be an .npz file, not {error.instance!r}", None, False
-    elif route[-2:-1] == ("data",):
-        yield (
-            route,
-            f"{label(route)} must be goldens, an .npz or an .npy file, not {error.instance!r}",
-            None,
-            False,
-        )
-    elif route[-1:] == ("initial",):
-        yield (
-            route,
-            f"{label(route)} must be zeros or an .npy file, not {error.instance!r}",
-            None,
-            False,
-        )
-    elif route[:1] == ("libraries",):
-        yield (
-            route,
-            f"{label(route)} must be a .py or .so file, not {error.instance!r}",
-            None,
-            False,
-        )
-    elif "::" in str(error.validator_value):
-        yield (
-            route,
-            f"{label(route)}: {error.instance!r} is not an operator name",
-            "for example 'aten::nonzero'",
-            False,
-        )
-    elif route[-2:-1] == ("compute_capabilities",):
-        yield (
-            route,
-            f"{label(route)}: {error.instance!r} is not a compute capability",
-            "for example '8.9'",
-            False,
-        )
-    else:
-        yield (
-            route,
-            f"{label(route)}: {error.instance!r} is not a valid name",
-            "use letters, digits and _",
-            False,
-        )
+    problem, fix = _pattern_problem(str(error.validator_value), route)
+    yield route, f"{label(route)}{problem.format(value=repr(error.instance))}", fix, False
+
+
+def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
+    """What is wrong with a text that the pattern refuses, and how to fix it."""
+    if pattern.startswith(r"\.npz"):
+        return " must be an .npz file, not {value}", None
+    if route[-2:-1] == ("data",):
+        return " must be goldens, an .npz or an .npy file, not {value}", None
+    if route[-1:] == ("initial",):
+        return " must be zeros or an .npy file, not {value}", None
+    if route[:1] == ("libraries",):
+        return " must be a .py or .so file, not {value}", None
+    if "::" in pattern:
+        return ": {value} is not an operator name", "for example 'aten::nonzero'"
+    if route[-2:-1] == ("compute_capabilities",):
+        return ": {value} is not a compute capability", "for example '8.9'"
+    return ": {value} is not a valid name", "use letters, digits and _"
 
 
 def _too_short(error: Any, route: Route) -> Iterator[Finding]:

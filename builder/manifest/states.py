@@ -69,7 +69,7 @@ def initial_exist(document: Document, folder: Path) -> None:
             )
 
 
-def _mappings(value: Any) -> list[dict[str, Any]]:
+def _mappings(value: object) -> list[dict[str, Any]]:
     return (
         [item if isinstance(item, dict) else {} for item in value]
         if isinstance(value, list)
@@ -77,5 +77,5 @@ def _mappings(value: Any) -> list[dict[str, Any]]:
     )
 
 
-def _texts(value: Any) -> list[str]:
+def _texts(value: object) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from builder.lowering import LoweredGraph
+from builder.graph_types import Block, Graph, Value
+from builder.lowering import LoweredGraph, ir
 from builder.partition.extract import closure, extract, inputs_of
 from builder.partition.naming import TensorNames
 from builder.partition.scalars import takes_axis
@@ -49,7 +50,7 @@ def branches(lowered: LoweredGraph) -> list[int]:
     ]
 
 
-def _view(graph: Any) -> View:
+def _view(graph: Graph) -> View:
     """The graph, in which each reader of a crossing tensor without axes removes its axis again: a
     part of its own for that would cost a call.
     """
@@ -158,7 +159,7 @@ class _Taken:
         read = tuple(self.names[n] for n in inputs_of(self.seen, needed))
         return LoweredGraph(graph, read, ("condition",), containers=self.names.containers)
 
-    def _block(self, block: Any, outputs: tuple[str, ...]) -> LoweredGraph:
+    def _block(self, block: Block, outputs: tuple[str, ...]) -> LoweredGraph:
         read = list(dict.fromkeys(block_reads(block)))
         needed = _free_behind(self.seen, read)
         made = {name for position in needed for name in self.seen.steps[position].outputs}
@@ -198,9 +199,9 @@ class _Taken:
         return graph, mapped
 
 
-def _constant(graph: Any, value: bool | None) -> Any:
+def _constant(graph: Graph, value: bool | None) -> Value:
     if value is not None:
         return graph.insertConstant(value)
     node = graph.appendNode(graph.create("prim::Constant", 1))
-    node.output().setType(torch._C.NoneType.get())
+    node.output().setType(ir.NONE)
     return node.output()

@@ -205,25 +205,17 @@ def _draw_arrow(
     top, bottom, edge = source.y + source.height, target.y, MARGIN + WIDTH
     if arrow.lane == 0:
         x = MARGIN + WIDTH // 4
-        path, (left, first), step, room = (
-            f"M{x} {top} L{x} {bottom}",
-            (x + 8, top + 14),
-            13,
-            edge - x - 8,
-        )
+        path = f"M{x} {top} L{x} {bottom}"
         head = f"{x - 4},{bottom - 7} {x + 4},{bottom - 7} {x},{bottom}"
+        left, first = x + 8, top + 14
+        step, room = 13, edge - x - 8
     else:
-        x, start, end = (
-            edge + LANE * arrow.lane,
-            top - PADDING,
-            bottom + PADDING + LINE * arrow.row + 7,
-        )
-        path, (left, first), step = (
-            f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}",
-            (column, end + 4),
-            LINE,
-        )
-        head, room = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}", LONGEST
+        x = edge + LANE * arrow.lane
+        start, end = top - PADDING, bottom + PADDING + LINE * arrow.row + 7
+        path = f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}"
+        head = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}"
+        left, first = column, end + 4
+        step, room = LINE, LONGEST
     ElementTree.SubElement(root, "path", d=path)
     ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")
     for row, line in enumerate(arrow.labels):

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from builder.lowering import LoweredGraph
+from builder.graph_types import Graph, Value
+from builder.lowering import LoweredGraph, ir
 from builder.partition.naming import TensorNames
 from builder.partition.view import View, is_free, view
 
@@ -41,7 +42,7 @@ def extract(
 ) -> LoweredGraph:
     """A LoweredGraph of these nodes, cloned, from and to these values. Weights are shared."""
     graph: Any = torch._C.Graph()
-    mapped: dict[str, Any] = {}
+    mapped: dict[str, Value] = {}
     for name in inputs:
         mapped[name] = graph.addInput()
         mapped[name].setType(view.type_of(name))
@@ -125,9 +126,9 @@ def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:
     return replace(lowered, graph=graph, as_written="")
 
 
-def _cloned(graph: Any, value: Any) -> Any:
+def _cloned(graph: Graph, value: Value) -> Value:
     nothing = graph.create("prim::Constant", 1)
-    nothing.output().setType(torch._C.NoneType.get())
+    nothing.output().setType(ir.NONE)
     clone = graph.create("aten::clone", [value, nothing.output()], 1)
     clone.output().setType(value.type())
     for node in (nothing, clone):

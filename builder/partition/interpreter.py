@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -30,6 +30,7 @@ from builder.conversion import (
     operators,
 )
 from builder.errors import ConversionError
+from builder.graph_types import Block, Node
 from builder.partition import packed
 from builder.partition.standins import (
     at,
@@ -103,7 +104,7 @@ class ShapeInterpreter(operators.Operators):
         """`sizes`: by value the length of its axes that depend on data, where the user has given a
         range.
         """
-        super().__init__(ConversionContext(net=_NoNetwork()), Policy())
+        super().__init__(ConversionContext(net=cast(Any, _NoNetwork())), Policy())
         self.walker = GraphWalker(self.ctx, self)
         self.sizes = sizes or {}
         self.sources: dict[str, Any] = {}
@@ -140,7 +141,7 @@ class ShapeInterpreter(operators.Operators):
         self.ctx.values.update(zip(step.outputs, results, strict=True))
         return True
 
-    def evaluate(self, node: Any, values: list[Any]) -> list[Any]:
+    def evaluate(self, node: Node, values: list[Any]) -> list[Any]:
         """The outputs on meta tensors."""
         if node.kind() == "prim::Loop":
             return self._loop(node, *values)
@@ -167,7 +168,7 @@ class ShapeInterpreter(operators.Operators):
                 return self._branch(node)
             return self._with_unknowns(node, values)
 
-    def _of_packed(self, node: Any, values: list[Any]) -> list[Any] | None:
+    def _of_packed(self, node: Node, values: list[Any]) -> list[Any] | None:
         """Shapes of packed sequences that torch cannot infer, or infers wrongly."""
         key = key_of_node(node)
         rule = packed.rule(key, values)
@@ -178,11 +179,11 @@ class ShapeInterpreter(operators.Operators):
             results = [settled(r) for r in made]
         return self._ranged(node, results) if key == packed.PAD else results
 
-    def _static(self, node: Any, values: list[Any]) -> list[Any]:
+    def _static(self, node: Node, values: list[Any]) -> list[Any]:
         results = super().evaluate(node, values)
         return self.convert(node, values) if results is None else results
 
-    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
+    def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
         """A branch or loop on data can still determine shapes; a node that fails is a defect."""
         if isinstance(refusal, ConversionError):
             raise refusal
@@ -192,10 +193,10 @@ class ShapeInterpreter(operators.Operators):
             return self._loop(node)
         return [MISSING] * node.outputsSize()
 
-    def finish(self, node: Any, results: list[Any], first: int) -> None:
+    def finish(self, node: Node, results: list[Any], first: int) -> None:
         """There are no layers to name."""
 
-    def _with_unknowns(self, node: Any, values: list[Any]) -> list[Any]:
+    def _with_unknowns(self, node: Node, values: list[Any]) -> list[Any]:
         """The node's outputs with sizes that are numbers or unknowns."""
         key = key_of_node(node)
         try:
@@ -210,7 +211,7 @@ class ShapeInterpreter(operators.Operators):
             raise Unconvertible(f"its shape depends on data: {data_dependent}") from data_dependent
         return results if is_unknown(values) else self._ranged(node, results)
 
-    def _ranged(self, node: Any, results: list[Any]) -> list[Any]:
+    def _ranged(self, node: Node, results: list[Any]) -> list[Any]:
         """The results of a node that reads what is known; sizes that depend on data as the user's
         range has them.
         """
@@ -223,12 +224,12 @@ class ShapeInterpreter(operators.Operators):
             for n, r in zip(names, results, strict=True)
         ]
 
-    def _branch(self, node: Any) -> list[Any]:
+    def _branch(self, node: Node) -> list[Any]:
         """Where the data decide: what both blocks agree on."""
         yes, no = (self.walker.walk(block) for block in node.blocks())
         return self._or_numbers(node, [common(a, b) for a, b in zip(yes, no, strict=True)])
 
-    def _or_numbers(self, node: Any, results: list[Any]) -> list[Any]:
+    def _or_numbers(self, node: Node, results: list[Any]) -> list[Any]:
         """The results, a number that the data decide as an unknown: a tensor to which it is added
         keeps its shape.
         """
@@ -239,7 +240,7 @@ class ShapeInterpreter(operators.Operators):
         ]
 
     def _loop(
-        self, node: Any, trips: Any = MISSING, condition: Any = MISSING, *carried: Any
+        self, node: Node, trips: Any = MISSING, condition: Any = MISSING, *carried: object
     ) -> list[Any]:
         """Trip by trip while the shapes alone decide that it goes on, but not for long."""
         body, values = next(iter(node.blocks())), list(carried)
@@ -253,7 +254,7 @@ class ShapeInterpreter(operators.Operators):
             node, self._any_trips(body, [self.walker.value(v) for v in list(node.inputs())[2:]])
         )
 
-    def _any_trips(self, body: Any, carried: list[Any]) -> list[Any]:
+    def _any_trips(self, body: Block, carried: list[Any]) -> list[Any]:
         """However often it runs: the carried values whose shapes no trip changes."""
         while True:
             after = [
@@ -264,7 +265,7 @@ class ShapeInterpreter(operators.Operators):
                 return after
             carried = after
 
-    def _trip(self, body: Any, inputs: list[Any]) -> list[Any]:
+    def _trip(self, body: Block, inputs: list[Any]) -> list[Any]:
         self.ctx.values.update(zip((v.debugName() for v in body.inputs()), inputs, strict=True))
         return self.walker.walk(body)
 

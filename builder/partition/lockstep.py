@@ -78,7 +78,7 @@ class Lockstep:
         except TypeError:  # a dictionary, which no other value is compared with
             return None
 
-    def _execute(self, step: Step, key: tuple[Any, ...] | None) -> list[int]:
+    def _execute(self, step: Step, key: tuple[int | str, ...] | None) -> list[int]:
         evaluated = _is_evaluated(step)
         known = [
             i.execute(step, shapes_are_known=key is not None and not evaluated)

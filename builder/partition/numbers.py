@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from builder.dtypes import code_of
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.partition.view import is_free, is_tensor
 
@@ -23,7 +24,7 @@ without loss.
 """
 
 
-def hand_over(graph: Any) -> list[int]:
+def hand_over(graph: Graph) -> list[int]:
     """Let every number that a node makes beside tensors be read through a 0-d tensor of it; the
     graph is changed.
 
@@ -41,7 +42,7 @@ def hand_over(graph: Any) -> list[int]:
     return positions
 
 
-def _numbers(node: Any) -> Iterator[Any]:
+def _numbers(node: Node) -> Iterator[Any]:
     """The numbers among the node's outputs that are read, where it cannot be computed again
     for each of them.
     """
@@ -50,7 +51,7 @@ def _numbers(node: Any) -> Iterator[Any]:
         yield from (value for value in made if value.type().kind() in READERS and value.uses())
 
 
-def _through_a_tensor(graph: Any, value: Any, before: Any) -> int:
+def _through_a_tensor(graph: Graph, value: Value, before: Node) -> int:
     """How many nodes that took."""
     reader, dtype = READERS[value.type().kind()]
     options = [

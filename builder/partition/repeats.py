@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from builder.conversion import ConversionContext, is_tensor
+from builder.engine import ITensor
 from builder.partition.view import Step
 
 MOST_VALUES = 16
@@ -43,7 +44,7 @@ class Repeats:
         signature = (step.key, *map(signatures.__getitem__, step.inputs))
         return (None, None) if None in signature else (signature, self.known.get(signature))
 
-    def remember(self, signature: Any, step: Step) -> None:
+    def remember(self, signature: object, step: Step) -> None:
         """The node was converted: its outputs stand in for those of the next one that is known by
         the same.
         """
@@ -55,7 +56,7 @@ class Repeats:
         ):
             self.known[signature] = results
 
-    def _symbols(self, value: Any) -> set[Any]:
+    def _symbols(self, value: object) -> set[Any]:
         if isinstance(value, list):
             return set().union(*map(self._symbols, value))
         return (
@@ -65,7 +66,7 @@ class Repeats:
         )
 
 
-def _signature(ctx: ConversionContext, value: Any) -> Any:
+def _signature(ctx: ConversionContext, value: object) -> Any:
     if isinstance(value, torch.Tensor):
         return _constant(value)
     if is_tensor(value):
@@ -88,10 +89,10 @@ def _constant(value: torch.Tensor) -> Any:
     )
 
 
-def _exprs(ctx: ConversionContext, tensor: Any) -> Sequence[Any]:
+def _exprs(ctx: ConversionContext, tensor: ITensor) -> Sequence[Any]:
     return [ctx.expr(tensor, axis) for axis, length in enumerate(tensor.shape) if length < 0]
 
 
-def _is_whole(ctx: ConversionContext, tensor: Any) -> bool:
+def _is_whole(ctx: ConversionContext, tensor: ITensor) -> bool:
     dtype = ctx.dtype(tensor)
     return not dtype.is_floating_point and dtype != torch.bool

@@ -5,12 +5,12 @@ backend cannot hide that from an engine.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 
 
-def with_axis(graph: Any, inputs: Sequence[bool], outputs: Sequence[bool]) -> tuple[int, int]:
+def with_axis(graph: Graph, inputs: Sequence[bool], outputs: Sequence[bool]) -> tuple[int, int]:
     """Change the graph so that those of its inputs and outputs come and go with the shape [1], as
     () within; how many nodes that adds in front of the others and behind them.
     """
@@ -28,7 +28,7 @@ def with_axis(graph: Any, inputs: Sequence[bool], outputs: Sequence[bool]) -> tu
     return between - before, _count(graph) - between
 
 
-def takes_axis(node: Any, inputs: Collection[str]) -> bool:
+def takes_axis(node: Node, inputs: Collection[str]) -> bool:
     """Whether the node makes a tensor without axes of one of the graph's inputs, as with_axis has
     it.
     """
@@ -37,11 +37,11 @@ def takes_axis(node: Any, inputs: Collection[str]) -> bool:
     return ir.int_list(node.inputsAt(1)) == []
 
 
-def _count(graph: Any) -> int:
+def _count(graph: Graph) -> int:
     return sum(1 for _ in graph.nodes())
 
 
-def _reshaped(graph: Any, value: Any, shape: list[int], before: Any) -> Any:
+def _reshaped(graph: Graph, value: Value, shape: list[int], before: Node) -> Value:
     """A new value in front of a node: this one in another shape."""
     # an empty list is no constant to torch
     lengths = [ir.insert_constant(graph, length, before) for length in shape]

@@ -103,11 +103,7 @@ def split(
     whole = bool(lowered.as_written)
     lowered, specs = with_own_outputs(lowered), named_inputs(specs, lowered)
     positions = hand_over(lowered.graph)
-    kept = {
-        now
-        for now, position in enumerate(positions)
-        if position in kept and position not in positions[now - 1 : now]
-    }
+    kept = _moved(kept, positions)
     seen = view(lowered.graph)
     shapes = _infer(lowered, specs, profiles, seen, fallback, by_torch=whole)
     profiles = shapes.profiles
@@ -138,6 +134,17 @@ def split(
         lowered.flags,
         values,
     )
+
+
+def _moved(kept: Collection[int], positions: Sequence[int]) -> set[int]:
+    """The indices of the kept nodes in the graph that `hand_over` rewrote: where several nodes
+    came from one position, the first.
+    """
+    return {
+        now
+        for now, position in enumerate(positions)
+        if position in kept and position not in positions[now - 1 : now]
+    }
 
 
 def _infer(

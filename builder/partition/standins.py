@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from builder.conversion import MISSING
 
 
-def signature(value: Any) -> Any:
+def signature(value: object) -> Any:
     """Hashable, and the same for values of which an operator makes the same shapes."""
     if isinstance(value, torch.Tensor):
         return value.is_meta, value.shape, value.stride(), value.dtype
@@ -24,14 +24,14 @@ def signature(value: Any) -> Any:
     return type(value), value
 
 
-def is_unknown(value: Any) -> bool:
+def is_unknown(value: object) -> bool:
     """Whether a size in the value depends on data."""
     if isinstance(value, list | tuple):
         return any(is_unknown(v) for v in value)
     return isinstance(value, FakeTensor | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def common(one: Any, other: Any) -> Any:
+def common(one: object, other: object) -> Any:
     """The value if both are the same as far as shapes go, else MISSING."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         same = (
@@ -50,14 +50,14 @@ def on_meta(values: Sequence[Any]) -> bool:
     return any(on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False) for v in values)
 
 
-def has_data(value: Any) -> bool:
+def has_data(value: object) -> bool:
     """Whether the value is, or holds, a tensor with elements."""
     if isinstance(value, list):
         return any(map(has_data, value))
     return isinstance(value, torch.Tensor) and not value.is_meta
 
 
-def without_data(value: Any) -> Any:
+def without_data(value: object) -> Any:
     """The value with its tensors on meta; fake ones stay."""
     if isinstance(value, list):
         return [without_data(v) for v in value]
@@ -70,7 +70,7 @@ def without_data(value: Any) -> Any:
     )
 
 
-def fake(value: Any) -> Any:
+def fake(value: object) -> Any:
     """The value with tensors that the fake mode which is on makes."""
     if isinstance(value, list):
         return [fake(v) for v in value]
@@ -79,7 +79,7 @@ def fake(value: Any) -> Any:
     return value
 
 
-def at(value: Any, size: int) -> Any:
+def at(value: object, size: int) -> Any:
     """The tensor with its unknown sizes known."""
     if not isinstance(value, FakeTensor):
         return value
@@ -87,7 +87,7 @@ def at(value: Any, size: int) -> Any:
     return torch.empty(shape, dtype=value.dtype, device="meta")
 
 
-def settled(value: Any) -> Any:
+def settled(value: object) -> Any:
     """Without the unknowns where none of the sizes is one. An unknown size is taken not to be 0 or
     1, as in torch.export: these change what an operator does (broadcasting), and hardly ever the
     shape that it gives.

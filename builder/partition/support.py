@@ -31,6 +31,7 @@ from builder.conversion import (
 )
 from builder.engine import new_network
 from builder.errors import ConversionError, UnsupportedOperator
+from builder.graph_types import Node
 from builder.lowering import LoweredGraph, source_location
 from builder.manifest import Profile, Range, TensorSpec
 from builder.partition import view
@@ -115,7 +116,7 @@ class TrialBackend(operators.Operators):
             fnmatch.fnmatchcase(kind, pattern) for pattern in self.ops
         )
 
-    def evaluate(self, node: Any, values: list[Any]) -> list[Any] | None:
+    def evaluate(self, node: Node, values: list[Any]) -> list[Any] | None:
         """As in conversion, but for what the manifest keeps in torch."""
         if self.position in self.kept:
             raise Unconvertible(BY_MODULE)
@@ -123,7 +124,7 @@ class TrialBackend(operators.Operators):
             raise Unconvertible("the manifest keeps it in torch (fallback: ops)")
         return super().evaluate(node, values)
 
-    def refuse(self, node: Any, refusal: Refusal) -> list[Any]:
+    def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
         """Remember the first reason for the top-level node, and go on; a converter's defect falls
         back too, with a warning.
         """
@@ -138,7 +139,7 @@ class TrialBackend(operators.Operators):
             self._remember(node, refusal.reason, refusal.fix)
         return self._placeholders(node)
 
-    def _remember(self, node: Any, reason: str, fix: str | None) -> None:
+    def _remember(self, node: Node, reason: str, fix: str | None) -> None:
         if self.position in self.refused:
             return
         schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
@@ -149,13 +150,13 @@ class TrialBackend(operators.Operators):
             schema, name, source_location(node) if located else "graph", reason, fix or FALLBACK_FIX
         )
 
-    def finish(self, node: Any, results: list[Any], first: int) -> None:
+    def finish(self, node: Node, results: list[Any], first: int) -> None:
         """Sizes only: the names and source lines of a scratch network are never read, and they take
         longest.
         """
         self.follow_sizes(first)
 
-    def _placeholders(self, node: Any) -> list[Any]:
+    def _placeholders(self, node: Node) -> list[Any]:
         return [self._placeholder(value.debugName()) for value in node.outputs()]
 
     def _placeholder(self, name: str) -> Any:

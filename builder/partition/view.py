@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from builder.conversion import NO_SCHEMA, key_of
+from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
 
 
@@ -31,12 +32,12 @@ class Step:
     is_free: bool
 
 
-def steps(graph: Any) -> list[Step]:
+def steps(graph: Graph) -> list[Step]:
     """Every top-level node in program order; linear in nodes and edges."""
     return [_step(node) for node in graph.nodes()]
 
 
-def _step(node: Any) -> Step:
+def _step(node: Node) -> Step:
     kind, schema = node.kind(), node.schema()
     inputs = tuple(value.debugName() for value in node.inputs())
     outputs = list(node.outputs())
@@ -84,12 +85,12 @@ class View:
         return list(self.steps[index].node.outputs())[self.steps[index].outputs.index(name)].type()
 
 
-def view(graph: Any) -> View:
+def view(graph: Graph) -> View:
     """Read the graph once."""
     return View(graph, steps(graph))
 
 
-def reads(node: Any) -> Iterator[str]:
+def reads(node: Node) -> Iterator[str]:
     """The names of all values that the node reads from outside, those inside its blocks
     included.
     """
@@ -99,7 +100,7 @@ def reads(node: Any) -> Iterator[str]:
         yield from block_reads(block)
 
 
-def block_reads(block: Any) -> Iterator[str]:
+def block_reads(block: Block) -> Iterator[str]:
     """The names of all values that the block reads from outside."""
     inside = {value.debugName() for value in block.inputs()}
     for node in block.nodes():
@@ -108,7 +109,7 @@ def block_reads(block: Any) -> Iterator[str]:
     yield from (v.debugName() for v in block.outputs() if v.debugName() not in inside)
 
 
-def is_free(node: Any) -> bool:
+def is_free(node: Node) -> bool:
     """Whether the node is recomputed by each reader: it makes no tensor, or only a list of tensors
     that are views.
 
@@ -117,7 +118,7 @@ def is_free(node: Any) -> bool:
     return _step(node).is_free
 
 
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: Value) -> bool:
     """Whether the value is one tensor (optional or with a known shape too), not a list of
     tensors.
     """

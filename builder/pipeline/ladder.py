@@ -30,8 +30,7 @@ from builder.pipeline import stages
 from builder.pipeline.fallback import Kept, made_by
 
 if TYPE_CHECKING:
-    from torch._C import Node
-
+    from builder.graph_types import Node
     from builder.pipeline.stages import Converted, Lowered, Network, Recorded
 
 ATTEMPTS = 4

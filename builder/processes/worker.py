@@ -58,7 +58,7 @@ def can_ask(question: str) -> bool:
     return question in _questions
 
 
-def ask(question: str, *arguments: Any) -> Any:
+def ask(question: str, *arguments: object) -> Any:
     """The caller's answer: a worker asks for what it may not read itself. Raises what the caller's
     function raises.
     """

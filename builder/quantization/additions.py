@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from builder.conversion import LayerNames
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import Containers, ir
 from builder.quantization.products import FAKE, Operand, Product
 
@@ -51,7 +51,7 @@ class Addition:
 
 
 def additions(
-    graph: Any, products: Sequence[Product], containers: Containers = MappingProxyType({})
+    graph: Graph, products: Sequence[Product], containers: Containers = MappingProxyType({})
 ) -> list[Addition]:
     """The residual additions of the graph in program order; `products` are the graph's own."""
     names = LayerNames(containers)
@@ -66,7 +66,7 @@ def additions(
     return found
 
 
-def _residual(node: Any) -> int | None:
+def _residual(node: Node) -> int | None:
     """The position of the operand to quantize; None where no convolution can absorb the node."""
     operands = [node.inputsAt(0), node.inputsAt(1)]
     if any(not _computed(value) for value in operands) or ir.constant(node.inputsAt(2)) != 1:
@@ -78,15 +78,15 @@ def _residual(node: Any) -> int | None:
     return None if operands[place].node().kind() in FAKE else place
 
 
-def _computed(value: Any) -> bool:
+def _computed(value: Value) -> bool:
     return value.type().kind() == "TensorType" and not ir.is_constant(value)
 
 
-def _absorbs(value: Any) -> bool:
+def _absorbs(value: Value) -> bool:
     return value.node().kind() in CONVOLUTIONS and len(value.uses()) == 1
 
 
-def _readers(value: Any, numbers: dict[str, int], seen: set[str]) -> frozenset[int]:
+def _readers(value: Value, numbers: dict[str, int], seen: set[str]) -> frozenset[int]:
     """The products that read the value, through operators that keep 8 bits and other additions."""
     if value.debugName() in seen:
         return frozenset()
@@ -98,7 +98,7 @@ def _readers(value: Any, numbers: dict[str, int], seen: set[str]) -> frozenset[i
     return frozenset(found)
 
 
-def _direct(value: Any, numbers: dict[str, int]) -> frozenset[int]:
+def _direct(value: Value, numbers: dict[str, int]) -> frozenset[int]:
     readers = (use.user for use in value.uses() if use.user.outputsSize() == 1)
     names = (reader.output().debugName() for reader in readers)
     return frozenset(numbers[name] for name in names if name in numbers)

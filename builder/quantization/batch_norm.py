@@ -7,13 +7,12 @@ convolution and its activation is work that int8 was meant to save.
 
 from __future__ import annotations
 
-from typing import Any
-
 from builder.conversion import channel_scale, reads_alone, scaled_weight
+from builder.graph_types import Graph, Node
 from builder.lowering import ir
 
 
-def fold(graph: Any) -> None:
+def fold(graph: Graph) -> None:
     """Fold every normalization by running statistics whose input nothing else reads; all parameters
     must be static.
     """
@@ -22,15 +21,14 @@ def fold(graph: Any) -> None:
             _fold(graph, node.inputsAt(0).node(), node)
 
 
-def _fold(graph: Any, convolution: Any, node: Any) -> None:
-    kernel, bias, *statistics = (
-        ir.constant(v) for v in (*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5])
-    )
+def _fold(graph: Graph, convolution: Node, node: Node) -> None:
+    read = [*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5]]
+    kernel, bias, gamma, beta, mean, variance = (ir.constant(value) for value in read)
     training, eps = (ir.constant(node.inputsAt(at)) for at in (5, 7))
-    known = all(ir.is_constant(v) for v in (*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5]))
-    if not known or kernel is None or statistics[2] is None or statistics[3] is None or training:
+    known = all(ir.is_constant(value) for value in read)
+    if not known or training or kernel is None or mean is None or variance is None:
         return
-    scale, shift = channel_scale(*statistics, eps=eps)
+    scale, shift = channel_scale(gamma, beta, mean, variance, eps=eps)
     weight = scaled_weight(kernel, scale, kernel.dtype)
     offset = shift if bias is None else shift + bias.double() * scale
     for place, value in ((1, weight), (2, offset.to(kernel.dtype))):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import FP8_KIND, FP8_LIMIT, ir
 
 MOST = {torch.int8: 127.0, torch.float8_e4m3fn: FP8_LIMIT}
@@ -31,7 +32,12 @@ def weight_scale(weight: torch.Tensor, axis: int | None, dtype: torch.dtype) -> 
 
 
 def insert(
-    graph: Any, value: Any, scale: torch.Tensor, axis: int | None, dtype: torch.dtype, before: Any
+    graph: Graph,
+    value: Value,
+    scale: torch.Tensor,
+    axis: int | None,
+    dtype: torch.dtype,
+    before: Node,
 ) -> Any:
     """The value rounded to the grid of `scale`, by a new node before the node `before`."""
     kind, rest = _int8(scale, axis) if dtype == torch.int8 else (FP8_KIND, [scale, axis])

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import execute_graph, ir
 
 Observer = Callable[..., None]
@@ -37,13 +38,13 @@ _LIBRARY.impl("observe", _observe, "CompositeExplicitAutograd")
 _LIBRARY.impl("observe_both", _observe_both, "CompositeExplicitAutograd")
 
 
-def watch_input(graph: Any, node: Any, place: int, observer: int) -> None:
+def watch_input(graph: Graph, node: Node, place: int, observer: int) -> None:
     """Let an observer see an input of the node whenever the node runs."""
     args = [node.inputsAt(place), ir.insert_constant(graph, observer, node)]
     node.replaceInput(place, ir.insert(graph, "trt_build::observe", args, node).output())
 
 
-def watch_value(graph: Any, value: Any, observer: int) -> None:
+def watch_value(graph: Graph, value: Value, observer: int) -> None:
     """Let an observer see a value of the graph's own block whenever it is computed."""
     number = graph.insertConstant(observer)
     number.node().moveAfter(value.node())
@@ -52,7 +53,7 @@ def watch_value(graph: Any, value: Any, observer: int) -> None:
     value.replaceAllUsesAfterNodeWith(seen, seen.output())
 
 
-def watch_both(graph: Any, node: Any, other: Any, observer: int) -> None:
+def watch_both(graph: Graph, node: Node, other: Node, observer: int) -> None:
     """Let an observer see the output of the node, and of another that stands behind it,
     together.
     """
@@ -63,7 +64,7 @@ def watch_both(graph: Any, node: Any, other: Any, observer: int) -> None:
 
 
 def run(
-    graph: Any, observers: Sequence[Observer], batches: Iterable[Sequence[torch.Tensor]]
+    graph: Graph, observers: Sequence[Observer], batches: Iterable[Sequence[torch.Tensor]]
 ) -> None:
     """Run the graph once for each batch; its observers are called on the way."""
     _observers[:] = observers

@@ -11,12 +11,12 @@ import glob
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from builder.conversion import Conversion, convert_again, precision
-from builder.engine import named_values
+from builder.engine import INetworkDefinition, named_values
+from builder.graph_types import Value
 from builder.lowering import LoweredGraph
 from builder.quantization import observing
 from builder.quantization.statistics import FLOATS
@@ -102,7 +102,7 @@ def beyond_half(
     )
 
 
-def layers(network: Any, found: Iterable[Beyond]) -> tuple[str, ...]:
+def layers(network: INetworkDefinition, found: Iterable[Beyond]) -> tuple[str, ...]:
     """The layers of a network that make or read the values, as patterns for keep_fp32, each
     once.
     """
@@ -137,7 +137,7 @@ def spare(
     return convert_again(conversion, (*keep_fp32, *kept)), (report(found, kept),)
 
 
-def _is_mask(value: Any) -> bool:
+def _is_mask(value: Value) -> bool:
     """Whether all that is computed from the value ends in a softmax."""
     users = [use.user for use in value.uses()]
     return bool(users) and all(
@@ -147,7 +147,7 @@ def _is_mask(value: Any) -> bool:
     )
 
 
-def _readers(value: Any, names: dict[str, str]) -> tuple[str, ...]:
+def _readers(value: Value, names: dict[str, str]) -> tuple[str, ...]:
     made = (output for use in value.uses() for output in use.user.outputs())
     found = (names.get(output.debugName()) for output in made)
     return tuple(dict.fromkeys(name for name in found if name))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from builder.conversion import LayerNames
+from builder.graph_types import Graph, Node
 from builder.lowering import FP8_KIND, Containers, ir
 
 FAKE = ("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine", FP8_KIND)
@@ -20,11 +21,11 @@ Channels = Callable[[Any, torch.Tensor], "int | None"]
 """(node, weight) -> the axis that has a scale for each of its places; None: one scale for all."""
 
 
-def _outputs_first(node: Any, weight: torch.Tensor) -> int | None:
+def _outputs_first(node: Node, weight: torch.Tensor) -> int | None:
     return 0 if weight.dim() > 1 else None
 
 
-def _of_convolution(node: Any, weight: torch.Tensor) -> int | None:
+def _of_convolution(node: Node, weight: torch.Tensor) -> int | None:
     """A transposed weight is (in, out / groups, ...): its channels are an axis only where there is
     one group.
     """
@@ -34,7 +35,7 @@ def _of_convolution(node: Any, weight: torch.Tensor) -> int | None:
     return 1 if groups == 1 else None
 
 
-def _columns(node: Any, weight: torch.Tensor) -> int | None:
+def _columns(node: Node, weight: torch.Tensor) -> int | None:
     return 1 if weight.dim() == 2 else None
 
 
@@ -72,7 +73,7 @@ class Product:
     operands: tuple[Operand, ...]
 
 
-def products(graph: Any, containers: Containers = MappingProxyType({})) -> list[Product]:
+def products(graph: Graph, containers: Containers = MappingProxyType({})) -> list[Product]:
     """Every product of the graph in program order, with those of its operands that no fake
     quantization makes.
     """
@@ -83,7 +84,7 @@ def products(graph: Any, containers: Containers = MappingProxyType({})) -> list[
     return found
 
 
-def _operands(node: Any) -> Any:
+def _operands(node: Node) -> Any:
     left, right, channels = PRODUCTS[node.kind()]
     for place in (left, right):
         value = node.inputsAt(place)

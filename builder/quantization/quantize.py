@@ -12,6 +12,7 @@ import torch
 
 from builder.conversion import SCHEMES, Scheme
 from builder.errors import UsageError
+from builder.graph_types import Graph, Node
 from builder.lowering import PIPELINE, Context, LoweredGraph, ir, run_passes, source_location
 from builder.quantization import batch_norm, nodes, observing, trained
 from builder.quantization.additions import additions
@@ -145,7 +146,7 @@ class _Work:
         """Residual additions are numbered behind the products."""
         return range(len(self.products), len(self.products) + len(self.additions))
 
-    def _wanted(self, graph: Any) -> Iterable[tuple[int, Product]]:
+    def _wanted(self, graph: Graph) -> Iterable[tuple[int, Product]]:
         found = products(graph)
         joined = [one.product for one in additions(graph, found)]
         return [(n, p) for n, p in enumerate([*found, *joined]) if n not in self.reasons]
@@ -212,12 +213,14 @@ class _Work:
         observing.run(graph, list(observers.values()), self.batches)
         return observers
 
-    def insert(self, graph: Any, scales: Places) -> None:
+    def insert(self, graph: Graph, scales: Places) -> None:
         """The quantizing nodes in front of every product that is not left alone."""
         for number, product in list(self._wanted(graph)):
             self._round(graph, product.node, number, product, scales)
 
-    def _round(self, graph: Any, node: Any, number: int, product: Product, scales: Places) -> None:
+    def _round(
+        self, graph: Graph, node: Node, number: int, product: Product, scales: Places
+    ) -> None:
         for operand in product.operands:
             value, scale = node.inputsAt(operand.place), scales[number, operand.place]
             node.replaceInput(

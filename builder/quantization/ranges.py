@@ -54,7 +54,9 @@ def _divergence(counts: Counts, limit: int) -> float:
         return float("inf")
     p, q = true / true.sum(), rounded / rounded.sum()
     seen = p > 0
-    return float(np.sum(p[seen] * np.log(p[seen] / np.maximum(q[seen], np.finfo(np.float64).tiny))))
+    least = np.finfo(np.float64).tiny
+    ratio = p[seen] / np.maximum(q[seen], least)
+    return float(np.sum(p[seen] * np.log(ratio)))
 
 
 METHODS: dict[str, Callable[[Counts, float], float]] = {

@@ -4,11 +4,10 @@ kernels compute.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from builder.conversion import is_int8
+from builder.graph_types import Node
 from builder.lowering import FP8_KIND, ir
 from builder.quantization.products import FAKE, PRODUCTS
 
@@ -21,7 +20,7 @@ CHANNELS = (
 AXIS = "the module scales its weights on another axis than that of the output channels"
 
 
-def unfit(node: Any) -> str:
+def unfit(node: Node) -> str:
     """Why TensorRT computes a product of rounded operands in float all the same; empty where
     nothing is in the way.
     """
@@ -32,7 +31,7 @@ def unfit(node: Any) -> str:
     return next(filter(None, reasons), "")
 
 
-def _reason(product: Any, fake: Any, second: bool) -> str:
+def _reason(product: Node, fake: Node, second: bool) -> str:
     if fake.kind() not in FAKE or fake.kind() == FP8_KIND:
         return ""
     if not _in_range(fake):
@@ -40,7 +39,7 @@ def _reason(product: Any, fake: Any, second: bool) -> str:
     return _wrong_axis(product, fake, second) if fake.kind() == PER_CHANNEL else ""
 
 
-def _in_range(fake: Any) -> bool:
+def _in_range(fake: Node) -> bool:
     """As conversion asks it, of static zero points."""
     *_, low, high = map(ir.constant, ir.inputs(fake))
     zero = ir.constant(fake.inputsAt(2))
@@ -50,7 +49,7 @@ def _in_range(fake: Any) -> bool:
     return is_int8(low - zero, high - zero)
 
 
-def _wrong_axis(product: Any, fake: Any, second: bool) -> str:
+def _wrong_axis(product: Node, fake: Node, second: bool) -> str:
     weight, axis = ir.constant(fake.inputsAt(0)), ir.constant(fake.inputsAt(3))
     if not isinstance(weight, torch.Tensor):
         return CHANNELS

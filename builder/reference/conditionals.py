@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from builder.engine import ITensor
 from builder.reference.loops import boundaries, readers_of
 from builder.reference.node import Node, Values
 
@@ -17,7 +18,7 @@ FOLDED = ("CONDITION", "CONDITIONAL_OUTPUT")
 BRANCHES = (0, 1)  # the inputs of an output layer: the value if true, the value if false
 
 
-def fold(steps: Sequence[Any], wanted: Sequence[Any], region: Callable[..., Any]) -> list[Any]:
+def fold(steps: Sequence[Any], wanted: Sequence[ITensor], region: Callable[..., Any]) -> list[Any]:
     """The steps with every outermost conditional replaced by one ConditionalStep; `region` plans
     its branches.
     """
@@ -43,7 +44,7 @@ def fold(steps: Sequence[Any], wanted: Sequence[Any], region: Callable[..., Any]
 
 
 def _exclusive(
-    unit: Conditional, branch: int, readers: Any, maker: Any, kept: set[Any]
+    unit: Conditional, branch: int, readers: Any, maker: dict[ITensor, Node], kept: set[ITensor]
 ) -> list[Any]:
     """The steps that only this branch of the conditional needs, found backwards from its
     outputs.
@@ -63,13 +64,13 @@ def _exclusive(
 
 
 def _only_here(
-    tensor: Any,
+    tensor: ITensor,
     unit: Conditional,
-    feeds: set[Any],
+    feeds: set[ITensor],
     branch: int,
     readers: Any,
-    found: Any,
-    kept: set[Any],
+    found: dict[Conditional | Node, None] | dict[Node, None],
+    kept: set[ITensor],
 ) -> bool:
     """Whether nothing but found steps, or this branch's side of the conditional, reads the
     tensor.
@@ -81,7 +82,7 @@ def _only_here(
     )
 
 
-def _unfold(part: Sequence[Any], steps: Sequence[Any]) -> list[Any]:
+def _unfold(part: Sequence[Conditional | Node], steps: Sequence[Node]) -> list[Any]:
     """The part with inner conditionals as layers again: the branch's own region folds them."""
     inner = {
         node
@@ -111,7 +112,7 @@ class Conditional:
         """What each output layer takes from one branch."""
         return [node.inputs[branch] for node in self.outputs_]
 
-    def plan(self, branches: Sequence[Sequence[Any]], region: Callable[..., Any]) -> None:
+    def plan(self, branches: Sequence[list[Node]], region: Callable[..., Any]) -> None:
         """Take the branches' steps in: what they read from outside becomes this step's input."""
         made = {tensor for part in branches for step in part for tensor in step.outputs}
         read = [

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from builder import dtypes
+from builder.engine import ILayer
 from builder.reference.registry import Evaluator
 
 TORCH_DTYPES = {e.tensorrt: dtypes.torch_dtype(e) for e in dtypes.TABLE if e.tensorrt} | {
@@ -28,7 +29,7 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     return TORCH_DTYPES[dtype.name]
 
 
-def output_dtype(layer: Any, index: int = 0) -> torch.dtype:
+def output_dtype(layer: ILayer, index: int = 0) -> torch.dtype:
     """The dtype that TensorRT gives to an output of `layer`."""
     return torch_dtype(layer.get_output(index).dtype)
 
@@ -39,7 +40,7 @@ class _RawWeights(ctypes.Structure):
     _fields_ = (("type", ctypes.c_int32), ("values", ctypes.c_void_p), ("count", ctypes.c_int64))
 
 
-def weights_tensor(weights: Any, shape: Sequence[int] = (-1,)) -> Tensor | None:
+def weights_tensor(weights: object, shape: Sequence[int] = (-1,)) -> Tensor | None:
     """Weights read from a layer, as a tensor of `shape` over the same memory; None where the layer
     has none.
     """
@@ -92,7 +93,7 @@ def in_float32(evaluator: Evaluator) -> Evaluator:
     """
 
     @wraps(evaluator)
-    def wide(layer: Any, x: Tensor, *others: Tensor | None) -> Any:
+    def wide(layer: ILayer, x: Tensor, *others: Tensor | None) -> Any:
         if x.dtype not in REDUCED:
             return evaluator(layer, x, *others)
         widened = [t.float() if t is not None and t.dtype in REDUCED else t for t in (x, *others)]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import builder.reference.layers  # noqa: F401  (registers the evaluations)
+from builder.engine import INetworkDefinition, ITensor
 from builder.errors import NetworkEvaluationError
 from builder.reference.dtypes import torch_dtype
 from builder.reference.network import read_layers
@@ -29,7 +30,7 @@ def run(conversion_or_network: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     evaluation, for a value whose dtype or shape is not what TensorRT says of its tensor, and for
     what a layer's documentation forbids (a slice out of bounds).
     """
-    network = getattr(conversion_or_network, "network", conversion_or_network)
+    network: INetworkDefinition = getattr(conversion_or_network, "network", conversion_or_network)
     wanted = [network.get_output(i) for i in range(network.num_outputs)]
     region = Region(read_layers(network), wanted)
     values = _bind(network, inputs)
@@ -67,7 +68,7 @@ def inspect(
     return {name: values[tensor] for name, tensor in watched.items() if tensor in values}
 
 
-def _bind(network: Any, inputs: Sequence[Tensor]) -> Values:
+def _bind(network: INetworkDefinition, inputs: Sequence[Tensor]) -> Values:
     """The network's inputs with their values; raises NetworkEvaluationError where one does not
     fit.
     """
@@ -79,7 +80,7 @@ def _bind(network: Any, inputs: Sequence[Tensor]) -> Values:
     return {tensor: _input(tensor, value) for tensor, value in zip(tensors, inputs, strict=True)}
 
 
-def _input(tensor: Any, value: Tensor) -> Tensor:
+def _input(tensor: ITensor, value: Tensor) -> Tensor:
     dtype = torch_dtype(tensor.dtype)
     if not fits(value.shape, tuple(tensor.shape)):
         raise NetworkEvaluationError(

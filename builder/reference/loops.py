@@ -20,7 +20,7 @@ LOOP_KINDS = ("TRIP_LIMIT", "RECURRENCE", "ITERATOR", "LOOP_OUTPUT")
 CONDITIONAL_KINDS = ("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT")
 
 
-def fold(nodes: Sequence[Any], region: Callable[..., Any]) -> list[Any]:
+def fold(nodes: Sequence[Node], region: Callable[..., Any]) -> list[Any]:
     """The nodes with every outermost loop replaced by one LoopStep; `region` plans a loop's
     body.
     """
@@ -51,7 +51,7 @@ def boundaries(nodes: Iterable[Node]) -> list[list[Node]]:
     return list(units.values())
 
 
-def readers_of(steps: Iterable[Any]) -> dict[Any, list[Any]]:
+def readers_of(steps: Iterable[Node]) -> dict[Any, list[Any]]:
     """The steps that read each tensor."""
     readers: dict[Any, list[Any]] = defaultdict(list)
     for step in steps:

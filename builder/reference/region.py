@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from builder.engine import ITensor
 from builder.errors import NetworkEvaluationError
 from builder.reference import conditionals, loops
 from builder.reference.node import Node, Values
@@ -37,7 +38,7 @@ class Region:
     """
 
     def __init__(
-        self, nodes: Sequence[Node], wanted: Sequence[Any], watched: Iterable[Any] = ()
+        self, nodes: Sequence[Node], wanted: Sequence[ITensor], watched: Iterable[Any] = ()
     ) -> None:
         steps: list[Step] = list(loops.fold(nodes, Region))
         steps = conditionals.fold(steps, wanted, Region)
@@ -61,7 +62,7 @@ class Region:
                 values.pop(tensor, None)
 
 
-def ordered(steps: Sequence[Step], wanted: Iterable[Any]) -> list[Step]:
+def ordered(steps: Sequence[Step], wanted: Iterable[ITensor]) -> list[Step]:
     """The steps that make the wanted tensors or have no output at all (assertions), inputs first.
 
     Raises NetworkEvaluationError where steps wait for one another.

@@ -64,11 +64,11 @@ def _of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, An
             yield {**_change(figure, one.before, one.after), "verdict": one.verdict}
 
 
-def _change(figure: str, before: Any, after: Any) -> dict[str, Any]:
+def _change(figure: str, before: object, after: object) -> dict[str, Any]:
     return {"figure": figure, "before": before, "after": after, "verdict": None}
 
 
-def _differs(before: Any, after: Any, share: float, least: float) -> bool:
+def _differs(before: float | None, after: float | None, share: float, least: float) -> bool:
     if before is None or after is None:
         return bool(before != after)
     return bool(abs(after - before) > max(share * abs(before), least))

@@ -49,7 +49,7 @@ class _Drawing:
 
     shapes: list[Shape] = field(default_factory=list)
 
-    def add(self, tag: str, text: str = "", note: str = "", **attributes: Any) -> None:
+    def add(self, tag: str, text: str = "", note: str = "", **attributes: object) -> None:
         said = {
             key.rstrip("_").replace("_", "-"): value
             if not isinstance(value, float) or key.startswith("data")
@@ -171,6 +171,10 @@ def _phases(seconds: Mapping[str, float], at: str) -> Iterator[Chart]:
     yield Chart("Build time", words, len(known) * ROW, tuple(drawing.shapes))
 
 
+_BOX, _GAP, _LEFT, _RIGHT = 34.0, 26.0, 4.0, WIDTH - 90.0
+"""The height of a segment's box, the space below it, and the box's left and right edge."""
+
+
 def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     """The segments from top to bottom. A tensor that the next segment reads is an arrow; others
     pass at the right.
@@ -178,45 +182,22 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     if len(graph) < 2:
         return
     shown = graph[:MOST_SEGMENTS]
-    box, gap, left, right = 34.0, 26.0, 4.0, WIDTH - 90.0
     drawing, lanes = _Drawing(), 0
     made = {name: number for number, one in enumerate(shown) for name in one["outputs"]}
-    top = [number * (box + gap) for number in range(len(shown))]
+    top = [number * (_BOX + _GAP) for number in range(len(shown))]
     for number, one in enumerate(shown):
-        kind = "tensorrt" if one["kind"] == "tensorrt" else "torch"
-        drawing.add(
-            "rect",
-            "",
-            f"{one['label']}: reads {', '.join(one['inputs'])}",
-            x=left,
-            y=top[number],
-            width=right - left,
-            height=box,
-            rx=4,
-            class_=f"box {kind}",
-        )
-        drawing.text(left + 8.0, top[number] + 14.0, short(one["label"], 38), "strong")
-        gives = f"gives {short(', '.join(one['outputs']), 38)}"
-        drawing.text(left + 8.0, top[number] + 28.0, gives, "soft")
+        _segment_box(drawing, one, top[number])
         sources: dict[int, list[str]] = {}
         for name in one["inputs"]:
             if name in made and made[name] < number:
                 sources.setdefault(made[name], []).append(name)
         for source, names in sorted(sources.items(), reverse=True):
-            begin, end = top[source] + box, top[number]
+            begin, end = top[source] + _BOX, top[number]
             if source == number - 1:
-                middle = left + 40.0
-                path = f"M{middle:.1f} {begin:.1f}V{end:.1f}m-4 -6l4 6l4 -6"
-                drawing.add("path", "", ", ".join(names), d=path, class_="edge")
-                drawing.text(middle + 10.0, begin + 17.0, short(", ".join(names), 34), "soft")
+                _arrow(drawing, names, begin, end)
             else:
-                lane = right + 12.0 + 10.0 * (lanes % 7)
+                _detour(drawing, names, begin, end, lanes)
                 lanes += 1
-                path = (
-                    f"M{right:.1f} {begin - 10.0:.1f}H{lane:.1f}V{end + 10.0:.1f}"
-                    f"H{right:.1f}m6 -4l-6 4l6 4"
-                )
-                drawing.add("path", "", ", ".join(names), d=path, class_="edge")
     left_out = len(graph) - len(shown)
     kinds = [one["kind"] for one in graph]
     words = (
@@ -224,8 +205,43 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
         f" torch, in the order in which they run.{f' {left_out} are left out.' if left_out else ''}"
     )
     legend = (("tensorrt", "TensorRT"), ("torch", "torch"))
-    height = top[-1] + box + 2.0
+    height = top[-1] + _BOX + 2.0
     yield Chart("Segments", words, height, tuple(drawing.shapes), legend)
+
+
+def _segment_box(drawing: _Drawing, one: Mapping[str, Any], top: float) -> None:
+    kind = "tensorrt" if one["kind"] == "tensorrt" else "torch"
+    drawing.add(
+        "rect",
+        "",
+        f"{one['label']}: reads {', '.join(one['inputs'])}",
+        x=_LEFT,
+        y=top,
+        width=_RIGHT - _LEFT,
+        height=_BOX,
+        rx=4,
+        class_=f"box {kind}",
+    )
+    drawing.text(_LEFT + 8.0, top + 14.0, short(one["label"], 38), "strong")
+    gives = f"gives {short(', '.join(one['outputs']), 38)}"
+    drawing.text(_LEFT + 8.0, top + 28.0, gives, "soft")
+
+
+def _arrow(drawing: _Drawing, names: Sequence[str], begin: float, end: float) -> None:
+    """From a box to the next one."""
+    middle = _LEFT + 40.0
+    path = f"M{middle:.1f} {begin:.1f}V{end:.1f}m-4 -6l4 6l4 -6"
+    drawing.add("path", "", ", ".join(names), d=path, class_="edge")
+    drawing.text(middle + 10.0, begin + 17.0, short(", ".join(names), 34), "soft")
+
+
+def _detour(drawing: _Drawing, names: Sequence[str], begin: float, end: float, number: int) -> None:
+    """Past the boxes in between, in one of seven lanes."""
+    lane = _RIGHT + 12.0 + 10.0 * (number % 7)
+    path = (
+        f"M{_RIGHT:.1f} {begin - 10.0:.1f}H{lane:.1f}V{end + 10.0:.1f}H{_RIGHT:.1f}m6 -4l-6 4l6 4"
+    )
+    drawing.add("path", "", ", ".join(names), d=path, class_="edge")
 
 
 COLORS = ("one", "two", "three", "four", "five", "six")
@@ -246,27 +262,19 @@ def _dtypes(networks: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
             drawing.text(0.0, y + 11.0, short(one["network"], 14))
         scale = (WIDTH - left) / sum(count for _, count in one["runs"])
         for dtype, count in one["runs"]:
+            title, width = f"{count} layers in {dtype}", count * scale
             drawing.add(
-                "rect",
-                "",
-                f"{count} layers in {dtype}",
-                x=x,
-                y=y,
-                width=count * scale,
-                height=ROW - 4.0,
-                class_=color[dtype],
+                "rect", "", title, x=x, y=y, width=width, height=ROW - 4.0, class_=color[dtype]
             )
-            x += count * scale
-    totals = {name: sum(c for one in known for d, c in one["runs"] if d == name) for name in names}
+            x += width
+    totals = dict.fromkeys(names, 0)
+    for one in known:
+        for dtype, count in one["runs"]:
+            totals[dtype] += count
     words = ", ".join(f"{count} layers in {name}" for name, count in totals.items())
     legend = tuple((color[name], f"{name} ({totals[name]})") for name in names)
-    yield Chart(
-        "Precision map",
-        f"{words}, in the network's order.",
-        len(known) * ROW,
-        tuple(drawing.shapes),
-        legend,
-    )
+    words = f"{words}, in the network's order."
+    yield Chart("Precision map", words, len(known) * ROW, tuple(drawing.shapes), legend)
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
@@ -318,7 +326,7 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _scatter(name: str, data: Mapping[str, Any], at: str) -> Iterator[Chart]:
+def _scatter(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterator[Chart]:
     pairs = [
         (expected, answered)
         for expected, answered in zip(data["expected"], data["answered"], strict=True)
@@ -337,7 +345,7 @@ def _scatter(name: str, data: Mapping[str, Any], at: str) -> Iterator[Chart]:
     yield Chart(f"{short(name)}: expected and answered", words, plane.height, tuple(drawing.shapes))
 
 
-def _histogram(name: str, data: Mapping[str, Any], at: str) -> Iterator[Chart]:
+def _histogram(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterator[Chart]:
     counts = data["counts"]
     if not sum(counts):
         return
@@ -373,27 +381,9 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
         spots = [(plane.x(rates[i]), plane.y(levels[i]["latency_ms"][name]["value"])) for i in has]
         line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
         drawing.add("path", d=line, class_=f"line {color}")
-        for index, (x, y) in zip(has, spots, strict=True):
-            one = levels[index]["latency_ms"][name]
-            drawing.add(
-                "line",
-                x1=x,
-                x2=x,
-                y1=plane.y(one["low"]),
-                y2=plane.y(one["high"]),
-                class_=f"line {color}",
-            )
-            drawing.add(
-                "circle",
-                "",
-                f"{levels[index]['load']}: {name} {one['value']:.2f} ms",
-                cx=x,
-                cy=y,
-                r=3.5,
-                class_=color,
-                data_at=f"{at}/{index}/latency_ms/{name}/value",
-                data_value=one["value"],
-            )
+        for index, spot in zip(has, spots, strict=True):
+            place = f"{at}/{index}/latency_ms/{name}/value"
+            _latency_point(drawing, plane, levels[index], name, spot, color, place)
     for index in order:
         first = levels[index]["latency_ms"].get(known[0])
         if first:
@@ -403,6 +393,33 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     words = f"Latency against throughput over {bench['protocol']}, with 95 % intervals."
     title = f"Latency against load, {bench['protocol']}"
     yield Chart(title, words, plane.height, tuple(drawing.shapes), legend)
+
+
+def _latency_point(
+    drawing: _Drawing,
+    plane: _Plane,
+    level: Mapping[str, Any],
+    name: str,
+    spot: tuple[float, float],
+    color: str,
+    at: str,
+) -> None:
+    """A point at `spot`, and a line over its 95 % interval; `at` is its path in the report."""
+    one = level["latency_ms"][name]
+    x, y = spot
+    low, high = plane.y(one["low"]), plane.y(one["high"])
+    drawing.add("line", x1=x, x2=x, y1=low, y2=high, class_=f"line {color}")
+    drawing.add(
+        "circle",
+        "",
+        f"{level['load']}: {name} {one['value']:.2f} ms",
+        cx=x,
+        cy=y,
+        r=3.5,
+        class_=color,
+        data_at=at,
+        data_value=one["value"],
+    )
 
 
 def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:

@@ -46,7 +46,7 @@ def error(value: float | None) -> str:
     return "" if value is None else f"{value:.1e}" if value else "0"
 
 
-def number(value: Any) -> str:
+def number(value: float | str) -> str:
     """A whole number as it is; others with 4 digits."""
     if value is None:
         return ""

@@ -10,13 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import builder
 from builder.errors import TrtBuildError, UsageError
 from builder.report import changes, records, snippets
 from builder.store import SIDECAR, published, shaped
 from builder.triton import history
+
+if TYPE_CHECKING:
+    from builder.triton import Entry
+
 
 FORMAT = 1
 PASSED, FAILED, UNVERIFIED = "passed", "failed", "not verified"
@@ -120,7 +124,7 @@ def _model(folder: Path, name: str, found: Records) -> Facts:
         ) from error
 
 
-def _published(said: Mapping[str, Any], versions: Sequence[Any]) -> Facts:
+def _published(said: Mapping[str, Any], versions: Sequence[Entry]) -> Facts:
     """What trt-build.json says of the current version, and the list of all versions."""
     result = said.get(published.RESULT) or {}
     entries = [{**asdict(entry), "files": len(entry.files)} for entry in versions]
@@ -312,7 +316,7 @@ def _latency(facts: Facts) -> Facts | None:
     return None
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """The value without infinities and NaN, which JSON does not have."""
     if isinstance(value, dict):
         return {str(key): _finite(inner) for key, inner in value.items()}

@@ -60,11 +60,7 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
         why = "no verify --record" if verify is None else "another version was verified"
         yield "verify", 0.0, None, why
     else:
-        yield "verify", 0.0, "\n".join(verify["problems"]) or None, None
-        for one in verify["goldens"]:
-            problems = None if one["passed"] else "\n".join(one["problems"]) or "failed"
-            name = f"golden {one['golden']} {one['protocol']}"
-            yield name, (one["median_ms"] or 0.0) / 1e3, problems, None
+        yield from _verified(verify)
     for one in model["ladder"]:
         for step in one["steps"] if one["current"] else ():
             skipped = step["note"] if step["result"] == "not run" else None
@@ -75,12 +71,17 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
     for one in model["bench"]:
         unmeasured = None if one["current"] else "another version was measured"
         memory = "" if one["memory"] == "none" else f" {one['memory']}"
-        yield (
-            f"bench {one['protocol']}{memory}",
-            0.0,
-            one["problem"] if not unmeasured else None,
-            unmeasured,
-        )
+        problem = one["problem"] if not unmeasured else None
+        yield f"bench {one['protocol']}{memory}", 0.0, problem, unmeasured
+
+
+def _verified(verify: Mapping[str, Any]) -> Iterator[Case]:
+    """The record of `verify`, and each golden in it."""
+    yield "verify", 0.0, "\n".join(verify["problems"]) or None, None
+    for one in verify["goldens"]:
+        problems = None if one["passed"] else "\n".join(one["problems"]) or "failed"
+        name = f"golden {one['golden']} {one['protocol']}"
+        yield name, (one["median_ms"] or 0.0) / 1e3, problems, None
 
 
 def _text(text: str) -> str:

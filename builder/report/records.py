@@ -134,6 +134,6 @@ def _entries(said: Mapping[str, Any]) -> list[Any]:
     return entries if isinstance(entries, list) else []
 
 
-def _name(one: Any) -> str | None:
+def _name(one: object) -> str | None:
     name = one.get("name") if isinstance(one, dict) else None
     return name if isinstance(name, str) else None

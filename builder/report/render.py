@@ -112,7 +112,7 @@ def _context(report: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
     }
 
 
-def _figure(pointer: str, text: str, value: Any) -> str:
+def _figure(pointer: str, text: str, value: float | None) -> str:
     if value is None:
         return ""
     return Markup('<data value="{}" data-at="{}">{}</data>').format(value, pointer, text)
@@ -135,15 +135,15 @@ def _listed(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 _STAMPS = ("name", "current", "published", "trt_build")
 
 
-def _written(value: Any) -> str:
+def _written(value: float | str) -> str:
     return "none" if value is None else formatting.number(value)
 
 
-def _plain(pointer: str, text: str, value: Any) -> str:
+def _plain(pointer: str, text: str, value: float | None) -> str:
     return text
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> Any:
     """Control characters as escapes; what is markup already stays."""
     return (
         value
@@ -159,7 +159,7 @@ _SPECIAL = str.maketrans(
 )
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> Any:
     """Text that Markdown shows as it is, on one line."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return " ".join(printable(value).split()).translate(_SPECIAL)

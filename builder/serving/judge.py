@@ -55,15 +55,6 @@ def judging() -> Iterator[Judge]:
             yield Judge(running)
 
 
-def judge_config(config_text: str) -> str | None:
-    """Validate one tensorrt_plan config with a bundled tritonserver: None, or the reason.
-
-    Use `judging` for several configs.
-    """
-    with judging() as judge:
-        return judge(config_text)
-
-
 def _load(client: Any, message: Any) -> str:
     files = {f"file:1/{message.default_model_filename or 'model.plan'}": b"not a plan"}
     config = json.dumps(json_format.MessageToDict(message, preserving_proto_field_name=True))

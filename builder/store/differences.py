@@ -42,7 +42,7 @@ def because(
     return "there was none before" if before is None else ", ".join(changes(before, after, derived))
 
 
-def flattened(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """(`inputs.image.dtype`, value) of every leaf that is not empty; members of a list go by their
     `name`, if any.
     """
@@ -59,7 +59,7 @@ def flattened(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def display_text(value: Any) -> str:
+def display_text(value: object) -> str:
     """The value as people read it: a hash by its beginning, text without quotes, nothing as
     `none`.
     """
@@ -83,7 +83,7 @@ def _spans_another(name: str, names: Sequence[str]) -> bool:
     )
 
 
-def _change(name: str, old: Any, new: Any) -> str:
+def _change(name: str, old: object, new: object) -> str:
     if all(
         _is_hash(value) or (isinstance(value, list) and any(map(_is_hash, value)))
         for value in (old, new)
@@ -98,7 +98,7 @@ def _change(name: str, old: Any, new: Any) -> str:
     return f"{name} {display_text(old)} -> {display_text(new)}"
 
 
-def _members(old: list[Any], new: list[Any]) -> str:
+def _members(old: list[str], new: list[str]) -> str:
     """Of lists that are too long to be shown, what is in one of them alone."""
     gone, come = (
         [item for item in one if item not in other] for one, other in ((old, new), (new, old))
@@ -108,5 +108,5 @@ def _members(old: list[Any], new: list[Any]) -> str:
     return display_text(" ".join(words) or "reordered")
 
 
-def _is_hash(value: Any) -> bool:
+def _is_hash(value: object) -> bool:
     return isinstance(value, str) and _HASH.fullmatch(value) is not None

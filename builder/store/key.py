@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from builder.conversion import CONVERTERS, EVALUATORS, Conversion, key_of_node
-from builder.engine import BuildOptions, caches, refit
+from builder.engine import BuildOptions, INetworkDefinition, caches, refit
+from builder.graph_types import Graph
 from builder.lowering import ir
 from builder.store import sources
 from builder.store.canonical import digest, plain
@@ -73,7 +74,7 @@ def key(parts: Mapping[str, Any]) -> str:
     return digest(parts)
 
 
-def structure(parts: Mapping[str, Any], network: Any) -> str:
+def structure(parts: Mapping[str, Any], network: INetworkDefinition) -> str:
     """What two networks share that differ in weights only, 64 hexadecimal digits. The graph's text
     is left out, because it has the values of small weights; the network has all that matters.
     """
@@ -95,7 +96,7 @@ def option_parts(options: BuildOptions) -> dict[str, Any]:
     return said
 
 
-def weights_digest(graph: Any) -> str:
+def weights_digest(graph: Graph) -> str:
     """SHA-256 over dtype, shape and bytes of every weight, in the graph's order."""
     found = hashlib.sha256()
     for node in ir.nodes_of(graph, "prim::Constant"):
@@ -105,7 +106,7 @@ def weights_digest(graph: Any) -> str:
     return found.hexdigest()
 
 
-def network_digest(network: Any) -> str:
+def network_digest(network: INetworkDefinition) -> str:
     """SHA-256 over each layer's name, type, precision and outputs' dtypes: what the policy made of
     the graph.
     """
@@ -120,7 +121,7 @@ def network_digest(network: Any) -> str:
     return found.hexdigest()
 
 
-def converter_versions(graph: Any) -> dict[str, str]:
+def converter_versions(graph: Graph) -> dict[str, str]:
     """The version of the converter and the evaluator of each kind of node in the graph, by the
     node's key.
     """
@@ -140,7 +141,7 @@ def _versions(kind: str) -> Iterator[str]:
             )
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):

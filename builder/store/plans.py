@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.engine import BuildOptions, Plan, config, refit, timing
 from builder.errors import EngineError, TrtBuildError
@@ -15,6 +15,10 @@ from builder.store.differences import because
 from builder.store.request import machine
 from builder.store.storage import Entry, Store
 from builder.store.timings import Combine, Timings, kind
+
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+
 
 Compile = Callable[[], Plan]
 
@@ -54,7 +58,7 @@ class Plans:
         self.warnings: list[str] = []
 
     def build(
-        self, conversion: Any, options: BuildOptions, compile: Compile, label: str = "model"
+        self, conversion: Conversion, options: BuildOptions, compile: Compile, label: str = "model"
     ) -> Plan:
         """The plan of this conversion: from the store, else a stored one with new weights, else
         what `compile` makes. A new one is kept.
@@ -104,7 +108,7 @@ class Plans:
         return self._guarded(done, acted)
 
     def _refitted(
-        self, conversion: Any, options: BuildOptions, parts: Mapping[str, Any]
+        self, conversion: Conversion, options: BuildOptions, parts: Mapping[str, Any]
     ) -> Plan | None:
         """A stored plan of the same structure with this network's weights; None where there is
         none, or TensorRT refuses, which is a warning.
@@ -127,7 +131,7 @@ class Plans:
         key: str,
         parts: Mapping[str, Any],
         plan: Plan,
-        conversion: Any,
+        conversion: Conversion,
         options: BuildOptions,
     ) -> None:
         self._guarded("written", lambda store: store.put(key, parts, plan))

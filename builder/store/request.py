@@ -60,17 +60,14 @@ def shared_request(spec: ModelSpec, hashes: Hashes, plugins: Sequence[str] = ())
     """The parts of the request that no target decides, and the manifest's own ones. Raises OSError
     for a missing file.
     """
-    said = {
-        name: value for name, value in dataclasses.asdict(spec).items() if name not in ELSEWHERE
-    }
+    fields = dataclasses.asdict(spec).items()
+    said = {name: value for name, value in fields if name not in ELSEWHERE}
     parts = {
         "source": hashes.sha256(spec.path),
         **said,
         "goldens": hashes.sha256(spec.goldens) if spec.goldens else None,
         "libraries": [hashes.sha256(path) for path in spec.libraries],
-        "state": [
-            (s.input, s.output, hashes.sha256(s.initial) if s.initial else None) for s in spec.state
-        ],
+        "state": _states(spec, hashes),
         "calibration": _calibration(spec, hashes),
         "plugins": {plugin: _plugin(plugin, hashes) for plugin in plugins},
         "platform": _platform(),
@@ -88,6 +85,14 @@ def goldens_key(name: str, parts: Mapping[str, Any]) -> str:
     """
     kept = {part: value for part, value in parts.items() if part not in SERVED}
     return digest({"goldens of": name, "request": kept})
+
+
+def _states(spec: ModelSpec, hashes: Hashes) -> list[tuple[str, str, str | None]]:
+    """Each state's input and output, and the hash of its initial value."""
+    return [
+        (one.input, one.output, hashes.sha256(one.initial) if one.initial else None)
+        for one in spec.state
+    ]
 
 
 def _options(options: BuildOptions) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A file counts with every file of ours that it imports, so a helper that a converter shares is part
 of its version. A public name of a package counts as the file that defines it, and a public
-subpackage as all of its files. Other statements of a package's `__init__.py` are not followed.
+subpackage as all of its files. Other statements of a package's `__init__.py` are not followed, nor
+imports for type checkers alone, which never run.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ UNSEEN = ("cli", "farm", "serving", "store", "__pycache__")
 """Rooms that no published file comes from."""
 
 _IMPORT = re.compile(r"^[ \t]*from (builder[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
+_FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)+", re.MULTILINE)
 
 
 @cache
@@ -67,7 +69,7 @@ def _imports(module: str) -> tuple[str, ...]:
 
 
 def _imported(source: str) -> Iterator[str]:
-    for package, names in _IMPORT.findall(source):
+    for package, names in _IMPORT.findall(_FOR_TYPES.sub("", source)):
         words = re.findall(r"\w+", re.sub(r"#[^\n]*| as \w+", "", names))
         for name in (package, *(defined for word in words for defined in _defined(package, word))):
             if _path(name).is_file():

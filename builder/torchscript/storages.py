@@ -57,7 +57,9 @@ class _Found:
     storages: list[_Storage] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def tensor(self, storage: Any, offset: int, size: Any, stride: Any, *rest: Any) -> _Object:
+    def tensor(
+        self, storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *rest: Any
+    ) -> _Object:
         """Note where the last element of a tensor lies beyond its storage."""
         if isinstance(storage, _Storage):
             reach = _reach(offset, size, stride)

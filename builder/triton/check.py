@@ -22,14 +22,14 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
-def validate(config: Any, artifact: ModelArtifact) -> None:
+def validate(config: pb.ModelConfig, artifact: ModelArtifact) -> None:
     """Raise one PublishError that lists every broken rule."""
     broken = [text for rule in RULES for text in rule(config, artifact)]
     if broken:
         raise PublishError("\n  ".join([f"Triton could not serve model {config.name!r}:", *broken]))
 
 
-def _names(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _names(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """A model's name is a folder's; TensorRT's backend cuts tensor names at a space, files take no
     slash.
     """
@@ -45,13 +45,13 @@ def _names(config: Any, artifact: ModelArtifact) -> Iterator[str]:
         yield f"two tensors are named {name!r}"
 
 
-def _present(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _present(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     for side, tensors in (("input", config.input), ("output", config.output)):
         if not tensors:
             yield f"it has no {side}{' that is no state' if artifact.spec.server_state else ''}"
 
 
-def _dims(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _dims(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """'dimension must be integer >= 1, or -1 to indicate a variable-size dimension'."""
     for tensor in (*config.input, *config.output):
         bad = [dim for dim in tensor.dims if dim < 1 and dim != -1]
@@ -62,7 +62,7 @@ def _dims(config: Any, artifact: ModelArtifact) -> Iterator[str]:
             )
 
 
-def _types(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _types(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """tensorrt_backend answers 'unsupported datatype' when an instance starts."""
     if config.backend != "tensorrt":
         return
@@ -75,7 +75,7 @@ def _types(config: Any, artifact: ModelArtifact) -> Iterator[str]:
             )
 
 
-def _batch(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _batch(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """Triton never compares max_batch_size with the profiles: the failure would come with the first
     full batch.
     """
@@ -89,7 +89,7 @@ def _batch(config: Any, artifact: ModelArtifact) -> Iterator[str]:
         yield f"max_batch_size {size} is beyond the profiles' maximum, {reach}"
 
 
-def _profiles(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _profiles(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """Only a TensorRT model may name profiles, and only ones that the plan has."""
     for group in config.instance_group:
         if group.profile and config.backend != "tensorrt":
@@ -101,7 +101,7 @@ def _profiles(config: Any, artifact: ModelArtifact) -> Iterator[str]:
             )
 
 
-def _instances(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _instances(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     for group in config.instance_group:
         if group.kind == pb.ModelInstanceGroup.KIND_CPU and (
             group.gpus or config.backend == "tensorrt"
@@ -111,7 +111,7 @@ def _instances(config: Any, artifact: ModelArtifact) -> Iterator[str]:
             yield f"an instance group has {group.count} instances"
 
 
-def _optional(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _optional(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """tensorrt_backend asks every request for every input of the engine and fails the whole batch
     without it.
     """
@@ -120,7 +120,7 @@ def _optional(config: Any, artifact: ModelArtifact) -> Iterator[str]:
             yield f"input {tensor.name!r} is optional, which neither a plan nor the runtime can do"
 
 
-def _warmup(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _warmup(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """A warm-up that fails makes the load fail."""
     for sample in config.model_warmup:
         if sample.batch_size > max(config.max_batch_size, 1):
@@ -130,7 +130,7 @@ def _warmup(config: Any, artifact: ModelArtifact) -> Iterator[str]:
             )
 
 
-def _states(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """A state is kept in a buffer of one size; a plan's state has no reshape, so it needs an axis
     beside the batch.
     """
@@ -150,7 +150,7 @@ def _states(config: Any, artifact: ModelArtifact) -> Iterator[str]:
             )
 
 
-def _implicit_states(config: Any, artifact: ModelArtifact) -> Iterator[str]:
+def _implicit_states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """Triton's core gives the n-th output by name to the n-th input by name, whatever pairs the
     config says, and so swaps states without an error (triton-inference-server/server issue 8586,
     open at 25.12).

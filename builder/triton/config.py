@@ -45,7 +45,7 @@ def config(artifact: ModelArtifact) -> Any:
     return message
 
 
-def config_text(message: Any) -> str:
+def config_text(message: pb.ModelConfig) -> str:
     """The message as config.pbtxt has it, max_batch_size stated even where it is 0 (proto3 leaves
     zeros out).
     """
@@ -143,7 +143,9 @@ def template(*names: str) -> Any:
     return message
 
 
-def _tensors(message: Any, artifact: ModelArtifact, platform: str, max_batch: int) -> None:
+def _tensors(
+    message: pb.ModelConfig, artifact: ModelArtifact, platform: str, max_batch: int
+) -> None:
     dtype = served_dtypes(artifact, platform)
     sides = ((artifact.client_inputs(), message.input), (artifact.client_outputs(), message.output))
     for ios, field in sides:
@@ -154,7 +156,9 @@ def _tensors(message: Any, artifact: ModelArtifact, platform: str, max_batch: in
             tensor.allow_ragged_batch = tensor.name in artifact.padding.values
 
 
-def _tensor(tensor: Any, io: IO, dtype: str, max_batch: int, platform: str) -> None:
+def _tensor(
+    tensor: pb.ModelInput | pb.ModelOutput, io: IO, dtype: str, max_batch: int, platform: str
+) -> None:
     """Dims without Triton's batch; a rank that leaves none is served as [1] (Triton has no empty
     dims), an axis without elements as one that varies (nor has it dims of 0).
     """
@@ -171,7 +175,7 @@ def _tensor(tensor: Any, io: IO, dtype: str, max_batch: int, platform: str) -> N
         )
 
 
-def _scheduling(message: Any, artifact: ModelArtifact, platform: str) -> None:
+def _scheduling(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
     if artifact.spec.server_state:
         message.ClearField("dynamic_batching")
         sequences.batching(message, artifact, served_dtypes(artifact, platform), platform)
@@ -186,7 +190,7 @@ def _scheduling(message: Any, artifact: ModelArtifact, platform: str) -> None:
     message.dynamic_batching.max_queue_delay_microseconds = wanted.max_queue_delay_us
 
 
-def _instances(message: Any, artifact: ModelArtifact, platform: str) -> None:
+def _instances(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
     """Every profile in every group: the scheduler picks an instance without looking at shapes."""
     for group in message.instance_group:
         group.count = group.count or artifact.spec.instances
@@ -194,7 +198,7 @@ def _instances(message: Any, artifact: ModelArtifact, platform: str) -> None:
             group.profile[:] = [str(index) for index in range(len(artifact.profiles))]
 
 
-def _provenance(message: Any, artifact: ModelArtifact, platform: str) -> None:
+def _provenance(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
     facts = artifact.plan_facts
     stated = {
         "version": builder.__version__,

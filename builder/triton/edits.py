@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as pb
@@ -16,6 +16,10 @@ from builder.manifest import ModelSpec, editing
 from builder.store import GENERATED, Hashes, edits, published
 from builder.triton import section, versions
 from builder.triton.config import config_text, parse_config
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
+
 
 KEYS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "dynamic_batching": {
@@ -137,7 +141,7 @@ def wanted(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _values(
-    name: str, old: Any, by_hand: Any, edited: Path
+    name: str, old: pb.ModelConfig, by_hand: pb.ModelConfig, edited: Path
 ) -> Iterator[tuple[str, str, dict[str, Any] | list[Any] | int]]:
     """The keys of a manifest for one field that was edited."""
     before, after = _as_data(old).get(name), _as_data(by_hand).get(name, [])
@@ -165,7 +169,7 @@ def _is_ours(parameter: str) -> bool:
     return parameter.startswith(section.PREFIX)
 
 
-def _as_data(message: Any) -> dict[str, Any]:
+def _as_data(message: pb.ModelConfig) -> dict[str, Any]:
     found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
     return found
 
@@ -178,7 +182,13 @@ def _not_adoptable(edited: Path, name: str, why: str) -> UsageError:
     )
 
 
-def _field(field: Any, old: Any, by_hand: Any, new: Any, edited: Path) -> None:
+def _field(
+    field: FieldDescriptor,
+    old: pb.ModelConfig,
+    by_hand: pb.ModelConfig,
+    new: pb.ModelConfig,
+    edited: Path,
+) -> None:
     if _only(old, field) != _only(new, field) and _only(by_hand, field) != _only(new, field):
         raise PublishError(
             f"{field.name} was edited by hand, and the new config has another value, too",
@@ -189,7 +199,7 @@ def _field(field: Any, old: Any, by_hand: Any, new: Any, edited: Path) -> None:
     new.MergeFrom(_only(by_hand, field))
 
 
-def _parameters(old: Any, by_hand: Any, new: Any) -> None:
+def _parameters(old: pb.ModelConfig, by_hand: pb.ModelConfig, new: pb.ModelConfig) -> None:
     """Each parameter by itself: provenance changes with every build."""
     for key in {*old.parameters, *by_hand.parameters}:
         ours, theirs = (side.parameters.get(key) for side in (old, by_hand))
@@ -199,7 +209,7 @@ def _parameters(old: Any, by_hand: Any, new: Any) -> None:
             new.parameters[key].CopyFrom(theirs)
 
 
-def _only(message: Any, field: Any) -> Any:
+def _only(message: pb.ModelConfig, field: FieldDescriptor) -> Any:
     """A message with this field of `message` alone."""
     copy = pb.ModelConfig()
     copy.CopyFrom(message)

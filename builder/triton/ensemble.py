@@ -61,7 +61,14 @@ def _demanded(ensemble: EnsembleArtifact, steps: Configs, batch: int) -> None:
         )
 
 
-def _endpoint(tensor: Any, name: str, side: str, batch: int, steps: Configs, called: Names) -> None:
+def _endpoint(
+    tensor: pb.ModelInput | pb.ModelOutput,
+    name: str,
+    side: str,
+    batch: int,
+    steps: Configs,
+    called: Names,
+) -> None:
     """The ensemble's own tensor, as the step that reads or makes it has it."""
     for step in steps.values():
         for found in getattr(step, side):
@@ -72,19 +79,21 @@ def _endpoint(tensor: Any, name: str, side: str, batch: int, steps: Configs, cal
     raise PublishError(f"ensemble tensor {name!r} of model {side} is no tensor of a step")
 
 
-def full_dims(step: Any, tensor: Any) -> list[int]:
+def full_dims(step: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput) -> list[int]:
     """The dims with Triton's batch in front where the step batches."""
     return [-1, *tensor.dims] if step.max_batch_size else list(tensor.dims)
 
 
-def _step(entry: Any, name: str, step: Any, called: Mapping[str, str]) -> None:
+def _step(
+    entry: pb.ModelEnsembling.Step, name: str, step: pb.ModelConfig, called: Mapping[str, str]
+) -> None:
     entry.model_name, entry.model_version = name, -1
     for tensors, mapping in ((step.input, entry.input_map), (step.output, entry.output_map)):
         for tensor in tensors:
             mapping[tensor.name] = called.get(tensor.name, tensor.name)
 
 
-def _provenance(message: Any, ensemble: EnsembleArtifact) -> None:
+def _provenance(message: pb.ModelConfig, ensemble: EnsembleArtifact) -> None:
     path = ensemble.spec.path
     stated = {
         "version": builder.__version__,
@@ -97,7 +106,7 @@ def _provenance(message: Any, ensemble: EnsembleArtifact) -> None:
             message.parameters[f"trt_build.{key}"].string_value = value
 
 
-def check(message: Any, steps: Configs) -> None:
+def check(message: pb.ModelConfig, steps: Configs) -> None:
     """Raise one PublishError that lists every rule of Triton's ensembles that the graph breaks."""
     broken = [text for rule in RULES for text in rule(message, steps)]
     if broken:
@@ -106,7 +115,7 @@ def check(message: Any, steps: Configs) -> None:
         )
 
 
-def _names(message: Any, steps: Configs) -> Iterator[str]:
+def _names(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     for name in (message.name, *steps):
         if not MODEL_NAME.fullmatch(name):
             yield f"the name {name!r} is no folder name of letters, digits, '_', '-' and '.'"
@@ -115,7 +124,7 @@ def _names(message: Any, steps: Configs) -> Iterator[str]:
             yield f"tensor name {tensor!r} has other characters than letters, digits and _ . : -"
 
 
-def _no_schedulers(message: Any, steps: Configs) -> Iterator[str]:
+def _no_schedulers(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     for field in ("instance_group", "model_warmup"):
         if getattr(message, field):
             yield f"{field} must not be set for ensemble '{message.name}'"
@@ -123,7 +132,7 @@ def _no_schedulers(message: Any, steps: Configs) -> Iterator[str]:
         yield f"optimization must not be set for ensemble '{message.name}'"
 
 
-def _mapped(message: Any, steps: Configs) -> Iterator[str]:
+def _mapped(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     for step in message.ensemble_scheduling.step:
         if not step.input_map:
             yield (
@@ -140,7 +149,7 @@ def _mapped(message: Any, steps: Configs) -> Iterator[str]:
             yield f"ensemble step for model '{step.model_name}' does not map its input '{name}'"
 
 
-def _connected(message: Any, steps: Configs) -> Iterator[str]:
+def _connected(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """Every input read, every output made, no tensor made twice, unread, or read before it is
     made.
     """
@@ -164,7 +173,7 @@ def _connected(message: Any, steps: Configs) -> Iterator[str]:
         yield f"ensemble output '{name}' is not made by any step"
 
 
-def _batches(message: Any, steps: Configs) -> Iterator[str]:
+def _batches(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     for name, step in steps.items():
         if 0 < step.max_batch_size < message.max_batch_size:
             yield (
@@ -174,7 +183,7 @@ def _batches(message: Any, steps: Configs) -> Iterator[str]:
             )
 
 
-def _agreeing(message: Any, steps: Configs) -> Iterator[str]:
+def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """'inconsistent data type', 'inconsistent shape': dims, or dims with the batch, agree but for
     -1.
     """
@@ -207,7 +216,7 @@ def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
     )
 
 
-def _edges(message: Any, steps: Configs) -> Iterator[tuple[Any, str, Any]]:
+def _edges(message: pb.ModelConfig, steps: Configs) -> Iterator[tuple[Any, str, Any]]:
     """(the step's config, the ensemble's tensor name, the step's tensor) of every input and output
     of every step.
     """

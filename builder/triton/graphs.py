@@ -9,10 +9,14 @@ graph is refused. So is one of the TensorRT versions whose graphs answered wrong
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact, Ranges
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as pb
+
 
 WRONG: dict[tuple[int, ...], str] = {(8, 6): "24.04"}
 """By TensorRT version, the Triton release whose backend answered wrong numbers from CUDA graphs.
@@ -43,7 +47,7 @@ def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
     )
 
 
-def add(message: Any, artifact: ModelArtifact, platform: str) -> None:
+def add(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
     """Write the graph specs into the ModelConfig `message` of a plan; other platforms have none of
     them.
 

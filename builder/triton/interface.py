@@ -46,7 +46,7 @@ def _config(folder: Path) -> Any:
         return None
 
 
-def incompatible(before: Any, after: Any) -> Iterator[str]:
+def incompatible(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
     """Each change between two ModelConfig messages after which a request that was valid fails, or
     a response is not what its client expects.
 
@@ -62,7 +62,7 @@ def incompatible(before: Any, after: Any) -> Iterator[str]:
         yield f"the maximum batch is {after.max_batch_size}, and was {before.max_batch_size}"
 
 
-def _inputs(before: Any, after: Any) -> Iterator[str]:
+def _inputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
     old, new = ({tensor.name: tensor for tensor in side.input} for side in (before, after))
     for name in old.keys() - new.keys():
         yield f"input {name!r} is no longer there"
@@ -79,7 +79,7 @@ def _inputs(before: Any, after: Any) -> Iterator[str]:
             yield f"input {name!r} takes the shape {now}, and took {was}"
 
 
-def _outputs(before: Any, after: Any) -> Iterator[str]:
+def _outputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
     old, new = ({tensor.name: tensor for tensor in side.output} for side in (before, after))
     for name, tensor in old.items():
         if name not in new:
@@ -91,13 +91,15 @@ def _outputs(before: Any, after: Any) -> Iterator[str]:
             yield f"output {name!r} has the shape {now}, and had {was}"
 
 
-def _dtype(kind: str, before: Any, after: Any) -> Iterator[str]:
+def _dtype(
+    kind: str, before: pb.ModelInput | pb.ModelOutput, after: pb.ModelInput | pb.ModelOutput
+) -> Iterator[str]:
     if before.data_type != after.data_type:
         names = [pb.DataType.Name(side.data_type).removeprefix("TYPE_") for side in (before, after)]
         yield f"{kind} {after.name!r} is {names[1]}, and was {names[0]}"
 
 
-def _shape(config: Any, tensor: Any) -> list[int]:
+def _shape(config: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput) -> list[int]:
     """The shape at the endpoint, with the batch in front."""
     return [*([ANY] if config.max_batch_size else []), *tensor.dims]
 

@@ -98,7 +98,10 @@ def seal_steps(folder: Path, names: Sequence[str]) -> None:
 
 
 def ensemble_sidecar(
-    artifact: EnsembleArtifact, message: Any, steps: Mapping[str, Any], hashes: Mapping[str, str]
+    artifact: EnsembleArtifact,
+    message: pb.ModelConfig,
+    steps: Mapping[str, Any],
+    hashes: Mapping[str, str],
 ) -> dict[str, Any]:
     """What trt-build.json says of an ensemble: as of any model, and `steps`."""
     whole = ModelArtifact(
@@ -133,7 +136,9 @@ def ensemble_sidecar(
     }
 
 
-def sidecar(artifact: ModelArtifact, message: Any, hashes: Mapping[str, str]) -> dict[str, Any]:
+def sidecar(
+    artifact: ModelArtifact, message: pb.ModelConfig, hashes: Mapping[str, str]
+) -> dict[str, Any]:
     """What trt-build.json says: what verify needs, and where everything came from."""
     served = message.parameters["trt_build.serve_as"].string_value
     own, dtypes = module_dtypes(artifact), served_dtypes(artifact, served)
@@ -160,7 +165,7 @@ def sidecar(artifact: ModelArtifact, message: Any, hashes: Mapping[str, str]) ->
     }
 
 
-def _common(spec: ModelSpec, message: Any) -> dict[str, Any]:
+def _common(spec: ModelSpec, message: pb.ModelConfig) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "name": spec.name,
@@ -178,7 +183,7 @@ def _common(spec: ModelSpec, message: Any) -> dict[str, Any]:
     }
 
 
-def _version(artifact: ModelArtifact, message: Any, folder: Path) -> None:
+def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> None:
     """A plan alone where Triton's TensorRT backend serves it: object stores fetch the whole folder
     on each load.
     """
@@ -333,5 +338,5 @@ def _sidecar(folder: Path, said: Mapping[str, Any]) -> None:
     published.write(folder, {**json.loads(json.dumps(said, default=str)), GENERATED: text})
 
 
-def _json(path: Path, value: Any) -> None:
+def _json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=2, default=str) + "\n")

@@ -245,7 +245,7 @@ def _flavour(variant: Variant) -> Any:
     return _json(variant.folder / VERSION / "plan.json").get("flavour")
 
 
-def _comparable(message: Any) -> dict[str, str]:
+def _comparable(message: pb.ModelConfig) -> dict[str, str]:
     """The config's fields as text, without what may differ between hosts; each provenance parameter
     by itself.
     """
@@ -386,5 +386,5 @@ def _unreadable(path: Path, error: Exception) -> PublishError:
     )
 
 
-def _save(path: Path, value: Any) -> None:
+def _save(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")

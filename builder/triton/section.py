@@ -48,14 +48,14 @@ OF_ENSEMBLES = (*WHOLE_ONLY, "metric_tags", "parameters")
 PREFIX = "trt_build."
 
 
-def merge(message: Any, spec: ModelSpec, *, step: bool = False) -> None:
+def merge(message: pb.ModelConfig, spec: ModelSpec, *, step: bool = False) -> None:
     """Merge the section of a model, or of an ensemble's step, into its generated config. Raises
     UsageError with the manifest's line.
     """
     _merge(message, spec, lambda name: not (step and name in WHOLE_ONLY))
 
 
-def merge_ensemble(message: Any, spec: ModelSpec) -> None:
+def merge_ensemble(message: pb.ModelConfig, spec: ModelSpec) -> None:
     """Merge what an ensemble itself takes of its section."""
     _merge(message, spec, lambda name: name in OF_ENSEMBLES)
 
@@ -97,7 +97,7 @@ def parsed(spec: ModelSpec) -> Any:
     return part
 
 
-def _merge(message: Any, spec: ModelSpec, takes: Any) -> None:
+def _merge(message: pb.ModelConfig, spec: ModelSpec, takes: Any) -> None:
     if not spec.triton:
         return
     part = parsed(spec)
@@ -115,7 +115,7 @@ def _merge(message: Any, spec: ModelSpec, takes: Any) -> None:
     message.MergeFrom(part)
 
 
-def _instances(message: Any, part: Any) -> None:
+def _instances(message: pb.ModelConfig, part: pb.ModelConfig) -> None:
     """The section's groups in place of the generated one, which fills what they leave open."""
     (usual,) = message.instance_group
     del message.instance_group[:]

@@ -27,7 +27,7 @@ FOLDER = "initial_state"
 
 
 def batching(
-    message: Any, artifact: ModelArtifact, served: Mapping[str, str], platform: str
+    message: pb.ModelConfig, artifact: ModelArtifact, served: Mapping[str, str], platform: str
 ) -> None:
     """Fill in `sequence_batching`. Only a plan's state is Triton's to keep (implicit state): the
     Python backend is given the state of a sequence's start again and again, for it has no way to
@@ -43,7 +43,9 @@ def batching(
             _state(sequences.state.add(), state, io, served[io.name], message.max_batch_size)
 
 
-def _state(entry: Any, state: State, io: IO, dtype: str, max_batch: int) -> None:
+def _state(
+    entry: pb.ModelSequenceBatching.State, state: State, io: IO, dtype: str, max_batch: int
+) -> None:
     dims = row(io, max_batch)
     data_type = pb.DataType.Value(dtypes.by_name(dtype).config)
     entry.input_name, entry.output_name, entry.data_type = state.input, state.output, data_type

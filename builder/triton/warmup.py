@@ -23,7 +23,7 @@ without.
 """
 
 
-def samples(artifact: ModelArtifact, config: Any) -> Iterator[Any]:
+def samples(artifact: ModelArtifact, config: pb.ModelConfig) -> Iterator[Any]:
     """One ModelWarmup for each profile's opt golden; data files as `write` names them, dims without
     Triton's batch.
 
@@ -43,7 +43,9 @@ def samples(artifact: ModelArtifact, config: Any) -> Iterator[Any]:
             yield sample
 
 
-def _batches(golden: Golden, config: Any, artifact: ModelArtifact) -> Iterator[tuple[str, int]]:
+def _batches(
+    golden: Golden, config: pb.ModelConfig, artifact: ModelArtifact
+) -> Iterator[tuple[str, int]]:
     """(sample, batch): an engine's usual batch is what its kernels are chosen for, and each graph
     that the golden's profile has is launched once; the Python runtime gains nothing from a large
     batch.
@@ -60,7 +62,7 @@ def _batches(golden: Golden, config: Any, artifact: ModelArtifact) -> Iterator[t
             yield f"{golden.name}-graph-{size}", size
 
 
-def write(artifact: ModelArtifact, config: Any, folder: Path) -> None:
+def write(artifact: ModelArtifact, config: pb.ModelConfig, folder: Path) -> None:
     """The data files of `samples`, in <model>/warmup: raw, row-major, of one request, in the served
     element type.
     """
@@ -81,7 +83,7 @@ def _goldens(artifact: ModelArtifact) -> list[Golden]:
     return [g for g in filled if sum(array.nbytes for array in g.inputs.values()) <= MAX_BYTES]
 
 
-def _element(array: NDArray[Any], config: Any) -> NDArray[Any]:
+def _element(array: NDArray[Any], config: pb.ModelConfig) -> NDArray[Any]:
     return array[0] if config.max_batch_size else array
 
 

@@ -11,8 +11,13 @@ import torch
 
 import builder
 from builder.conversion.naming import module_scope
-from builder.lowering import fallback_nodes, ir
+from builder.lowering import ir
 from tests.torchscript.saving import saved
+
+
+def fallback_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """The marked nodes of a graph, in program order."""
+    return [node for node in ir.walk(graph) if ir.in_fallback(node)]
 
 
 class Swish(torch.nn.Module):

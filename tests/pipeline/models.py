@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from tests.pipeline.known_cases import OneArgumentWhere, Shifted, Sorted
+
 MANIFEST = """\
 inputs:
   - {name: x, dtype: float32, shape: [batch, n]}
@@ -59,21 +61,6 @@ class Masked(nn.Module):
         mask = x < limit
         limit[mask] = x[mask]
         return limit
-
-
-class Shifted(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * (x.size(0) << 2)
-
-
-class Sorted(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * sorted([x.size(0), x.size(1)])[0]
-
-
-class OneArgumentWhere(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.where(x > 0)[0]
 
 
 class Repeated(nn.Module):

@@ -186,11 +186,19 @@ def test_a_helper_that_a_converter_imports_is_part_of_its_version() -> None:
 
 
 def test_a_public_name_of_another_package_counts_as_the_file_that_defines_it() -> None:
-    assert "from builder.engine import tensorrt8, trt" in sources._text(
+    assert "from builder.engine import ITensor, tensorrt8, trt" in sources._text(
         "builder.conversion.arrangement"
     )
     found = sources._closure("builder.conversion.arrangement")
     assert {"builder.engine.flavour", "builder.engine.tensorrt8.refused"} <= found
+
+
+def test_an_import_for_type_checkers_alone_is_not_part_of_a_version() -> None:
+    source = (
+        "if TYPE_CHECKING:\n    from builder.conversion.convert import Conversion\n\n"
+        "from builder.conversion.dynamic import Size\n"
+    )
+    assert list(sources._imported(source)) == ["builder.conversion.dynamic"]
 
 
 def test_the_version_of_the_flavour_is_known_without_importing_it() -> None:

@@ -23,6 +23,8 @@ from builder.conversion.dynamic import Size, bounds, expression
 from builder.conversion.evaluators.creation import filled
 from builder.conversion.layers import alike, as_index, choose, combine, computed_in, less, reduce
 from builder.conversion.registry import converter
+from builder.conversion.values import Scalar, Tensor
+from builder.engine import ITensor
 
 REDUCTIONS = {
     "sum": ("SUM", "SUM"),
@@ -43,13 +45,13 @@ MOST_COMPARISONS = 2**28
 
 def accumulated(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     axis: int,
-    index: Any,
-    src: Any,
+    index: Tensor,
+    src: ITensor,
     reduction: str,
     include_self: bool = True,
-) -> Any:
+) -> ITensor:
     """x reduced with the values of src that fall on each place of an axis; index broadcasts against
     src.
 
@@ -75,7 +77,7 @@ def accumulated(
     )
 
 
-def _mask_sizes(ctx: ConversionContext, places: Size, src: Any, axis: int) -> list[Size]:
+def _mask_sizes(ctx: ConversionContext, places: Size, src: ITensor, axis: int) -> list[Size]:
     sizes = ctx.sizes(src)
     return [*sizes[:axis], places, *sizes[axis:]]
 
@@ -88,7 +90,7 @@ def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
     return 1 if operation == "PROD" else 0
 
 
-def _to_whole(ctx: ConversionContext, found: Any, x: Any, neutral: float | int) -> Any:
+def _to_whole(ctx: ConversionContext, found: ITensor, x: ITensor, neutral: float | int) -> ITensor:
     """The index may cover a part of the other axes only: the rest is as if nothing fell there."""
     pads: list[Size] = []
     for own, whole in zip(reversed(ctx.sizes(found)), reversed(ctx.sizes(x)), strict=True):
@@ -97,8 +99,8 @@ def _to_whole(ctx: ConversionContext, found: Any, x: Any, neutral: float | int) 
 
 
 def _count(
-    ctx: ConversionContext, mask: Any, src: Any, x: Any, axis: int, dtype: torch.dtype
-) -> Any:
+    ctx: ConversionContext, mask: ITensor, src: ITensor, x: ITensor, axis: int, dtype: torch.dtype
+) -> ITensor:
     """How many values fall on each place."""
     wide = ctx.expand(mask, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
     ones = ctx.cast(wide, dtype)
@@ -106,8 +108,13 @@ def _count(
 
 
 def _with_self(
-    ctx: ConversionContext, x: Any, found: Any, count: Any, reduction: str, include_self: bool
-) -> Any:
+    ctx: ConversionContext,
+    x: ITensor,
+    found: ITensor,
+    count: Any,
+    reduction: str,
+    include_self: bool,
+) -> ITensor:
     if include_self:
         found = ctx.elementwise(REDUCTIONS[reduction][1], x, found)
     if reduction == "mean":
@@ -138,7 +145,7 @@ def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     return None
 
 
-def _greatest(ctx: ConversionContext, x: Any, axis: int) -> int:
+def _greatest(ctx: ConversionContext, x: Tensor, axis: int) -> int:
     """The greatest length that the profiles give an axis; 1 where nothing is known of it."""
     span = bounds(
         ctx.expr(x, axis) if not isinstance(x, torch.Tensor) else expression(x.shape[axis]),
@@ -158,7 +165,7 @@ _reducing = functools.partial(
 @_reducing(
     "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
 )
-def scatter_add(ctx: ConversionContext, x: Any, dim: int, index: Any, src: Any) -> Any:
+def scatter_add(ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor) -> Any:
     """self[index[i][j]][j] += src[i][j] for dim 0"""
     return scatter_reduce(ctx, x, dim, index, src, "sum")
 
@@ -170,13 +177,13 @@ def scatter_add(ctx: ConversionContext, x: Any, dim: int, index: Any, src: Any) 
 )
 def scatter_reduce(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     dim: int,
-    index: Any,
-    src: Any,
+    index: Tensor,
+    src: ITensor,
     reduce: str,
     include_self: bool = True,
-) -> Any:
+) -> ITensor:
     """self[index[i][j]][j] reduced with src[i][j]"""
     whole, index, src = ranked(ctx, x, index, src)
     part = cut(ctx, src, ctx.sizes(index))
@@ -190,7 +197,7 @@ def scatter_reduce(
     dynamic=("value",),
 )
 def scatter_value_reduce(
-    ctx: ConversionContext, x: Any, dim: int, index: Any, value: Any, reduce: str
+    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, value: Scalar, reduce: str
 ) -> Any:
     """scatter of one value, added or multiplied"""
     src = ctx.tensor(filled(ctx, ctx.sizes(index), value, ctx.dtype(x)))
@@ -202,7 +209,9 @@ def scatter_value_reduce(
     " Tensor",
     dynamic=("alpha",),
 )
-def index_add(ctx: ConversionContext, x: Any, dim: int, index: Any, source: Any, alpha: Any) -> Any:
+def index_add(
+    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, source: ITensor, alpha: Scalar
+) -> Any:
     """self[index[i]] += alpha * source[i] along dim"""
     scaled = (
         source
@@ -218,13 +227,13 @@ def index_add(ctx: ConversionContext, x: Any, dim: int, index: Any, source: Any,
 )
 def index_reduce(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     dim: int,
-    index: Any,
-    source: Any,
+    index: Tensor,
+    source: ITensor,
     reduce: str,
     include_self: bool = True,
-) -> Any:
+) -> ITensor:
     """self[index[i]] reduced with source[i] along dim"""
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
@@ -237,7 +246,9 @@ def index_reduce(
     "aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor",
     constants=("index",),
 )
-def put(ctx: ConversionContext, x: Any, index: Any, source: Any, accumulate: bool) -> Any:
+def put(
+    ctx: ConversionContext, x: ITensor, index: Tensor, source: ITensor, accumulate: bool
+) -> ITensor:
     """self.view(-1)[index] = source, or += with accumulate"""
     sizes = ctx.sizes(x)
     flat, source = ctx.reshape(x, [-1]), ctx.reshape(source, [-1])

@@ -12,6 +12,8 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import activate, choose, combine, comparison, expm1, floating
 from builder.conversion.registry import converter
+from builder.conversion.values import Tensor
+from builder.engine import ITensor
 
 PLAIN: dict[str, tuple[str, float | None, float | None]] = {
     "tanh(Tensor self) -> Tensor": ("TANH", None, None),
@@ -28,7 +30,7 @@ PLAIN: dict[str, tuple[str, float | None, float | None]] = {
 
 def _register(schema: str, activation: str, alpha: float | None, beta: float | None) -> None:
     @converter(f"aten::{schema}")
-    def plain(ctx: ConversionContext, x: Any) -> Any:
+    def plain(ctx: ConversionContext, x: ITensor) -> ITensor:
         return activate(ctx, floating(ctx, x), activation, alpha, beta)
 
 
@@ -37,7 +39,7 @@ for _schema, _arguments in PLAIN.items():
 
 
 @converter("aten::relu(Tensor self) -> Tensor")
-def relu(ctx: ConversionContext, x: Any) -> Any:
+def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
     """max(x, 0); integers stay integers"""
     return activate(ctx, x, "RELU") if ctx.dtype(x).is_floating_point else combine(ctx, "MAX", x, 0)
 
@@ -45,18 +47,18 @@ def relu(ctx: ConversionContext, x: Any) -> Any:
 @converter(
     "aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
 )
-def hardtanh(ctx: ConversionContext, x: Any, min_val: float, max_val: float) -> Any:
+def hardtanh(ctx: ConversionContext, x: ITensor, min_val: float, max_val: float) -> ITensor:
     """x within [min_val, max_val]"""
     return clip(ctx, x, min_val, max_val)
 
 
 @converter("aten::relu6(Tensor self) -> Tensor")
-def relu6(ctx: ConversionContext, x: Any) -> Any:
+def relu6(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x within [0, 6]"""
     return clip(ctx, x, 0, 6)
 
 
-def clip(ctx: ConversionContext, x: Any, low: float, high: float) -> Any:
+def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any) -> ITensor:
     """One CLIP; of integers, which it does not take, MAX and MIN. The upper limit wins over the
     lower.
     """
@@ -68,7 +70,7 @@ def clip(ctx: ConversionContext, x: Any, low: float, high: float) -> Any:
 
 
 @converter("aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor")
-def leaky_relu(ctx: ConversionContext, x: Any, negative_slope: float) -> Any:
+def leaky_relu(ctx: ConversionContext, x: ITensor, negative_slope: float) -> ITensor:
     """x where x > 0, else negative_slope * x"""
     return activate(ctx, x, "LEAKY_RELU", negative_slope)
 
@@ -78,7 +80,7 @@ def leaky_relu(ctx: ConversionContext, x: Any, negative_slope: float) -> Any:
     " training=False, Generator? generator=None) -> Tensor",
     when=lambda ctx, a: "the slope is random while training" if a.training else None,
 )
-def rrelu(ctx: ConversionContext, x: Any, lower: float, upper: float) -> Any:
+def rrelu(ctx: ConversionContext, x: ITensor, lower: float, upper: float) -> ITensor:
     """leaky_relu with the mean of the two slopes"""
     return activate(ctx, x, "LEAKY_RELU", (lower + upper) / 2)
 
@@ -88,7 +90,7 @@ def rrelu(ctx: ConversionContext, x: Any, lower: float, upper: float) -> Any:
     "aten::_prelu_kernel(Tensor self, Tensor weight) -> Tensor",
     constants=("weight",),
 )
-def prelu(ctx: ConversionContext, x: Any, weight: Any) -> Any:
+def prelu(ctx: ConversionContext, x: ITensor, weight: Tensor) -> ITensor:
     """x where x > 0, else weight * x; one weight, or one for each channel (the second axis)"""
     if isinstance(weight, torch.Tensor) and weight.numel() == 1:
         return activate(ctx, x, "LEAKY_RELU", weight.item())
@@ -107,7 +109,9 @@ def prelu(ctx: ConversionContext, x: Any, weight: Any) -> Any:
 
 
 @converter("aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor")
-def elu(ctx: ConversionContext, x: Any, alpha: float, scale: float, input_scale: float) -> Any:
+def elu(
+    ctx: ConversionContext, x: ITensor, alpha: float, scale: float, input_scale: float
+) -> ITensor:
     """scale x where x > 0, else scale alpha (exp(input_scale x) - 1)"""
     if input_scale == 1:
         result = activate(ctx, x, "ELU", alpha)
@@ -118,7 +122,7 @@ def elu(ctx: ConversionContext, x: Any, alpha: float, scale: float, input_scale:
 
 
 @converter("aten::celu(Tensor self, Scalar alpha=1.) -> Tensor")
-def celu(ctx: ConversionContext, x: Any, alpha: float) -> Any:
+def celu(ctx: ConversionContext, x: ITensor, alpha: float) -> ITensor:
     """x where x > 0, else alpha (exp(x / alpha) - 1)"""
     if alpha == 1:
         return activate(ctx, x, "ELU", 1.0)
@@ -127,7 +131,7 @@ def celu(ctx: ConversionContext, x: Any, alpha: float) -> Any:
 
 
 @converter("aten::gelu(Tensor self, *, str approximate='none') -> Tensor")
-def gelu(ctx: ConversionContext, x: Any, approximate: str) -> Any:
+def gelu(ctx: ConversionContext, x: ITensor, approximate: str) -> Any:
     """x Phi(x), with erf exactly or by its tanh approximation"""
     name = "GELU_TANH" if approximate == "tanh" else "GELU_ERF"
     if ctx.capabilities.has_operation("ACTIVATION", name):
@@ -135,7 +139,7 @@ def gelu(ctx: ConversionContext, x: Any, approximate: str) -> Any:
     return _COMPOSED_GELU[name](ctx, x)
 
 
-def gelu_erf(ctx: ConversionContext, x: Any) -> Any:
+def gelu_erf(ctx: ConversionContext, x: ITensor) -> ITensor:
     """(x / 2) (1 + erf(x / sqrt 2)), where TensorRT has no such activation.
 
     Its kernel takes 11.4 us in BERT-base (batch 8, H200), and 10.4 where erf is told to stay in
@@ -146,7 +150,7 @@ def gelu_erf(ctx: ConversionContext, x: Any) -> Any:
     return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", erf, 1.0))
 
 
-def gelu_tanh(ctx: ConversionContext, x: Any) -> Any:
+def gelu_tanh(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x/2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))"""
     cube = combine(ctx, "PROD", combine(ctx, "PROD", x, x), combine(ctx, "PROD", x, 0.044715))
     inner = combine(ctx, "PROD", combine(ctx, "SUM", x, cube), math.sqrt(2 / math.pi))
@@ -160,7 +164,7 @@ _COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {
 }
 
 
-def softplus_of(ctx: ConversionContext, x: Any, beta: float, threshold: float) -> Any:
+def softplus_of(ctx: ConversionContext, x: ITensor, beta: float, threshold: float) -> ITensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, where exp might overflow"""
     soft = activate(ctx, x, "SOFTPLUS", 1 / beta, beta)
     scaled = x if beta == 1 else combine(ctx, "PROD", x, beta)
@@ -168,44 +172,44 @@ def softplus_of(ctx: ConversionContext, x: Any, beta: float, threshold: float) -
 
 
 @converter("aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor")
-def softplus(ctx: ConversionContext, x: Any, beta: float, threshold: float) -> Any:
+def softplus(ctx: ConversionContext, x: ITensor, beta: float, threshold: float) -> ITensor:
     """log(1 + exp(beta x)) / beta"""
     return softplus_of(ctx, x, beta, threshold)
 
 
 @converter("aten::mish(Tensor self) -> Tensor")
-def mish(ctx: ConversionContext, x: Any) -> Any:
+def mish(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x tanh(softplus(x))"""
     return combine(ctx, "PROD", x, activate(ctx, softplus_of(ctx, x, 1.0, 20.0), "TANH"))
 
 
 @converter("aten::log_sigmoid(Tensor self) -> Tensor")
-def log_sigmoid(ctx: ConversionContext, x: Any) -> Any:
+def log_sigmoid(ctx: ConversionContext, x: ITensor) -> ITensor:
     """min(x, 0) - log(1 + exp(-|x|)), which neither overflows nor takes the logarithm of 0"""
     soft = activate(ctx, ctx.unary("NEG", ctx.unary("ABS", x)), "SOFTPLUS", 1.0, 1.0)
     return combine(ctx, "SUB", combine(ctx, "MIN", x, 0.0), soft)
 
 
 @converter("aten::hardswish(Tensor self) -> Tensor")
-def hardswish(ctx: ConversionContext, x: Any) -> Any:
+def hardswish(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x within(0, x / 6 + 1/2, 1)"""
     return combine(ctx, "PROD", x, activate(ctx, x, "HARD_SIGMOID", 1 / 6, 0.5))
 
 
 @converter("aten::hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
-def hardshrink(ctx: ConversionContext, x: Any, lambd: float) -> Any:
+def hardshrink(ctx: ConversionContext, x: ITensor, lambd: float) -> ITensor:
     """0 where |x| <= lambd, else x"""
     return choose(ctx, comparison(ctx, "GREATER", True, ctx.unary("ABS", x), float(lambd)), 0.0, x)
 
 
 @converter("aten::softshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
-def softshrink(ctx: ConversionContext, x: Any, lambd: float) -> Any:
+def softshrink(ctx: ConversionContext, x: ITensor, lambd: float) -> ITensor:
     """x without its part within [-lambd, lambd]"""
     return combine(ctx, "SUB", x, clip(ctx, x, -lambd, lambd))
 
 
 @converter("aten::threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor")
-def threshold(ctx: ConversionContext, x: Any, threshold: float, value: float) -> Any:
+def threshold(ctx: ConversionContext, x: ITensor, threshold: float, value: float) -> ITensor:
     """value where x <= threshold, else x"""
     dtype = ctx.dtype(x)
     if not dtype.is_floating_point:  # torch casts both to self's dtype
@@ -220,7 +224,7 @@ def _even_axis(ctx: ConversionContext, arguments: SimpleNamespace) -> str | None
 
 
 @converter("aten::glu(Tensor self, int dim=-1) -> Tensor", when=_even_axis)
-def glu(ctx: ConversionContext, x: Any, dim: int) -> Any:
+def glu(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     """a sigmoid(b), a and b the halves of x along `dim`"""
     axis = ctx.axis(x, dim)
     sizes = ctx.sizes(x)

@@ -17,7 +17,9 @@ from builder.conversion.layers import along, choose, combine, less, reduce
 from builder.conversion.pools import Pool, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, filled, iota
-from builder.engine import trt
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, trt
+from builder.graph_types import Node
 
 ADAPTIVE_AVERAGE = {
     "adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor": 1,
@@ -30,7 +32,9 @@ ADAPTIVE_AVERAGE = {
 
 def _register_adaptive_average(schema: str, axes: int) -> None:
     @converter(f"aten::{schema}", dynamic=("output_size",), when=floats)
-    def adaptive_average(ctx: ConversionContext, x: Any, output_size: Any) -> Any:
+    def adaptive_average(
+        ctx: ConversionContext, x: ITensor, output_size: Size | list[Size]
+    ) -> ITensor:
         """The mean of each of the output_size parts that an axis is divided into"""
         return _adaptive(ctx, x, axes, filled(output_size, axes), "AVERAGE")
 
@@ -44,7 +48,9 @@ def _register_adaptive_maximum(axes: int) -> None:
         f"aten::adaptive_max_pool{axes}d(Tensor self, int[{axes}] output_size) -> (Tensor, Tensor)",
         dynamic=("output_size",),
     )
-    def adaptive_maximum(ctx: ConversionContext, node: Any, x: Any, output_size: Any) -> Any:
+    def adaptive_maximum(
+        ctx: ConversionContext, node: Node, x: ITensor, output_size: Size | list[Size]
+    ) -> Any:
         """The maximum of each part, and its position where somebody reads it"""
         sizes = filled(output_size, axes)
         if not node.outputsAt(1).uses():
@@ -56,7 +62,9 @@ for _axes in (1, 2, 3):
     _register_adaptive_maximum(_axes)
 
 
-def _adaptive(ctx: ConversionContext, x: Any, axes: int, sizes: Sequence[Size], kind: str) -> Any:
+def _adaptive(
+    ctx: ConversionContext, x: ITensor, axes: int, sizes: Sequence[Size], kind: str
+) -> ITensor:
     """Axes that become 1 are reduced; those with parts of one length are pooled; the others one
     axis at a time.
     """
@@ -75,18 +83,18 @@ def _adaptive(ctx: ConversionContext, x: Any, axes: int, sizes: Sequence[Size], 
     return x
 
 
-def _keeps(ctx: ConversionContext, x: Any, axis: int, size: Size) -> bool:
+def _keeps(ctx: ConversionContext, x: ITensor, axis: int, size: Size) -> bool:
     own = ctx.size(x, axis)
     if isinstance(own, int) or isinstance(size, int):
         return bool(own == size) if isinstance(own, int) and isinstance(size, int) else False
     return bool(own.expr == size.expr)
 
 
-def _is_even(x: Any, axis: int, size: Size) -> bool:
+def _is_even(x: ITensor, axis: int, size: Size) -> bool:
     return isinstance(size, int) and x.shape[axis] > 0 and x.shape[axis] % size == 0
 
 
-def _even(ctx: ConversionContext, x: Any, axes: int, even: dict[int, Any], kind: str) -> Any:
+def _even(ctx: ConversionContext, x: ITensor, axes: int, even: Any, kind: str) -> Any:
     first = ctx.rank(x) - axes
     window = [
         x.shape[first + i] // even[first + i] if first + i in even else 1 for i in range(axes)
@@ -113,26 +121,26 @@ def _member(ctx: ConversionContext, length: Size, size: Size) -> Any:
     """[size, length], true where element j is of part i; a torch.Tensor where it is static."""
     starts, ends = _bounds(ctx, length, size)
     if isinstance(starts, torch.Tensor) and isinstance(length, int):
-        j = torch.arange(length)
-        return (j >= starts[:, None]) & (j < ends[:, None])
+        static = torch.arange(length)
+        return (static >= starts[:, None]) & (static < ends[:, None])
     j = ctx.unsqueeze(iota(ctx, length), [0])
     starts, ends = (ctx.unsqueeze(t, [1]) for t in (starts, ends))
     return ctx.elementwise("AND", less(ctx, combine(ctx, "SUB", starts, 1), j), less(ctx, j, ends))
 
 
-def _average_parts(ctx: ConversionContext, x: Any, axis: int, size: Size) -> Any:
+def _average_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) -> ITensor:
     """A matrix product with the rows 1 / count over each part."""
     member = _member(ctx, ctx.size(x, axis), size)
     if isinstance(member, torch.Tensor):
-        matrix = member.double()
-        matrix = (matrix / matrix.sum(1, keepdim=True)).to(ctx.dtype(x))
+        counts = member.double()
+        matrix: Tensor = (counts / counts.sum(1, keepdim=True)).to(ctx.dtype(x))
     else:
         ones = ctx.cast(member, ctx.dtype(x))
         matrix = combine(ctx, "DIV", ones, reduce(ctx, "SUM", ones, [1], True))
     return along(ctx, matrix, x, axis)
 
 
-def _maximum_parts(ctx: ConversionContext, x: Any, axis: int, size: Size) -> Any:
+def _maximum_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) -> ITensor:
     """Static: each part gathered up to the longest, its last element repeated. Dynamic: the others
     masked by -inf.
     """
@@ -158,7 +166,9 @@ def _maximum_parts(ctx: ConversionContext, x: Any, axis: int, size: Size) -> Any
     return reduce(ctx, "MAX", masked, [axis + 1], False)
 
 
-def _adaptive_with_indices(ctx: ConversionContext, x: Any, axes: int, sizes: Sequence[Size]) -> Any:
+def _adaptive_with_indices(
+    ctx: ConversionContext, x: ITensor, axes: int, sizes: Sequence[Size]
+) -> Any:
     """Parts of one static length are windows; the index is that of the windowed maximum."""
     first = ctx.rank(x) - axes
     for i, size in enumerate(sizes):
@@ -173,7 +183,7 @@ def _adaptive_with_indices(ctx: ConversionContext, x: Any, axes: int, sizes: Seq
 
 
 def _gathered_maximum(
-    ctx: ConversionContext, x: Any, first: int, parts: Sequence[tuple[Any, Any]]
+    ctx: ConversionContext, x: ITensor, first: int, parts: Sequence[tuple[torch.Tensor, ...]]
 ) -> Any:
     """Every part's elements, gathered by their flat positions [outputs, longest]; TopK gives value
     and place.

@@ -15,10 +15,13 @@ from builder.conversion.converters.shape import merged, permuted, reshaped
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
+from builder.conversion.values import Tensor
+from builder.engine import ITensor
+from builder.graph_types import Node
 
 
 @converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",))
-def repeat(ctx: ConversionContext, x: Any, repeats: list[Size]) -> Any:
+def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
     """The tensor side by side with itself, `repeats` times on each axis: one slice that wraps
     around.
     """
@@ -35,7 +38,9 @@ def repeat(ctx: ConversionContext, x: Any, repeats: list[Size]) -> Any:
     "Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
     dynamic=("repeats", "output_size"),
 )
-def repeat_interleave(ctx: ConversionContext, x: Any, repeats: Size, dim: int | None) -> Any:
+def repeat_interleave(
+    ctx: ConversionContext, x: ITensor, repeats: Size, dim: int | None
+) -> ITensor:
     """Each value of an axis `repeats` times in a row; without dim, of the flat tensor."""
     x, axis = _interleaved_axis(ctx, x, dim)
     size = ctx.size(x, axis)
@@ -48,7 +53,7 @@ def repeat_interleave(ctx: ConversionContext, x: Any, repeats: Size, dim: int | 
     return merged(ctx, wide, axis, axis + 1)
 
 
-def _interleaved_axis(ctx: ConversionContext, x: Any, dim: int | None) -> tuple[Any, int]:
+def _interleaved_axis(ctx: ConversionContext, x: ITensor, dim: int | None) -> tuple[Any, int]:
     return (reshaped(ctx, x, [-1]), 0) if dim is None else (x, ctx.axis(x, dim))
 
 
@@ -58,7 +63,9 @@ def _interleaved_axis(ctx: ConversionContext, x: Any, dim: int | None) -> tuple[
     constants=("repeats",),
     dynamic=("output_size",),
 )
-def repeat_interleave_each(ctx: ConversionContext, x: Any, repeats: Any, dim: int | None) -> Any:
+def repeat_interleave_each(
+    ctx: ConversionContext, x: ITensor, repeats: Tensor, dim: int | None
+) -> Any:
     """Value i of an axis repeats[i] times in a row."""
     if 1 in tuple(repeats.shape) or ctx.rank(repeats) == 0:
         times = (
@@ -76,7 +83,7 @@ def repeat_interleave_each(ctx: ConversionContext, x: Any, repeats: Any, dim: in
     return gathered(ctx, x, torch.arange(repeats.numel()).repeat_interleave(repeats), axis)
 
 
-def flipped(ctx: ConversionContext, x: Any, axes: Sequence[int]) -> Any:
+def flipped(ctx: ConversionContext, x: ITensor, axes: Sequence[int]) -> ITensor:
     """The axes backwards: one slice with steps of -1 from their ends."""
     if not axes:
         return x
@@ -86,7 +93,7 @@ def flipped(ctx: ConversionContext, x: Any, axes: Sequence[int]) -> Any:
 
 
 @converter("aten::flip(Tensor self, int[] dims) -> Tensor")
-def flip(ctx: ConversionContext, x: Any, dims: list[int]) -> Any:
+def flip(ctx: ConversionContext, x: ITensor, dims: list[int]) -> ITensor:
     """The given axes backwards"""
     return flipped(ctx, x, ctx.axes(x, dims) if dims and ctx.rank(x) else [])
 
@@ -100,7 +107,9 @@ for _name, _axis in (("fliplr", 1), ("flipud", 0)):
 @converter(
     "aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor", dynamic=("shifts",)
 )
-def roll(ctx: ConversionContext, node: Any, x: Any, shifts: list[Size], dims: list[int]) -> Any:
+def roll(
+    ctx: ConversionContext, node: Node, x: ITensor, shifts: list[Size], dims: list[int]
+) -> ITensor:
     """Value i of an axis goes to i + shift, around its end: one slice that wraps. Without dims, of
     the flat tensor.
     """
@@ -123,7 +132,7 @@ def roll(ctx: ConversionContext, node: Any, x: Any, shifts: list[Size], dims: li
     return ctx.slice(x, starts, sizes, [1] * len(sizes), "WRAP")
 
 
-def _rolled(ctx: ConversionContext, x: Any, starts: list[Size]) -> Any:
+def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
     """Each axis from its start on, of the tensor twice in a row: for a TensorRT that
     wraps no slice of a dynamic size.
     """
@@ -138,7 +147,7 @@ def _rolled(ctx: ConversionContext, x: Any, starts: list[Size]) -> Any:
 
 
 @converter("aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor")
-def rot90(ctx: ConversionContext, x: Any, k: int, dims: list[int]) -> Any:
+def rot90(ctx: ConversionContext, x: ITensor, k: int, dims: list[int]) -> ITensor:
     """A quarter turn from the first of the axes towards the second, k times"""
     first, second = (ctx.axis(x, d) for d in dims)
     k %= 4
@@ -150,13 +159,15 @@ def rot90(ctx: ConversionContext, x: Any, k: int, dims: list[int]) -> Any:
 
 
 @converter("aten::meshgrid(Tensor[] tensors) -> Tensor[]")
-def meshgrid(ctx: ConversionContext, tensors: list[Any]) -> list[Any]:
+def meshgrid(ctx: ConversionContext, tensors: list[ITensor]) -> list[ITensor]:
     """Tensor i varies along axis i of every result"""
     return _grid(ctx, tensors, list(range(len(tensors))))
 
 
 @converter("aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]")
-def meshgrid_indexing(ctx: ConversionContext, tensors: list[Any], indexing: str) -> list[Any]:
+def meshgrid_indexing(
+    ctx: ConversionContext, tensors: list[ITensor], indexing: str
+) -> list[ITensor]:
     """meshgrid; with "xy" the first two tensors vary along axes 1 and 0"""
     axes = list(range(len(tensors)))
     if indexing == "xy" and len(axes) > 1:
@@ -164,7 +175,7 @@ def meshgrid_indexing(ctx: ConversionContext, tensors: list[Any], indexing: str)
     return _grid(ctx, tensors, axes)
 
 
-def _grid(ctx: ConversionContext, tensors: list[Any], axes: list[int]) -> list[Any]:
+def _grid(ctx: ConversionContext, tensors: list[ITensor], axes: list[int]) -> list[ITensor]:
     vectors = [t if ctx.rank(t) else ctx.reshape(t, [1]) for t in tensors]
     lengths = dict(zip(axes, (ctx.size(v, 0) for v in vectors), strict=True))
     sizes = [lengths[axis] for axis in range(len(axes))]
@@ -175,7 +186,7 @@ def _grid(ctx: ConversionContext, tensors: list[Any], axes: list[int]) -> list[A
 
 
 @converter("aten::cartesian_prod(Tensor[] tensors) -> Tensor")
-def cartesian_prod(ctx: ConversionContext, tensors: list[Any]) -> Any:
+def cartesian_prod(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     """[a], [b], ... -> [a b ..., tensors]: every row one choice of a value from each; one vector is
     itself
     """
@@ -186,8 +197,8 @@ def cartesian_prod(ctx: ConversionContext, tensors: list[Any]) -> Any:
 
 
 def _split_axes(
-    ctx: ConversionContext, x: Any, sizes: list[Size], order: list[int], final: list[Size]
-) -> Any:
+    ctx: ConversionContext, x: ITensor, sizes: list[Size], order: list[int], final: list[Size]
+) -> ITensor:
     return ctx.reshape(ctx.permute(ctx.reshape(x, sizes), order), final)
 
 
@@ -196,7 +207,7 @@ def _divided(ctx: ConversionContext, size: Size, by: int) -> Size:
 
 
 @converter("aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor")
-def pixel_shuffle(ctx: ConversionContext, x: Any, upscale_factor: int) -> Any:
+def pixel_shuffle(ctx: ConversionContext, x: ITensor, upscale_factor: int) -> ITensor:
     """[*, C r^2, H, W] -> [*, C, H r, W r]"""
     *lead, channels, height, width = ctx.sizes(x)
     n, depth = len(lead), _divided(ctx, channels, upscale_factor**2)
@@ -215,7 +226,7 @@ def pixel_shuffle(ctx: ConversionContext, x: Any, upscale_factor: int) -> Any:
 
 
 @converter("aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor")
-def pixel_unshuffle(ctx: ConversionContext, x: Any, downscale_factor: int) -> Any:
+def pixel_unshuffle(ctx: ConversionContext, x: ITensor, downscale_factor: int) -> ITensor:
     """[*, C, H r, W r] -> [*, C r^2, H, W]"""
     *lead, channels, height, width = ctx.sizes(x)
     n, (height, width) = (
@@ -232,7 +243,7 @@ def pixel_unshuffle(ctx: ConversionContext, x: Any, downscale_factor: int) -> An
 
 
 @converter("aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor")
-def channel_shuffle(ctx: ConversionContext, x: Any, groups: int) -> Any:
+def channel_shuffle(ctx: ConversionContext, x: ITensor, groups: int) -> ITensor:
     """[N, g c, *] -> [N, c g, *]"""
     sizes = ctx.sizes(x)
     batch, channels, *rest = sizes
@@ -257,6 +268,6 @@ def _no_strides(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
         "of a constant it is computed while the network is built; otherwise the node stays in torch"
     ),
 )
-def as_strided(ctx: ConversionContext, x: Any) -> Any:
+def as_strided(ctx: ConversionContext, x: ITensor) -> Any:
     """Refused by its capability."""
     return permuted(ctx, x, range(ctx.rank(x)))

@@ -9,7 +9,9 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.registry import converter
+from builder.conversion.values import Tensor
 from builder.dtypes import TABLE, name_of, torch_dtype
+from builder.engine import ITensor
 
 SUPPORTED = frozenset(
     [
@@ -25,7 +27,7 @@ SUPPORTED = frozenset(
 )
 
 
-def converted(ctx: ConversionContext, x: Any, dtype: Any) -> Any:
+def converted(ctx: ConversionContext, x: ITensor, dtype: torch.dtype | int | None) -> ITensor:
     """x.to(dtype), a torch.dtype or TorchScript's code: floats lose their fraction, float64 is
     narrowed and said so.
     """
@@ -49,7 +51,7 @@ _TAIL = "bool non_blocking=False, bool copy=False"
     " -> Tensor(a)",
     f"aten::to.prim_dtype(Tensor(a) self, int? dtype=None, {_TAIL}) -> Tensor(b|a)",
 )
-def to_dtype(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
+def to_dtype(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
     """self.to(dtype)"""
     return converted(ctx, x, dtype)
 
@@ -60,7 +62,7 @@ def to_dtype(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
     f"aten::to.prim_Device(Tensor(a) self, Device? device, int? dtype=None, {_TAIL}) ->"
     " Tensor(b|a)",
 )
-def to_device(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
+def to_device(ctx: ConversionContext, x: ITensor, dtype: int | None) -> Any:
     """self.to(device, dtype)"""
     return converted(ctx, x, dtype)
 
@@ -74,7 +76,7 @@ _FACTORY = "ScalarType? dtype=None, Layout? layout=None, Device? device=None, bo
     f"aten::_to_copy(Tensor self, *, {_FACTORY}, bool non_blocking=False, MemoryFormat?"
     " memory_format=None) -> Tensor",
 )
-def to_copy(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
+def to_copy(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
     """self.to(dtype, ...)"""
     return converted(ctx, x, dtype)
 
@@ -84,13 +86,13 @@ def to_copy(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
     " Tensor(a)",
     constants=("other",),
 )
-def to_other(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def to_other(ctx: ConversionContext, x: ITensor, other: Tensor) -> Any:
     """self.to(other.dtype)"""
     return converted(ctx, x, ctx.dtype(other))
 
 
 @converter(f"aten::to.prim_other(Tensor(a) self, {_TAIL}) -> Tensor(b|a)")
-def to_nothing(ctx: ConversionContext, x: Any) -> Any:
+def to_nothing(ctx: ConversionContext, x: ITensor) -> Any:
     """self.to() with neither dtype nor device"""
     return x
 
@@ -101,7 +103,7 @@ CASTS = frozenset("Float Half Int Long Byte Char Double Short".split())
 
 def _register_cast(name: str, dtype: torch.dtype) -> None:
     @converter(f"aten::_cast_{name}(Tensor self, bool non_blocking=False) -> Tensor")
-    def cast(ctx: ConversionContext, x: Any) -> Any:
+    def cast(ctx: ConversionContext, x: ITensor) -> ITensor:
         """self.to the dtype of the name"""
         return converted(ctx, x, dtype)
 

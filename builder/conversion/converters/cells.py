@@ -14,7 +14,8 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.linear import add, matmul
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import activate
-from builder.engine import trt
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, trt
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Weights:
 
 
 def weights_of(
-    params: Sequence[Any], biases: bool, layers: int, bidirectional: bool
+    params: Sequence[Tensor], biases: bool, layers: int, bidirectional: bool
 ) -> list[list[Weights]]:
     """PyTorch's flat list as [layer][direction]; what is left over by the count of directions are
     projections.
@@ -49,7 +50,7 @@ def weights_of(
     return [made[i : i + directions] for i in range(0, len(made), directions)]
 
 
-def _one(group: list[Any], biases: bool) -> Weights:
+def _one(group: list[Tensor], biases: bool) -> Weights:
     projection = group[-1] if len(group) % 2 else None
     b_ih, b_hh = group[2:4] if biases else (None, None)
     return Weights(group[0], group[1], b_ih, b_hh, projection)
@@ -96,7 +97,7 @@ class Cell:
             for count in self.cuts:
                 self.shape[count] = ctx.shape_tensor([*self.lead, count * self.width])
 
-    def project(self, x: Any) -> Any:
+    def project(self, x: ITensor) -> ITensor:
         """The input's part of the gates: x @ w_ih^T + bias, for one step or a whole sequence."""
         bias = self.input_bias()
         gates = matmul(self.ctx, x, self.weights.w_ih, transpose_b=True)
@@ -111,11 +112,11 @@ class Cell:
             return b_ih + b_hh.reshape(b_ih.shape)
         return add(self.ctx, b_ih, b_hh)
 
-    def recur(self, h: Any) -> Any:
+    def recur(self, h: ITensor) -> ITensor:
         """The state's part of the gates."""
         return matmul(self.ctx, h, self.weights.w_hh, transpose_b=True)
 
-    def cut(self, x: Any, first: int, count: int = 1) -> Any:
+    def cut(self, x: ITensor, first: int, count: int = 1) -> ITensor:
         """Gates `first` to `first + count` of [..., gates * width]."""
         sizes = [*self.lead, count * self.width]
         start = [0] * len(self.lead) + [first * self.width]
@@ -127,7 +128,7 @@ class Cell:
             layer.set_input(2, self.shape[count])
         return self.ctx.set_sizes(layer.get_output(0), sizes)
 
-    def product(self, a: Any, b: Any) -> Any:
+    def product(self, a: ITensor, b: ITensor) -> ITensor:
         return self.ctx.elementwise("PROD", a, b)
 
     def step(self, inputs: Any, state: State) -> State:
@@ -140,7 +141,7 @@ class Tanh(Cell):
 
     activation = "TANH"
 
-    def step(self, inputs: Any, state: State) -> State:
+    def step(self, inputs: ITensor, state: State) -> State:
         return (activate(self.ctx, add(self.ctx, inputs, self.recur(state[0])), self.activation),)
 
 
@@ -158,7 +159,7 @@ class LSTM(Cell):
     gates = 4
     cuts = (1,)
 
-    def step(self, inputs: Any, state: State) -> State:
+    def step(self, inputs: ITensor, state: State) -> State:
         h, c = state
         gates = add(self.ctx, inputs, self.recur(h))
         open_ = activate(self.ctx, gates, "SIGMOID")  # of g too: one layer less than one for each
@@ -182,11 +183,11 @@ class GRU(Cell):
     def input_bias(self) -> Any:
         return self.weights.b_ih
 
-    def recur(self, h: Any) -> Any:
+    def recur(self, h: ITensor) -> ITensor:
         gates = super().recur(h)
         return gates if self.weights.b_hh is None else add(self.ctx, gates, self.weights.b_hh)
 
-    def step(self, inputs: Any, state: State) -> State:
+    def step(self, inputs: ITensor, state: State) -> State:
         (h,) = state
         recurrent = self.recur(h)
         sums = add(self.ctx, self.cut(inputs, 0, 2), self.cut(recurrent, 0, 2))

@@ -11,10 +11,12 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.linear import add, matmul, total
 from builder.conversion.layers import combine
 from builder.conversion.registry import converter
+from builder.conversion.values import Tensor
+from builder.engine import ITensor
 
 
 @converter("aten::inner(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
-def inner(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """sum over the last axis of both: tensordot(self, other, [-1], [-1])"""
     if not ctx.rank(x) or not ctx.rank(other):
         return combine(ctx, "PROD", x, other)
@@ -26,15 +28,17 @@ def inner(ctx: ConversionContext, x: Any, other: Any) -> Any:
     constants=("self", "other"),
 )
 def tensordot(
-    ctx: ConversionContext, x: Any, other: Any, dims_self: list[int], dims_other: list[int]
-) -> Any:
+    ctx: ConversionContext, x: Tensor, other: Tensor, dims_self: list[int], dims_other: list[int]
+) -> ITensor:
     """Sums over pairs of axes; what is left of self comes first"""
     return contract(
         ctx, x, other, [ctx.axis(x, d) for d in dims_self], [ctx.axis(other, d) for d in dims_other]
     )
 
 
-def contract(ctx: ConversionContext, a: Any, b: Any, dims_a: list[int], dims_b: list[int]) -> Any:
+def contract(
+    ctx: ConversionContext, a: Tensor, b: Tensor, dims_a: list[int], dims_b: list[int]
+) -> ITensor:
     """Both as matrices, contracted axes inmost; one matrix product."""
     a, b = ctx.tensor(a), ctx.tensor(b)
     a, b = _summed(ctx, a, b, dims_a, dims_b), _summed(ctx, b, a, dims_b, dims_a)
@@ -46,15 +50,18 @@ def contract(ctx: ConversionContext, a: Any, b: Any, dims_a: list[int], dims_b: 
     return ctx.reshape(matmul(ctx, left, right), sizes)
 
 
-def _summed(ctx: ConversionContext, x: Any, other: Any, own: list[int], others: list[int]) -> Any:
+def _summed(
+    ctx: ConversionContext, x: Tensor, other: Tensor, own: list[int], others: list[int]
+) -> Any:
     """Where the other side of a pair has size 1 it broadcasts: this side's axis is summed
     beforehand.
     """
-    axes = [i for i, j in zip(own, others, strict=True) if other.shape[j] == 1 and x.shape[i] != 1]
+    pairs = zip(own, others, strict=True)
+    axes = [i for i, j in pairs if other.shape[j] == 1 and x.shape[i] != 1]
     return total(ctx, x, axes, keep=True)
 
 
-def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int]) -> Any:
+def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int]) -> ITensor:
     order = [*rows, *columns]
     sizes = [ctx.product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)]
     x = x if order == sorted(order) else ctx.permute(x, order)
@@ -65,7 +72,7 @@ def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int])
     "aten::chain_matmul(Tensor[] matrices) -> Tensor",
     "aten::linalg_multi_dot(Tensor[] tensors) -> Tensor",
 )
-def chain(ctx: ConversionContext, x: list[Any]) -> Any:
+def chain(ctx: ConversionContext, x: list[ITensor]) -> ITensor:
     """One product after another from the left: the same value as any order, up to rounding"""
     result = x[0]
     for matrix in x[1:]:
@@ -74,7 +81,7 @@ def chain(ctx: ConversionContext, x: list[Any]) -> Any:
 
 
 @converter("aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor", constants=("x", "y"))
-def vecdot(ctx: ConversionContext, x: Any, y: Any, dim: int) -> Any:
+def vecdot(ctx: ConversionContext, x: Tensor, y: Tensor, dim: int) -> Any:
     """sum(x * y, dim) of broadcast tensors"""
     terms = combine(ctx, "PROD", x, y)
     return total(ctx, terms, [ctx.axis(terms, dim)])
@@ -84,7 +91,7 @@ def vecdot(ctx: ConversionContext, x: Any, y: Any, dim: int) -> Any:
     "aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor",
     constants=("self", "other"),
 )
-def linalg_cross(ctx: ConversionContext, x: Any, other: Any, dim: int) -> Any:
+def linalg_cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int) -> ITensor:
     """a x b along an axis of size 3: a[1,2,0] * b[2,0,1] - a[2,0,1] * b[1,2,0]"""
     x, other = ctx.broadcast(x, other)
     axis = ctx.axis(x, dim)
@@ -97,7 +104,7 @@ def linalg_cross(ctx: ConversionContext, x: Any, other: Any, dim: int) -> Any:
 @converter(
     "aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", constants=("self", "other")
 )
-def cross(ctx: ConversionContext, x: Any, other: Any, dim: int | None) -> Any:
+def cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int | None) -> Any:
     """As linalg.cross; without dim along the first axis of size 3"""
     if dim is None:
         dim = next((i for i, n in enumerate(x.shape) if n == 3), None)
@@ -108,14 +115,14 @@ def cross(ctx: ConversionContext, x: Any, other: Any, dim: int | None) -> Any:
     return linalg_cross(ctx, x, other, dim)
 
 
-def _rolled(ctx: ConversionContext, x: Any, axis: int, order: Sequence[int]) -> Any:
+def _rolled(ctx: ConversionContext, x: Tensor, axis: int, order: Sequence[int]) -> ITensor:
     return ctx.net.add_gather(
         x, ctx.constant(torch.tensor(order, dtype=torch.int32)), axis
     ).get_output(0)
 
 
 @converter("aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
-def kron(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """All products of elements: a's axes outside, b's inside, axis by axis"""
     rank = max(ctx.rank(x), ctx.rank(other))
     x, other = ctx.at_rank(ctx.tensor(x), rank), ctx.at_rank(ctx.tensor(other), rank)
@@ -131,7 +138,9 @@ def kron(ctx: ConversionContext, x: Any, other: Any) -> Any:
     "aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor",
     constants=("weight", "bias"),
 )
-def bilinear(ctx: ConversionContext, x: Any, input2: Any, weight: Any, bias: Any) -> Any:
+def bilinear(
+    ctx: ConversionContext, x: ITensor, input2: ITensor, weight: Tensor, bias: Tensor | None
+) -> ITensor:
     """y[o] = x^T W[o] y + bias[o]"""
     features = weight.shape[0]
     sizes = [*ctx.sizes(x)[:-1], features]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, filled, note_spatial, windows, with_unit
-from builder.engine import trt
+from builder.conversion.values import PerAxis, Tensor
+from builder.engine import ITensor, trt
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,12 @@ class Window:
 
     @staticmethod
     def of(
-        axes: int, stride: Any, padding: Any, dilation: Any, groups: int, extra: Any = None
+        axes: int,
+        stride: int | Sequence[int],
+        padding: PerAxis,
+        dilation: PerAxis,
+        groups: int,
+        extra: PerAxis | None = None,
     ) -> Window:
         """From PyTorch's arguments, where one number stands for all axes."""
         pads = filled(padding, axes)
@@ -45,12 +52,12 @@ class Window:
         )
 
 
-def kernel_axes(ctx: ConversionContext, weight: Any) -> int:
+def kernel_axes(ctx: ConversionContext, weight: Tensor) -> int:
     """The number of spatial axes, as the weight tells (an input may lack the batch axis)."""
     return ctx.rank(weight) - 2
 
 
-def floats(ctx: ConversionContext, call: Any) -> str | None:
+def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses integer inputs."""
     x = getattr(call, "input", None)
     dtype = ctx.dtype(call.self if x is None else x)
@@ -88,14 +95,14 @@ _GENERAL = (
 @converter(*_GENERAL, constants=("weight", "bias"), when=floats)
 def general(
     ctx: ConversionContext,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
     transposed: bool,
-    output_padding: Any,
+    output_padding: list[int],
     groups: int,
 ) -> Any:
     """The convolution that all others are; the flags at the end choose kernels, not numbers"""
@@ -114,66 +121,75 @@ _SIZES = {1: "[1]", 2: "[1, 1]", 3: "[1, 1, 1]"}
 _ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
 
 
+_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
+
+
 def _register_plain(axes: int) -> None:
     ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
-    head = "(Tensor input, Tensor weight, Tensor? bias=None, "
 
     @converter(
-        f"aten::conv{axes}d{head}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
+        f"aten::conv{axes}d{_HEAD}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
         "SymInt groups=1) -> Tensor",
         constants=("weight", "bias"),
         when=floats,
     )
     def plain(
         ctx: ConversionContext,
-        x: Any,
-        weight: Any,
-        bias: Any,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
+        x: ITensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: PerAxis,
+        padding: PerAxis,
+        dilation: PerAxis,
         groups: int,
     ) -> Any:
         return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups))
 
+
+def _register_named_padding(axes: int) -> None:
+    ones, of = _SIZES[axes], f"SymInt[{axes}]"
+
     @converter(
-        f'aten::conv{axes}d.padding{head}{of} stride={ones}, str padding="valid", {of}'
+        f'aten::conv{axes}d.padding{_HEAD}{of} stride={ones}, str padding="valid", {of}'
         f" dilation={ones}, SymInt groups=1) -> Tensor",
         constants=("weight", "bias"),
         when=floats,
     )
     def padded(
         ctx: ConversionContext,
-        x: Any,
-        weight: Any,
-        bias: Any,
-        stride: Any,
+        x: ITensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: PerAxis,
         padding: str,
-        dilation: Any,
+        dilation: PerAxis,
         groups: int,
     ) -> Any:
         return convolve(
             ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups)
         )
 
+
+def _register_transposed(axes: int) -> None:
+    ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
     overload = "" if axes == 1 else ".input"
 
     @converter(
-        f"aten::conv_transpose{axes}d{overload}{head}{of} stride={ones}, {of} padding={zeros}, "
+        f"aten::conv_transpose{axes}d{overload}{_HEAD}{of} stride={ones}, {of} padding={zeros}, "
         f"{of} output_padding={zeros}, SymInt groups=1, {of} dilation={ones}) -> Tensor",
         constants=("weight", "bias"),
         when=floats,
     )
     def transposed(
         ctx: ConversionContext,
-        x: Any,
-        weight: Any,
-        bias: Any,
-        stride: Any,
-        padding: Any,
-        output_padding: Any,
+        x: ITensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: PerAxis,
+        padding: PerAxis,
+        output_padding: PerAxis,
         groups: int,
-        dilation: Any,
+        dilation: PerAxis,
     ) -> Any:
         return convolve(
             ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups, output_padding)
@@ -182,6 +198,8 @@ def _register_plain(axes: int) -> None:
 
 for _axes in _SIZES:
     _register_plain(_axes)
+    _register_named_padding(_axes)
+    _register_transposed(_axes)
 
 
 @converter(
@@ -192,12 +210,12 @@ for _axes in _SIZES:
 )
 def by_mode(
     ctx: ConversionContext,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
     padding: str,
-    dilation: Any,
+    dilation: list[int],
     groups: int,
 ) -> Any:
     """Padding by name: what a traced convolution with padding="same" records"""
@@ -216,11 +234,11 @@ def by_mode(
 )
 def thnn(
     ctx: ConversionContext,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: PerAxis,
+    padding: PerAxis,
 ) -> Any:
     """The undilated, ungrouped convolution"""
     return convolve(
@@ -238,12 +256,12 @@ def thnn(
 )
 def depthwise(
     ctx: ConversionContext,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: PerAxis,
+    padding: PerAxis,
+    dilation: PerAxis,
 ) -> Any:
     """One group a channel"""
     axes = kernel_axes(ctx, weight)
@@ -269,7 +287,9 @@ def named_padding(
     )
 
 
-def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
+def convolve(
+    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
+) -> Any:
     """One layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), or transposed (C,
     K/groups, ...).
     """
@@ -291,7 +311,9 @@ def convolve(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Win
     return undo(layer.get_output(0))
 
 
-def _direct(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
+def _direct(
+    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
+) -> Any:
     layer = _add(ctx, ctx.net.add_convolution_nd, x, weight, bias, int(weight.shape[0]), window)
     shape = list(weight.shape[2:])
 
@@ -305,7 +327,9 @@ def _direct(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Wind
     return layer
 
 
-def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: Window) -> Any:
+def _transposed(
+    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
+) -> Any:
     """Output padding is less cropping behind; what cropping cannot give, zeros behind the kernel
     do: they add rows that nothing reaches.
     """
@@ -313,11 +337,10 @@ def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: 
         isinstance(weight, torch.Tensor) or max(window.stride) > 1
     ):
         weight, window = _spread(weight, window)
-    missing = [
-        max(extra - after, 0) for extra, after in zip(window.extra or [], window.after, strict=True)
-    ]
+    cropped = list(zip(window.after, window.extra or [], strict=True))
+    missing = [max(extra - after, 0) for after, extra in cropped]
     weight = _lengthened(ctx, weight, missing)
-    after = [a - e + m for a, e, m in zip(window.after, window.extra or [], missing, strict=True)]
+    after = [max(after - extra, 0) for after, extra in cropped]
     shape = list(weight.shape[2:])
     settled = Window(window.stride, window.before, after, window.dilation, window.groups)
     maps = int(weight.shape[1]) * window.groups
@@ -332,7 +355,7 @@ def _transposed(ctx: ConversionContext, x: Any, weight: Any, bias: Any, window: 
     return layer
 
 
-def _spread(weight: Any, window: Window) -> tuple[Any, Window]:
+def _spread(weight: Tensor, window: Window) -> tuple[Any, Window]:
     """A dilated kernel written out with its zeros: TensorRT builds no deconvolution with stride and
     dilation.
     """
@@ -351,7 +374,7 @@ def _spread(weight: Any, window: Window) -> tuple[Any, Window]:
     return spread, plain
 
 
-def _lengthened(ctx: ConversionContext, weight: Any, missing: Sequence[int]) -> Any:
+def _lengthened(ctx: ConversionContext, weight: Tensor, missing: Sequence[int]) -> Any:
     if not any(missing):
         return weight
     if not isinstance(weight, torch.Tensor):
@@ -360,7 +383,13 @@ def _lengthened(ctx: ConversionContext, weight: Any, missing: Sequence[int]) -> 
 
 
 def _add(
-    ctx: ConversionContext, method: Any, x: Any, weight: Any, bias: Any, maps: int, window: Window
+    ctx: ConversionContext,
+    method: Any,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    maps: int,
+    window: Window,
 ) -> Any:
     """The layer, its kernel and bias given as weights where they are static and as inputs where
     not.

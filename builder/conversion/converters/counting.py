@@ -16,7 +16,8 @@ from builder.conversion.converters.select import taken
 from builder.conversion.converters.shape import broadcast_sizes
 from builder.conversion.layers import comparison, reduce
 from builder.conversion.registry import converter
-from builder.engine import trt
+from builder.conversion.values import Scalar
+from builder.engine import ITensor, trt
 
 
 def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
@@ -30,7 +31,7 @@ def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 
 
 @converter("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", when=_classes_known)
-def one_hot(ctx: ConversionContext, x: Any, num_classes: int) -> Any:
+def one_hot(ctx: ConversionContext, x: ITensor, num_classes: int) -> ITensor:
     """[*] -> [*, classes]: 1 in the column that the value names"""
     rank = ctx.rank(x)
     column = ctx.unsqueeze(x, [rank])
@@ -39,7 +40,9 @@ def one_hot(ctx: ConversionContext, x: Any, num_classes: int) -> Any:
     return ctx.cast(ctx.set_sizes(same, [*ctx.sizes(x), num_classes]), torch.int64)
 
 
-def _places(ctx: ConversionContext, sequence: Any, values: Any, right: bool, int32: bool) -> Any:
+def _places(
+    ctx: ConversionContext, sequence: ITensor, values: ITensor, right: bool, int32: bool
+) -> ITensor:
     """[*, m]: how many of sequence [*, n] come before each of values [*, m]; NaN comes last, as
     torch sorts it.
     """
@@ -62,14 +65,16 @@ _OUT = "*, bool out_int32=False, bool right=False"
 
 
 @converter(f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor")
-def bucketize(ctx: ConversionContext, x: Any, boundaries: Any, out_int32: bool, right: bool) -> Any:
+def bucketize(
+    ctx: ConversionContext, x: ITensor, boundaries: ITensor, out_int32: bool, right: bool
+) -> ITensor:
     """How many boundaries are below each value (with right: below or equal)"""
     return _flat_places(ctx, boundaries, x, right, out_int32)
 
 
 def _flat_places(
-    ctx: ConversionContext, sequence: Any, values: Any, right: bool, int32: bool
-) -> Any:
+    ctx: ConversionContext, sequence: ITensor, values: ITensor, right: bool, int32: bool
+) -> ITensor:
     if ctx.rank(values):
         return _places(ctx, sequence, values, right, int32)
     return ctx.reshape(_places(ctx, sequence, ctx.reshape(values, [1]), right, int32), [])
@@ -79,8 +84,8 @@ def _flat_places(
     f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor", dynamic=("self",)
 )
 def bucketize_scalar(
-    ctx: ConversionContext, x: Any, boundaries: Any, out_int32: bool, right: bool
-) -> Any:
+    ctx: ConversionContext, x: Scalar, boundaries: ITensor, out_int32: bool, right: bool
+) -> ITensor:
     """bucketize of one number"""
     return _flat_places(ctx, boundaries, ctx.tensor(x), right, out_int32)
 
@@ -91,13 +96,13 @@ _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
 @converter(f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor")
 def searchsorted(
     ctx: ConversionContext,
-    sorted_sequence: Any,
-    self: Any,
+    sorted_sequence: ITensor,
+    self: ITensor,
     out_int32: bool,
     right: bool,
     side: str | None,
-    sorter: Any,
-) -> Any:
+    sorter: ITensor | None,
+) -> ITensor:
     """Where each value would go into the sorted last axis of sequence, before (or with right,
     behind) its equals
     """
@@ -114,12 +119,12 @@ def searchsorted(
 )
 def searchsorted_scalar(
     ctx: ConversionContext,
-    sorted_sequence: Any,
-    self: Any,
+    sorted_sequence: ITensor,
+    self: Scalar,
     out_int32: bool,
     right: bool,
     side: str | None,
-    sorter: Any,
+    sorter: ITensor | None,
 ) -> Any:
     """searchsorted of one number"""
     return searchsorted(ctx, sorted_sequence, ctx.tensor(self), out_int32, right, side, sorter)
@@ -134,13 +139,13 @@ _DATA = "its size depends on the data: needs TensorRT (not RTX) and, served, Tri
     when=nonzero.data_dependent,
     note=_DATA,
 )
-def find(ctx: ConversionContext, x: Any) -> Any:
+def find(ctx: ConversionContext, x: ITensor) -> ITensor:
     """[found, rank]: the places of the elements that are not zero"""
     return nonzero.places(ctx, x)
 
 
 @converter("aten::nonzero_numpy(Tensor self) -> Tensor[]", when=nonzero.data_dependent, note=_DATA)
-def nonzero_numpy(ctx: ConversionContext, x: Any) -> list[Any]:
+def nonzero_numpy(ctx: ConversionContext, x: ITensor) -> list[ITensor]:
     """nonzero, one vector for each axis"""
     places = nonzero.places(ctx, x)
     return [taken(ctx, places, 1, axis) for axis in range(ctx.rank(x))]
@@ -151,13 +156,13 @@ def nonzero_numpy(ctx: ConversionContext, x: Any) -> list[Any]:
     when=nonzero.data_dependent,
     note=_DATA,
 )
-def masked_select(ctx: ConversionContext, x: Any, mask: Any) -> Any:
+def masked_select(ctx: ConversionContext, x: ITensor, mask: ITensor) -> ITensor:
     """The values where mask is true, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
     return values_at(ctx, ctx.expand(x, sizes), nonzero.places(ctx, ctx.expand(mask, sizes)))
 
 
-def values_at(ctx: ConversionContext, x: Any, places: Any) -> Any:
+def values_at(ctx: ConversionContext, x: ITensor, places: ITensor) -> ITensor:
     """x's values (or rows) at coordinate tuples [found, axes]: one IGatherLayer in ND mode."""
     result = ctx.net.add_gather_v2(x, places, trt.GatherMode.ND).get_output(0)
     ctx.remember_dtype(result, ctx.dtype(x))

@@ -15,13 +15,13 @@ from builder.conversion.converters.select import sliced
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, gathered
 from builder.conversion.registry import converter
-from builder.engine import trt
+from builder.engine import ITensor, trt
 
 Combine = Callable[[Any, Any], Any]
 
 
 @converter("aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
-def cumsum(ctx: ConversionContext, x: Any, dim: int, dtype: int | None) -> Any:
+def cumsum(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
     """The sum of all elements up to each, along an axis: ICumulativeLayer, or doubling steps
     where TensorRT has none
     """
@@ -38,7 +38,7 @@ def cumsum(ctx: ConversionContext, x: Any, dim: int, dtype: int | None) -> Any:
 
 
 @converter("aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
-def cumprod(ctx: ConversionContext, x: Any, dim: int, dtype: int | None) -> Any:
+def cumprod(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
     """The product of all elements up to each, along an axis"""
     x = accumulated(ctx, x, dtype)
     if ctx.rank(x) == 0:
@@ -46,7 +46,9 @@ def cumprod(ctx: ConversionContext, x: Any, dim: int, dtype: int | None) -> Any:
     return scanned(ctx, x, ctx.axis(x, dim), 1, lambda a, b: ctx.elementwise("PROD", a, b))
 
 
-def scanned(ctx: ConversionContext, x: Any, axis: int, neutral: float, combine: Combine) -> Any:
+def scanned(
+    ctx: ConversionContext, x: ITensor, axis: int, neutral: float, combine: Combine
+) -> ITensor:
     """Each element combined with all before it, as Hillis and Steele scan: with the tensor itself
     moved by 1, 2, 4, ... places, log2 of the length times.
     """
@@ -60,7 +62,7 @@ def scanned(ctx: ConversionContext, x: Any, axis: int, neutral: float, combine: 
     return result
 
 
-def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -> Any:
+def moved(ctx: ConversionContext, x: ITensor, axis: int, places: int, fill: float) -> ITensor:
     """x moved towards the end of an axis, what comes in being `fill`."""
     if ctx.loops and not ctx.capabilities.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
         return _picked(ctx, x, axis, places, fill)
@@ -70,7 +72,7 @@ def moved(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -
     return ctx.slice(x, starts, sizes, [1] * len(sizes), mode="FILL", fill=outside)
 
 
-def _picked(ctx: ConversionContext, x: Any, axis: int, places: int, fill: float) -> Any:
+def _picked(ctx: ConversionContext, x: ITensor, axis: int, places: int, fill: float) -> ITensor:
     """The same in the body of a loop that takes no FILL, by numbers that are known outside.
 
     Joined to what comes in, the builder stops where another axis varies

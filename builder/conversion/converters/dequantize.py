@@ -7,9 +7,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters import quantize
 from builder.conversion.registry import converter
+from builder.conversion.values import Operand, Tensor
+from builder.graph_types import Node
 
 UNPACKED = (
     "export the module as it was trained, before torch.ao.quantization.convert packs it for the CPU"
@@ -45,7 +49,7 @@ def _only_dequantized(ctx: ConversionContext, call: SimpleNamespace) -> str | No
     folds=False,
 )
 def per_tensor(
-    ctx: ConversionContext, node: Any, x: Any, scale: Any, zero_point: Any, dtype: int
+    ctx: ConversionContext, node: Node, x: Tensor, scale: float, zero_point: Operand, dtype: int
 ) -> Any:
     """With the dequantize behind it: fake_quantize_per_tensor_affine over the dtype's range"""
     return quantize.per_tensor(ctx, node, x, scale, zero_point, *RANGES[dtype])
@@ -60,7 +64,13 @@ def per_tensor(
     folds=False,
 )
 def per_channel(
-    ctx: ConversionContext, node: Any, x: Any, scales: Any, zero_points: Any, axis: int, dtype: int
+    ctx: ConversionContext,
+    node: Node,
+    x: Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor,
+    axis: int,
+    dtype: int,
 ) -> Any:
     """With the dequantize behind it: fake_quantize_per_channel_affine over the dtype's range"""
     return quantize.per_channel(
@@ -69,6 +79,6 @@ def per_channel(
 
 
 @converter("aten::dequantize.self(Tensor self) -> Tensor", constants=("self",), folds=False)
-def dequantize(ctx: ConversionContext, x: Any) -> Any:
+def dequantize(ctx: ConversionContext, x: Tensor) -> Any:
     """What the quantization before it has rounded already"""
     return x

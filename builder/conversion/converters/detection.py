@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import sympy
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import choose, combine, comparison, reduce
 from builder.conversion.registry import converter
-from builder.engine import flavour, trt
+from builder.engine import ITensor, flavour, trt
 
 MOST_BOXES = 5000
 """INMSLayer's topk_box_limit: it looks at no more candidates."""
 
 
-def _absent(ctx: ConversionContext, call: Any) -> str | None:
+def _absent(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     if flavour.name() == "tensorrt-rtx":
         return "TensorRT for RTX defines INMSLayer but has no kernel that implements it (1.7)"
     return None
 
 
-def _too_many(ctx: ConversionContext, call: Any) -> str | None:
+def _too_many(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     boxes = ctx.size(call.dets, 0)
     if isinstance(boxes, DynamicScalar):
         ranges = ctx.ranges()
@@ -44,7 +45,7 @@ def _too_many(ctx: ConversionContext, call: Any) -> str | None:
         " data"
     ),
 )
-def nms(ctx: ConversionContext, dets: Any, scores: Any, iou_threshold: float) -> Any:
+def nms(ctx: ConversionContext, dets: ITensor, scores: ITensor, iou_threshold: float) -> ITensor:
     """The boxes that no better one overlaps by more than the threshold, by falling score; one
     INMSLayer
     """
@@ -68,7 +69,7 @@ def nms(ctx: ConversionContext, dets: Any, scores: Any, iou_threshold: float) ->
     return ctx.cast(kept, torch.int64)
 
 
-def _adaptive(ctx: ConversionContext, call: Any) -> str | None:
+def _adaptive(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     if call.sampling_ratio > 0:
         return None
     return (
@@ -88,14 +89,14 @@ def _adaptive(ctx: ConversionContext, call: Any) -> str | None:
 )
 def roi_align(
     ctx: ConversionContext,
-    x: Any,
-    rois: Any,
+    x: ITensor,
+    rois: ITensor,
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
     sampling_ratio: int,
     aligned: bool,
-) -> Any:
+) -> ITensor:
     """The mean of ratio x ratio bilinear samples in each cell of each box (image, x1, y1, x2,
     y2)
     """
@@ -109,13 +110,8 @@ def roi_align(
         ctx, rois, (1, 3), spatial_scale, pooled_width, sampling_ratio, aligned, ctx.size(x, 3)
     )
     boxes = ctx.size(rois, 0)
-    full = [boxes, pooled_height * sampling_ratio, pooled_width * sampling_ratio, 1]
-    parts = [ctx.expand(ctx.unsqueeze(t, axes), full) for t, axes in ((xs, [1, 3]), (ys, [2, 3]))]
-    layer = ctx.net.add_grid_sample(images, ctx.concatenate(parts, 3))
-    if layer is None:
-        raise Unconvertible("this TensorRT has no grid sample")
-    layer.sample_mode, layer.align_corners = trt.SampleMode.CLAMP, True
-    samples = ctx.set_sizes(layer.get_output(0), [boxes, x.shape[1], *full[1:3]])
+    grid = [boxes, pooled_height * sampling_ratio, pooled_width * sampling_ratio]
+    samples = _sampled(ctx, images, xs, ys, grid)
     inside = ctx.elementwise(
         "AND", ctx.unsqueeze(inside_y, [1, 3]), ctx.unsqueeze(inside_x, [1, 2])
     )
@@ -126,7 +122,23 @@ def roi_align(
     return reduce(ctx, "AVG", cells, [3, 5], False)
 
 
-def _column(ctx: ConversionContext, rois: Any, index: int) -> Any:
+def _sampled(
+    ctx: ConversionContext, images: ITensor, xs: ITensor, ys: ITensor, grid: list[Size]
+) -> ITensor:
+    """[boxes, channels, height, width]: the images of the boxes at the places xs [boxes, width]
+    and ys [boxes, height]; `grid` is [boxes, height, width].
+    """
+    columns = ctx.expand(ctx.unsqueeze(xs, [1, 3]), [*grid, 1])
+    rows = ctx.expand(ctx.unsqueeze(ys, [2, 3]), [*grid, 1])
+    layer = ctx.net.add_grid_sample(images, ctx.concatenate([columns, rows], 3))
+    if layer is None:
+        raise Unconvertible("this TensorRT has no grid sample")
+    layer.sample_mode, layer.align_corners = trt.SampleMode.CLAMP, True
+    boxes, height, width = grid
+    return ctx.set_sizes(layer.get_output(0), [boxes, images.shape[1], height, width])
+
+
+def _column(ctx: ConversionContext, rois: ITensor, index: int) -> ITensor:
     """Column `index` of [boxes, 5] as [boxes, 1]."""
     places = ctx.constant(torch.tensor([index], dtype=torch.int32))
     return ctx.set_sizes(ctx.net.add_gather(rois, places, 1).get_output(0), [ctx.expr(rois, 0), 1])
@@ -134,13 +146,13 @@ def _column(ctx: ConversionContext, rois: Any, index: int) -> Any:
 
 def _places(
     ctx: ConversionContext,
-    rois: Any,
+    rois: ITensor,
     columns: tuple[int, int],
     scale: float,
     cells: int,
     ratio: int,
     aligned: bool,
-    length: Any,
+    length: Size,
 ) -> tuple[Any, Any]:
     """Where the samples of one axis lie, [boxes, cells * ratio], in grid sampling's -1 to 1, and
     which count at all.

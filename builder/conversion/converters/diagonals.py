@@ -18,9 +18,13 @@ from builder.conversion.dynamic import Size
 from builder.conversion.evaluators.creation import counted, indices
 from builder.conversion.layers import alike, gathered
 from builder.conversion.registry import converter
+from builder.engine import ITensor
+from builder.graph_types import Node
 
 
-def matrix_last(ctx: ConversionContext, x: Any, first: int, second: int) -> tuple[Any, list[int]]:
+def matrix_last(
+    ctx: ConversionContext, x: ITensor, first: int, second: int
+) -> tuple[Any, list[int]]:
     """x with two axes moved to the end, and the order that brings them back."""
     first, second = ctx.axis(x, first), ctx.axis(x, second)
     order = [*(axis for axis in range(ctx.rank(x)) if axis not in (first, second)), first, second]
@@ -39,7 +43,7 @@ def diagonal_span(
 
 
 @converter("aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)")
-def diagonal(ctx: ConversionContext, x: Any, offset: int, dim1: int, dim2: int) -> Any:
+def diagonal(ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2: int) -> ITensor:
     """The values at row i, column i + offset of the matrix of two axes, as a new last axis"""
     x, _ = matrix_last(ctx, x, dim1, dim2)
     *lead, height, width = ctx.sizes(x)
@@ -49,7 +53,7 @@ def diagonal(ctx: ConversionContext, x: Any, offset: int, dim1: int, dim2: int) 
 
 
 @converter("aten::diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor")
-def diag_embed(ctx: ConversionContext, x: Any, offset: int, dim1: int, dim2: int) -> Any:
+def diag_embed(ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2: int) -> ITensor:
     """The last axis as a diagonal of a square matrix of zeros, which has the axes dim1 and dim2"""
     *lead, length = ctx.sizes(x)
     side = ctx.arithmetic("add", length, abs(offset))
@@ -77,12 +81,12 @@ def _inserted(rank: int, first: int, second: int) -> list[int]:
 
 
 @converter("aten::diag(Tensor self, int diagonal=0) -> Tensor")
-def diag(ctx: ConversionContext, node: Any, x: Any, offset: int, /) -> Any:
+def diag(ctx: ConversionContext, node: Node, x: ITensor, offset: int, /) -> Any:
     """A vector as the diagonal of a matrix; of a matrix, its diagonal"""
     return diag_embed(ctx, x, offset, 0, 1) if ctx.rank(x) == 1 else diagonal(ctx, x, offset, 0, 1)
 
 
-def left_of(ctx: ConversionContext, x: Any, offset: Size) -> Any:
+def left_of(ctx: ConversionContext, x: ITensor, offset: Size) -> ITensor:
     """[.., H, W] bools of the rank of x: whether the column is less than the row plus offset."""
     height, width = ctx.sizes(x)[-2:]
     rank = ctx.rank(x)
@@ -91,39 +95,45 @@ def left_of(ctx: ConversionContext, x: Any, offset: Size) -> Any:
         return ctx.at_rank(mask, rank)
     rows = ctx.unsqueeze(counted(ctx, offset, 1, height, torch.int64), [1])
     columns = ctx.unsqueeze(ctx.cast(indices(ctx, width), torch.int64), [0])
-    mask = ctx.set_sizes(ctx.elementwise("LESS", columns, rows), [height, width])
-    return ctx.at_rank(mask, rank)
+    computed = ctx.set_sizes(ctx.elementwise("LESS", columns, rows), [height, width])
+    return ctx.at_rank(computed, rank)
 
 
-def _zeros(ctx: ConversionContext, x: Any) -> Any:
+def _zeros(ctx: ConversionContext, x: ITensor) -> ITensor:
     return ctx.like_scalar(x, 0)
 
 
 @converter("aten::tril(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",))
-def tril(ctx: ConversionContext, x: Any, diagonal: Size) -> Any:
+def tril(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     """x where column <= row + diagonal, else 0"""
     mask = left_of(ctx, x, ctx.arithmetic("add", diagonal, 1))
     return _selected(ctx, x, mask, x, _zeros(ctx, x))
 
 
 @converter("aten::triu(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",))
-def triu(ctx: ConversionContext, x: Any, diagonal: Size) -> Any:
+def triu(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     """x where column >= row + diagonal, else 0"""
     return _selected(ctx, x, left_of(ctx, x, diagonal), _zeros(ctx, x), x)
 
 
-def _selected(ctx: ConversionContext, x: Any, mask: Any, a: Any, b: Any) -> Any:
+def _splat(ctx: ConversionContext, tensor: ITensor) -> ITensor:
+    """The one element that a tensor repeats, if it does; else the tensor."""
+    one = ctx.facts(tensor).splat
+    return tensor if one is None else one
+
+
+def _selected(ctx: ConversionContext, x: ITensor, mask: ITensor, a: ITensor, b: ITensor) -> ITensor:
     """a or b; a matrix of one value need not be written out, the mask has its size. (An
     engine answered with finite numbers where a select read a -inf that was written out.)
     """
     if ctx.rank(x) == 2:
-        a, b = (t if ctx.facts(t).splat is None else ctx.facts(t).splat for t in (a, b))
+        a, b = _splat(ctx, a), _splat(ctx, b)
     result = ctx.net.add_select(mask, a, b).get_output(0)
     return alike(ctx, x, result)
 
 
 @converter("aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor")
-def combinations(ctx: ConversionContext, x: Any, r: int, with_replacement: bool) -> Any:
+def combinations(ctx: ConversionContext, x: ITensor, r: int, with_replacement: bool) -> ITensor:
     """[n] -> [n over r, r], in the order of itertools.combinations"""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     length = static_length(ctx, x, 0, "combinations")
@@ -134,7 +144,7 @@ def combinations(ctx: ConversionContext, x: Any, r: int, with_replacement: bool)
 
 
 @converter("aten::block_diag(Tensor[] tensors) -> Tensor")
-def block_diag(ctx: ConversionContext, tensors: list[Any]) -> Any:
+def block_diag(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     """The matrices down the diagonal of one, zeros elsewhere; vectors are rows"""
     matrices = [at_least(ctx, t, 2) for t in tensors]
     width: Size = 0

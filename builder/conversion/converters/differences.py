@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from builder.conversion.context import ConversionContext
@@ -11,13 +9,21 @@ from builder.conversion.converters.joining import joined
 from builder.conversion.converters.select import sliced
 from builder.conversion.layers import combine
 from builder.conversion.registry import converter
+from builder.engine import ITensor
 
 
 @converter(
     "aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) ->"
     " Tensor"
 )
-def diff(ctx: ConversionContext, x: Any, n: int, dim: int, prepend: Any, append: Any) -> Any:
+def diff(
+    ctx: ConversionContext,
+    x: ITensor,
+    n: int,
+    dim: int,
+    prepend: ITensor | None,
+    append: ITensor | None,
+) -> ITensor:
     """x[1:] - x[:-1] along an axis, n times over; of bools, whether they differ"""
     axis = ctx.axis(x, dim)
     if n:
@@ -28,7 +34,7 @@ def diff(ctx: ConversionContext, x: Any, n: int, dim: int, prepend: Any, append:
     return x
 
 
-def _difference(ctx: ConversionContext, later: Any, earlier: Any) -> Any:
+def _difference(ctx: ConversionContext, later: ITensor, earlier: ITensor) -> ITensor:
     if ctx.dtype(later) == torch.bool:
         return ctx.copy_sizes(later, ctx.elementwise("XOR", later, earlier))
     return ctx.copy_sizes(later, combine(ctx, "SUB", later, earlier))

@@ -9,22 +9,25 @@ from builder.conversion.converters.moments import vector_norm
 from builder.conversion.dynamic import same
 from builder.conversion.layers import combine, floating, reduce
 from builder.conversion.registry import converter
+from builder.engine import ITensor
 
 
 @converter("aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor")
-def cosine_similarity(ctx: ConversionContext, x1: Any, x2: Any, dim: int, eps: float) -> Any:
+def cosine_similarity(
+    ctx: ConversionContext, x1: ITensor, x2: ITensor, dim: int, eps: float
+) -> ITensor:
     """The sum of the products of a and b, each over the larger of its norm and eps"""
     x1, x2 = ctx.operands(floating(ctx, x1), floating(ctx, x2))
     axes = [ctx.axis(x1, dim)] if ctx.rank(x1) else []
-    x1, x2 = (as_long(ctx, t, other, axes) for t, other in ((x1, x2), (x2, x1)))
-    units = [
-        combine(ctx, "DIV", t, combine(ctx, "MAX", vector_norm(ctx, t, 2, axes, True), eps))
-        for t in (x1, x2)
-    ]
+    x1, x2 = as_long(ctx, x1, x2, axes), as_long(ctx, x2, x1, axes)
+    units = []
+    for x in (x1, x2):
+        norm = vector_norm(ctx, x, 2, axes, True)
+        units.append(combine(ctx, "DIV", x, combine(ctx, "MAX", norm, eps)))
     return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes, False)
 
 
-def as_long(ctx: ConversionContext, x: Any, other: Any, axes: list[int]) -> Any:
+def as_long(ctx: ConversionContext, x: ITensor, other: ITensor, axes: list[int]) -> ITensor:
     """x with these axes broadcast to the other's length: the norm is that of the broadcast
     vector.
     """
@@ -36,7 +39,7 @@ def as_long(ctx: ConversionContext, x: Any, other: Any, axes: list[int]) -> Any:
 
 
 @converter("aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor")
-def dist(ctx: ConversionContext, x: Any, other: Any, p: float) -> Any:
+def dist(ctx: ConversionContext, x: ITensor, other: ITensor, p: float) -> ITensor:
     """The p-norm of the difference"""
     return vector_norm(ctx, combine(ctx, "SUB", x, other), p, None, False)
 
@@ -46,8 +49,8 @@ def dist(ctx: ConversionContext, x: Any, other: Any, p: float) -> Any:
     " -> Tensor"
 )
 def pairwise_distance(
-    ctx: ConversionContext, x1: Any, x2: Any, p: float, eps: float, keepdim: bool
-) -> Any:
+    ctx: ConversionContext, x1: ITensor, x2: ITensor, p: float, eps: float, keepdim: bool
+) -> ITensor:
     """The p-norm of a - b + eps along the last axis"""
     difference = combine(ctx, "SUM", combine(ctx, "SUB", x1, x2), eps)
     return vector_norm(ctx, difference, p, [ctx.rank(difference) - 1], keepdim)
@@ -61,7 +64,7 @@ def pairwise_distance(
         " product cancels"
     ),
 )
-def cdist(ctx: ConversionContext, x1: Any, x2: Any, p: float) -> Any:
+def cdist(ctx: ConversionContext, x1: ITensor, x2: ITensor, p: float) -> ITensor:
     """The p-norm of the difference of every row of a with every row of b"""
     x1, x2 = ctx.operands(x1, x2)
     rank = ctx.rank(x1)

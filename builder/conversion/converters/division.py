@@ -10,6 +10,8 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import choose, computed_in, less, settle, truncated
 from builder.conversion.registry import converter
+from builder.conversion.values import Operand, Tensor
+from builder.engine import ITensor
 
 NOTE_REMAINDER = "of floats exact for quotients below 2^24"
 
@@ -20,12 +22,12 @@ NOTE_REMAINDER = "of floats exact for quotients below 2^24"
     constants=("self", "other"),
     dynamic=("other",),
 )
-def divide(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def divide(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """self / other; of integers in float32"""
     return true_quotient(ctx, x, other)
 
 
-def true_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """x / other in the dtype that they promote to, float32 for integers."""
     dtype = ctx.promoted(x, other)
     dtype = dtype if dtype.is_floating_point else torch.float32
@@ -38,14 +40,16 @@ def true_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
     constants=("self", "other"),
     dynamic=("other",),
 )
-def divide_rounded(ctx: ConversionContext, x: Any, other: Any, rounding_mode: str | None) -> Any:
+def divide_rounded(
+    ctx: ConversionContext, x: Tensor, other: Operand, rounding_mode: str | None
+) -> ITensor:
     """self / other without its fraction ("trunc"), or the next whole number below ("floor")"""
     if rounding_mode is None:
         return true_quotient(ctx, x, other)
     return {"trunc": truncated_quotient, "floor": floored_quotient}[rounding_mode](ctx, x, other)
 
 
-def truncated_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """The quotient towards zero; DIV of integers is that already, as in C."""
     dtype = ctx.promoted(x, other)
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
@@ -56,7 +60,7 @@ def truncated_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
     )
 
 
-def floored_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     """The quotient towards minus infinity."""
     dtype = ctx.promoted(x, other)
     if dtype.is_floating_point and not power_of_two(other):
@@ -72,7 +76,7 @@ def floored_quotient(ctx: ConversionContext, x: Any, other: Any) -> Any:
     dynamic=("other",),
     note=NOTE_REMAINDER,
 )
-def fmod(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """self - trunc(self / other) other: the sign of self"""
     dtype = ctx.promoted(x, other)
     if not dtype.is_floating_point:
@@ -90,7 +94,7 @@ def fmod(ctx: ConversionContext, x: Any, other: Any) -> Any:
     dynamic=("self", "other"),
     note=NOTE_REMAINDER,
 )
-def remainder(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     """self - floor(self / other) other: the sign of other"""
     dtype = ctx.promoted(x, other)
     if dtype.is_floating_point and not power_of_two(other):
@@ -98,7 +102,7 @@ def remainder(ctx: ConversionContext, x: Any, other: Any) -> Any:
     return rest(ctx, x, other, floored_quotient(ctx, x, other))
 
 
-def rest(ctx: ConversionContext, x: Any, other: Any, quotient: Any) -> Any:
+def rest(ctx: ConversionContext, x: Operand, other: Operand, quotient: ITensor) -> ITensor:
     """x - quotient other, in the dtype that x and other promote to"""
     dtype = ctx.promoted(x, other)
     x, other, quotient = ctx.operands(x, other, quotient, dtype=computed_in(dtype))
@@ -106,12 +110,12 @@ def rest(ctx: ConversionContext, x: Any, other: Any, quotient: Any) -> Any:
     return settle(ctx, result, computed_in(dtype), dtype)
 
 
-def power_of_two(divisor: Any) -> bool:
+def power_of_two(divisor: Operand) -> bool:
     """Whether a static divisor is a power of two: quotients and products by it are exact."""
     return isinstance(divisor, int | float) and divisor != 0 and math.frexp(abs(divisor))[0] == 0.5
 
 
-def floored(ctx: ConversionContext, x: Any, other: Any) -> tuple[Any, Any]:
+def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, Any]:
     """Quotient towards minus infinity and rest of floats, in float32.
 
     7 / -0.7 is -10 when rounded, but -0.7 is a little less in size, so the floor is -11: the rest x
@@ -127,7 +131,7 @@ def floored(ctx: ConversionContext, x: Any, other: Any) -> tuple[Any, Any]:
     )
 
 
-def exact_rest(ctx: ConversionContext, a: Any, quotient: Any, b: Any) -> Any:
+def exact_rest(ctx: ConversionContext, a: ITensor, quotient: ITensor, b: ITensor) -> ITensor:
     """a - quotient b, each factor split into halves of 12 bits, whose products are exact (Veltkamp,
     Dekker).
     """

@@ -16,6 +16,7 @@ from builder.conversion.converters.linear import matmul
 from builder.conversion.converters.shape import permuted
 from builder.conversion.layers import choose, combine, reduce
 from builder.conversion.registry import converter
+from builder.engine import ITensor
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _written_out(term: str, rank: int, dots: str) -> str:
 
 
 @converter("aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor")
-def einsum(ctx: ConversionContext, equation: str, tensors: list[Any]) -> Any:
+def einsum(ctx: ConversionContext, equation: str, tensors: list[ITensor]) -> ITensor:
     """Products summed over the axes that the result does not have; the path changes only the
     order
     """
@@ -73,7 +74,7 @@ def einsum(ctx: ConversionContext, equation: str, tensors: list[Any]) -> Any:
 Operand = tuple[Any, str]
 
 
-def _diagonal(ctx: ConversionContext, x: Any, term: str) -> Operand:
+def _diagonal(ctx: ConversionContext, x: ITensor, term: str) -> Operand:
     """A letter that stands twice in one term selects a diagonal: all else becomes 0 and is summed
     away.
     """
@@ -103,7 +104,9 @@ def _lengths(operands: Sequence[Operand]) -> dict[str, int]:
     return {c: -1 if c in dynamic else n for c, n in lengths.items()}
 
 
-def _without_units(ctx: ConversionContext, x: Any, term: str, lengths: dict[str, int]) -> Operand:
+def _without_units(
+    ctx: ConversionContext, x: ITensor, term: str, lengths: dict[str, int]
+) -> Operand:
     """Axes of size 1 whose letter is longer elsewhere broadcast: without the axis the layer does
     the same.
     """
@@ -111,7 +114,7 @@ def _without_units(ctx: ConversionContext, x: Any, term: str, lengths: dict[str,
     return ctx.squeeze(x, units), "".join(c for i, c in enumerate(term) if i not in units)
 
 
-def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
+def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
     """Floats pair by pair, from the left; integers, which IEinsumLayer lacks, multiplied and
     summed.
     """
@@ -129,7 +132,7 @@ def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) 
     return _layer(ctx, [(x, term)], result) if term != result else x
 
 
-def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> Any:
+def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> ITensor:
     """TensorRT has kernels and fusions (attention) for matrix products that it has not for einsum,
     which some versions compute wrongly in TF32 at some sizes.
     """
@@ -153,32 +156,33 @@ def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | No
     have.
     """
     both = "".join(c for c in result if c in term and c in other)
-    rows, columns = ("".join(c for c in result if c in t and c not in both) for t in (term, other))
+    rows = "".join(c for c in result if c in term and c not in both)
+    columns = "".join(c for c in result if c in other and c not in both)
     one_sum = len(term) == len(both + rows) + 1 and len(other) == len(both + columns) + 1
     same = {*term} - {*both, *rows} == {*other} - {*both, *columns}
     plain = len(columns) == 1 and (len(rows) == 1 or (rows and not both))
     return (both, rows, columns) if one_sum and same and plain else None
 
 
-def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> Any:
+def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> ITensor:
     x, term = operand
     return permuted(ctx, x, [term.index(c) for c in letters])
 
 
-def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
-    names = {
-        c: string.ascii_lowercase[i]
-        for i, c in enumerate(dict.fromkeys("".join(t for _, t in operands)))
-    }
-    terms = ["".join(names[c] for c in t) for t in (*(term for _, term in operands), result)]
-    layer = ctx.net.add_einsum([t for t, _ in operands], f"{','.join(terms[:-1])}->{terms[-1]}")
-    sizes = {
-        c: ctx.expr(tensor, i) for tensor, term in reversed(operands) for i, c in enumerate(term)
-    }
-    return ctx.set_sizes(layer.get_output(0), [sizes[c] for c in result])
+def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
+    tensors, terms = [tensor for tensor, _ in operands], [term for _, term in operands]
+    letters = dict.fromkeys("".join(terms))
+    lower_case = {ord(letter): string.ascii_lowercase[i] for i, letter in enumerate(letters)}
+    equation = f"{','.join(terms)}->{result}".translate(lower_case)
+    layer = ctx.net.add_einsum(tensors, equation)
+    sizes = {}
+    for tensor, term in reversed(operands):
+        for axis, letter in enumerate(term):
+            sizes[letter] = ctx.expr(tensor, axis)
+    return ctx.set_sizes(layer.get_output(0), [sizes[letter] for letter in result])
 
 
-def _by_products(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> Any:
+def _by_products(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
     letters = result + "".join(dict.fromkeys(c for _, t in operands for c in t if c not in result))
     views = []
     for x, term in operands:

@@ -10,6 +10,8 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, combine, comparison, computed_in, equal, less, settle
 from builder.conversion.registry import converter
+from builder.conversion.values import Operand, Scalar, Tensor
+from builder.engine import ITensor
 
 ARITHMETIC = {
     "mul.Tensor(Tensor self, Tensor other) -> Tensor": "PROD",
@@ -31,7 +33,7 @@ COMPARISON = {
 
 def _register_arithmetic(schema: str, operation: str) -> None:
     @converter(f"aten::{schema}", constants=("self", "other"), dynamic=("other",))
-    def arithmetic(ctx: ConversionContext, x: Any, other: Any) -> Any:
+    def arithmetic(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
         return combine(ctx, operation, x, other)
 
 
@@ -39,13 +41,15 @@ for _schema, _operation in ARITHMETIC.items():
     _register_arithmetic(_schema, _operation)
 
 
-def _scaled(ctx: ConversionContext, x: Any, alpha: Any, dtype: torch.dtype) -> Any:
+def _scaled(ctx: ConversionContext, x: Operand, alpha: Scalar, dtype: torch.dtype) -> Any:
     if not isinstance(alpha, DynamicScalar) and alpha == 1:
         return x
     return ctx.elementwise("PROD", *ctx.operands(x, alpha, dtype=dtype))
 
 
-def _linear(ctx: ConversionContext, operation: str, x: Any, other: Any, alpha: Any) -> Any:
+def _linear(
+    ctx: ConversionContext, operation: str, x: Tensor, other: Operand, alpha: Scalar
+) -> ITensor:
     dtype = ctx.promoted(x, other)
     computed = computed_in(dtype)
     scaled = _scaled(ctx, other, alpha, computed)
@@ -59,7 +63,7 @@ def _linear(ctx: ConversionContext, operation: str, x: Any, other: Any, alpha: A
     constants=("self", "other"),
     dynamic=("other", "alpha"),
 )
-def add(ctx: ConversionContext, x: Any, other: Any, alpha: Any) -> Any:
+def add(ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar) -> ITensor:
     """self + alpha * other"""
     return _linear(ctx, "SUM", x, other, alpha)
 
@@ -70,7 +74,7 @@ def add(ctx: ConversionContext, x: Any, other: Any, alpha: Any) -> Any:
     constants=("self", "other"),
     dynamic=("other", "alpha"),
 )
-def sub(ctx: ConversionContext, x: Any, other: Any, alpha: Any) -> Any:
+def sub(ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar) -> ITensor:
     """self - alpha * other"""
     return _linear(ctx, "SUB", x, other, alpha)
 
@@ -81,7 +85,7 @@ def sub(ctx: ConversionContext, x: Any, other: Any, alpha: Any) -> Any:
     constants=("self", "other"),
     dynamic=("other", "alpha"),
 )
-def rsub(ctx: ConversionContext, x: Any, other: Any, alpha: Any) -> Any:
+def rsub(ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar) -> ITensor:
     """other - alpha * self"""
     dtype = ctx.promoted(x, other)
     scaled = _scaled(ctx, x, alpha, dtype)
@@ -95,7 +99,7 @@ def _register_comparison(name: str, operation: str, negate: bool) -> None:
         constants=("self", "other"),
         dynamic=("other",),
     )
-    def compare(ctx: ConversionContext, x: Any, other: Any) -> Any:
+    def compare(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
         return comparison(ctx, operation, negate, x, other)
 
 
@@ -104,7 +108,7 @@ for _name, (_operation, _negate) in COMPARISON.items():
 
 
 @converter("aten::atan2(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
-def atan2(ctx: ConversionContext, y: Any, /, other: Any) -> Any:
+def atan2(ctx: ConversionContext, y: Tensor, /, other: Tensor) -> ITensor:
     """The angle of the point (x, y): atan(|y| / |x|), turned into its quadrant; the sign of a zero
     counts
     """
@@ -123,6 +127,6 @@ def atan2(ctx: ConversionContext, y: Any, /, other: Any) -> Any:
     return choose(ctx, negative(ctx, y), ctx.unary("NEG", angle), angle)
 
 
-def negative(ctx: ConversionContext, x: Any) -> Any:
+def negative(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether the sign is minus, that of -0.0 too: its reciprocal is -inf."""
     return ctx.elementwise("OR", less(ctx, x, 0.0), less(ctx, ctx.unary("RECIP", x), 0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from builder.conversion.dynamic import Size
 from builder.conversion.layers import alike, as_index, choose, comparison, gathered
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
-from builder.engine import trt
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, trt
 
 
 @converter(
@@ -32,8 +34,12 @@ from builder.engine import trt
     constants=("indices",),
 )
 def index_put(
-    ctx: ConversionContext, x: Any, indices: list[Any], values: Any, accumulate: bool
-) -> Any:
+    ctx: ConversionContext,
+    x: ITensor,
+    indices: Sequence[Tensor | None],
+    values: ITensor,
+    accumulate: bool,
+) -> ITensor:
     """self[indices] = values, or += with accumulate; a mask that the network computes selects, it
     is never an index.
     """
@@ -50,8 +56,12 @@ def index_put(
 
 
 def _put_masked(
-    ctx: ConversionContext, x: Any, indices: list[Any], values: Any, accumulate: bool
-) -> Any:
+    ctx: ConversionContext,
+    x: ITensor,
+    indices: Sequence[Any],
+    values: ITensor,
+    accumulate: bool,
+) -> ITensor:
     """The values that a mask selects, in order; one value (or one row) for all of them is a plain
     selection.
     """
@@ -74,7 +84,7 @@ def _put_masked(
     return ctx.copy_sizes(x, choose(ctx, wide, values, x, ctx.dtype(x)))
 
 
-def _nth_selected(ctx: ConversionContext, mask: Any, values: Any, behind: int) -> Any:
+def _nth_selected(ctx: ConversionContext, mask: ITensor, values: ITensor, behind: int) -> ITensor:
     """values [selected, *behind] spread over the mask's axes: place p takes row (selected before
     p).
     """
@@ -82,7 +92,7 @@ def _nth_selected(ctx: ConversionContext, mask: Any, values: Any, behind: int) -
     return gathered(ctx, ctx.at_rank(values, behind + 1), row, 0)
 
 
-def count_before(ctx: ConversionContext, mask: Any) -> Any:
+def count_before(ctx: ConversionContext, mask: ITensor) -> ITensor:
     """[elements] int64: for each element of the flat mask, how many before it are true (never more
     than are true - 1 at a true one): an exclusive running sum.
     """
@@ -97,12 +107,12 @@ def count_before(ctx: ConversionContext, mask: Any) -> Any:
 
 def _put_at(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     places: list[Any],
     axes: list[int],
-    values: Any,
+    values: ITensor,
     accumulate: bool,
-) -> Any:
+) -> ITensor:
     """The indexed axes moved to the front and merged, one IScatterLayer of rows (ND), and
     everything back.
     """
@@ -122,8 +132,13 @@ def _put_at(
 
 
 def _values_in_front(
-    ctx: ConversionContext, x: Any, values: Any, index: Any, axes: list[int], others: list[int]
-) -> Any:
+    ctx: ConversionContext,
+    x: ITensor,
+    values: ITensor,
+    index: ITensor,
+    axes: list[int],
+    others: list[int],
+) -> ITensor:
     """values broadcast to what x[indices] is, with the index's axes first."""
     picked, rest = ctx.sizes(index), [ctx.size(x, a) for a in others]
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
@@ -136,8 +151,8 @@ def _values_in_front(
 
 
 def _rows_written(
-    ctx: ConversionContext, rows: Any, index: Any, values: Any, accumulate: bool
-) -> Any:
+    ctx: ConversionContext, rows: ITensor, index: ITensor, values: ITensor, accumulate: bool
+) -> ITensor:
     if accumulate:
         flat = ctx.reshape(index, [-1])
         behind = ctx.sizes(rows)[1:]
@@ -150,7 +165,7 @@ def _rows_written(
 
 
 @converter("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor")
-def masked_scatter(ctx: ConversionContext, x: Any, mask: Any, source: Any) -> Any:
+def masked_scatter(ctx: ConversionContext, x: ITensor, mask: ITensor, source: ITensor) -> ITensor:
     """self with the true places of mask filled by the values of source, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
     whole, mask = ctx.expand(x, sizes), ctx.expand(mask, sizes)
@@ -169,8 +184,14 @@ def masked_scatter(ctx: ConversionContext, x: Any, mask: Any, source: Any) -> An
     dynamic=("start", "end", "step"),
 )
 def slice_scatter(
-    ctx: ConversionContext, x: Any, src: Any, dim: int, start: Any, end: Any, step: Any
-) -> Any:
+    ctx: ConversionContext,
+    x: ITensor,
+    src: ITensor,
+    dim: int,
+    start: Size | None,
+    end: Size | None,
+    step: Size,
+) -> ITensor:
     """self with self[start:end:step] of an axis replaced by src"""
     axis, first, last = sliced_range(ctx, x, dim, start, end)
     if step != 1:
@@ -183,7 +204,9 @@ def slice_scatter(
     return spliced(ctx, x, src, axis, first, ctx.arithmetic("add", first, length))
 
 
-def _one_place_written(ctx: ConversionContext, x: Any, src: Any, axis: int, place: Size) -> Any:
+def _one_place_written(
+    ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, place: Size
+) -> ITensor:
     """x with src, whose axis is of size 1, at a place that changes from iteration to iteration of a
     loop: TensorRT cuts nothing there, but chooses element by element.
     """
@@ -197,8 +220,8 @@ def _one_place_written(ctx: ConversionContext, x: Any, src: Any, axis: int, plac
     " Tensor"
 )
 def diagonal_scatter(
-    ctx: ConversionContext, x: Any, src: Any, offset: int, dim1: int, dim2: int
-) -> Any:
+    ctx: ConversionContext, x: ITensor, src: ITensor, offset: int, dim1: int, dim2: int
+) -> ITensor:
     """self with a diagonal replaced by src"""
     matrix, back = matrix_last(ctx, x, dim1, dim2)
     *lead, height, width = ctx.sizes(matrix)

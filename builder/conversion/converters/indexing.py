@@ -16,7 +16,9 @@ from builder.conversion.converters.shape import broadcast_sizes, has_sizes
 from builder.conversion.dynamic import Size
 from builder.conversion.layers import as_index, gathered
 from builder.conversion.registry import converter
-from builder.engine import trt
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, trt
+from builder.graph_types import Node
 
 Static = torch.Tensor
 
@@ -42,13 +44,13 @@ def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:
     " scale_grad_by_freq=False, bool sparse=False) -> Tensor",
     constants=("indices",),
 )
-def embedding(ctx: ConversionContext, weight: Any, indices: Any) -> Any:
+def embedding(ctx: ConversionContext, weight: ITensor, indices: Tensor) -> ITensor:
     """The rows of weight at indices; padding_idx only matters to gradients."""
     return gathered(ctx, weight, indices, 0)
 
 
 @converter("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor", constants=("index",))
-def index_select(ctx: ConversionContext, x: Any, dim: int, index: Any) -> Any:
+def index_select(ctx: ConversionContext, x: ITensor, dim: int, index: Tensor) -> ITensor:
     """The values at a vector of places along one axis; a 0-d tensor is its own only value."""
     if ctx.rank(x) == 0:
         return x
@@ -57,7 +59,7 @@ def index_select(ctx: ConversionContext, x: Any, dim: int, index: Any) -> Any:
 
 
 @converter("aten::take(Tensor self, Tensor index) -> Tensor", constants=("index",))
-def take(ctx: ConversionContext, x: Any, index: Any) -> Any:
+def take(ctx: ConversionContext, x: ITensor, index: Tensor) -> ITensor:
     """The values at places in row-major order, in the shape of index."""
     flat = ctx.reshape(x, [-1])
     return gathered(ctx, flat, from_the_front(ctx, index, ctx.size(flat, 0)), 0)
@@ -67,7 +69,7 @@ def take(ctx: ConversionContext, x: Any, index: Any) -> Any:
     "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor",
     constants=("index",),
 )
-def gather(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any) -> Any:
+def gather(ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tensor) -> ITensor:
     """out[i][j] = self[index[i][j]][j] for dim 0"""
     if 0 in tuple(index.shape):  # torch then asks nothing of the ranks
         if -1 not in tuple(index.shape):
@@ -81,17 +83,19 @@ def gather(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any) -> A
     return element_gathered(ctx, x, index, ctx.axis(x, dim))
 
 
-def _gather_zero_dim(ctx: ConversionContext, node: Any, x: Any, dim: int, index: Any) -> Any:
+def _gather_zero_dim(
+    ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tensor
+) -> ITensor:
     """A 0-d tensor counts as a vector of one."""
     vector = gather(ctx, node, _one_axis(ctx, x), dim, _one_axis(ctx, as_index(ctx, index)))
     return vector if ctx.rank(index) else ctx.reshape(vector, [])
 
 
-def _one_axis(ctx: ConversionContext, x: Any) -> Any:
+def _one_axis(ctx: ConversionContext, x: ITensor) -> ITensor:
     return x if ctx.rank(x) else ctx.reshape(x, [1])
 
 
-def element_gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
+def element_gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: int) -> ITensor:
     """One IGatherLayer in ELEMENT mode; the data is cut to the index's sizes on the other axes, as
     torch reads it.
     """
@@ -108,7 +112,7 @@ def element_gathered(ctx: ConversionContext, x: Any, index: Any, axis: int) -> A
     return ctx.copy_sizes(index, result)
 
 
-def cut(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
+def cut(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
     """The leading values of every axis, up to `sizes`; x itself where those are its own."""
     if has_sizes(ctx, x, sizes):
         return x
@@ -119,7 +123,7 @@ def cut(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
     "aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor",
     constants=("indices",),
 )
-def take_along_dim(ctx: ConversionContext, x: Any, indices: Any, dim: int | None) -> Any:
+def take_along_dim(ctx: ConversionContext, x: ITensor, indices: Tensor, dim: int | None) -> Any:
     """gather whose operands broadcast on the other axes, and whose indices may be negative; flat
     without dim.
     """
@@ -161,7 +165,7 @@ def _other_axes(
 
 
 @converter("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", constants=("indices",))
-def index_tensor(ctx: ConversionContext, x: Any, indices: list[Any]) -> Any:
+def index_tensor(ctx: ConversionContext, x: ITensor, indices: Sequence[Tensor | None]) -> ITensor:
     """self[indices]: integer tensors broadcast together, None keeps an axis, a mask stands for its
     non-zeros.
     """
@@ -179,7 +183,7 @@ converter(
 )(index_tensor)
 
 
-def expand_masks(ctx: ConversionContext, indices: Sequence[Any]) -> list[Any]:
+def expand_masks(ctx: ConversionContext, indices: Sequence[Tensor | None]) -> list[Any]:
     """The indices with each mask (bool or uint8) replaced by the places of its non-zeros, one index
     for each axis.
     """
@@ -194,7 +198,7 @@ def expand_masks(ctx: ConversionContext, indices: Sequence[Any]) -> list[Any]:
     return result
 
 
-def _computed_places(ctx: ConversionContext, mask: Any) -> list[Any]:
+def _computed_places(ctx: ConversionContext, mask: ITensor) -> list[ITensor]:
     reason = nonzero.data_dependent(ctx)
     if reason:
         raise Unconvertible(
@@ -205,7 +209,9 @@ def _computed_places(ctx: ConversionContext, mask: Any) -> list[Any]:
     return [taken(ctx, places, 1, axis) for axis in range(ctx.rank(mask))]
 
 
-def _gather_several(ctx: ConversionContext, x: Any, places: list[Any], axes: list[int]) -> Any:
+def _gather_several(
+    ctx: ConversionContext, x: ITensor, places: list[Any], axes: list[int]
+) -> ITensor:
     """The indexed axes as one axis, and one gather at index[0] * size[1] + index[1] along it."""
     # torch puts the result in front where they are not adjacent
     if axes != list(range(axes[0], axes[-1] + 1)):
@@ -221,7 +227,7 @@ def _gather_several(ctx: ConversionContext, x: Any, places: list[Any], axes: lis
     return gathered(ctx, merged, flat, axes[0])
 
 
-def linear_index(ctx: ConversionContext, places: Sequence[Any], sizes: Sequence[Size]) -> Any:
+def linear_index(ctx: ConversionContext, places: Sequence[Tensor], sizes: Sequence[Size]) -> Any:
     """Several indices, one an axis, as one into the axes merged; static where everything is."""
     result: Any = None
     for place, size in zip(places, sizes, strict=True):
@@ -246,5 +252,5 @@ def _plus(ctx: ConversionContext, a: Any, b: Any) -> Any:
     return ctx.set_sizes(result, broadcast_sizes(ctx, [a, b])) if _dynamic(result) else result
 
 
-def _dynamic(tensor: Any) -> bool:
+def _dynamic(tensor: ITensor) -> bool:
     return any(length < 0 for length in tensor.shape)

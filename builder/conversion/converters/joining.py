@@ -10,9 +10,11 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dtypes import promote
 from builder.conversion.registry import converter
+from builder.conversion.values import Tensor
+from builder.engine import ITensor
 
 
-def joined(ctx: ConversionContext, tensors: Sequence[Any], axis: int) -> Any:
+def joined(ctx: ConversionContext, tensors: Sequence[Tensor], axis: int) -> ITensor:
     """One IConcatenationLayer on the tensors in the dtype that they promote to; a single one is
     itself.
     """
@@ -23,7 +25,7 @@ def joined(ctx: ConversionContext, tensors: Sequence[Any], axis: int) -> Any:
     return parts[0] if len(parts) == 1 else ctx.concatenate(parts, axis)
 
 
-def _cat(ctx: ConversionContext, tensors: list[Any], dim: int) -> Any:
+def _cat(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
     """The tensors one after another; an empty vector may stand among tensors of any rank, and
     counts for the dtype.
     """
@@ -42,18 +44,18 @@ for _name in ("cat", "concat", "concatenate"):
 
 
 @converter("aten::stack(Tensor[] tensors, int dim=0) -> Tensor", constants=("tensors",))
-def stack(ctx: ConversionContext, tensors: list[Any], dim: int) -> Any:
+def stack(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
     """The tensors along a new axis."""
     axis = dim % (ctx.rank(tensors[0]) + 1)
     return joined(ctx, [new_axis(ctx, t, axis) for t in tensors], axis)
 
 
-def new_axis(ctx: ConversionContext, x: Any, axis: int) -> Any:
+def new_axis(ctx: ConversionContext, x: Tensor, axis: int) -> Any:
     """x with an axis of size 1; a static tensor stays static."""
     return x.unsqueeze(axis) if isinstance(x, torch.Tensor) else ctx.unsqueeze(x, [axis])
 
 
-def at_least(ctx: ConversionContext, x: Any, rank: int) -> Any:
+def at_least(ctx: ConversionContext, x: Tensor, rank: int) -> Any:
     """torch.atleast_1d, _2d or _3d: axes of size 1 in front; in 3-d, one behind what has one or two
     axes.
     """
@@ -70,12 +72,12 @@ def at_least(ctx: ConversionContext, x: Any, rank: int) -> Any:
 
 def _register_atleast(rank: int) -> None:
     @converter(f"aten::atleast_{rank}d(Tensor self) -> Tensor")
-    def one(ctx: ConversionContext, x: Any) -> Any:
+    def one(ctx: ConversionContext, x: ITensor) -> Any:
         """Axes of size 1 up to this rank"""
         return at_least(ctx, x, rank)
 
     @converter(f"aten::atleast_{rank}d.Sequence(Tensor[] tensors) -> Tensor[]")
-    def several(ctx: ConversionContext, tensors: list[Any]) -> list[Any]:
+    def several(ctx: ConversionContext, tensors: list[ITensor]) -> list[ITensor]:
         """Axes of size 1 up to this rank, of each tensor"""
         return [at_least(ctx, t, rank) for t in tensors]
 
@@ -86,7 +88,7 @@ for _rank in (1, 2, 3):
 
 def _register_stack(name: str, rank: int, axis: int) -> None:
     @converter(f"aten::{name}(Tensor[] tensors) -> Tensor", constants=("tensors",))
-    def stacked(ctx: ConversionContext, tensors: list[Any]) -> Any:
+    def stacked(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
         """The tensors side by side, after atleast_1d, _2d or _3d"""
         parts = [at_least(ctx, t, rank) for t in tensors]
         return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
@@ -102,7 +104,7 @@ for _name, _rank, _axis in (
 
 
 @converter("aten::column_stack(Tensor[] tensors) -> Tensor", constants=("tensors",))
-def column_stack(ctx: ConversionContext, tensors: list[Any]) -> Any:
+def column_stack(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
     """Vectors and numbers become columns, which stand side by side."""
     columns = [t if ctx.rank(t) > 1 else new_axis(ctx, at_least(ctx, t, 1), 1) for t in tensors]
     return joined(ctx, columns, 1)

@@ -10,6 +10,8 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.activation import clip
 from builder.conversion.layers import choose, combine, equal, is_nan, less
 from builder.conversion.registry import converter
+from builder.conversion.values import Operand, Tensor
+from builder.engine import ITensor
 
 
 @converter(
@@ -20,7 +22,7 @@ from builder.conversion.registry import converter
     constants=("self", "min", "max"),
     dynamic=("min", "max"),
 )
-def clamp(ctx: ConversionContext, x: Any, min: Any, max: Any) -> Any:
+def clamp(ctx: ConversionContext, x: Tensor, min: Operand | None, max: Operand | None) -> Any:
     """min(max(x, low), high), in the dtype that all promote to: integers with fractional limits
     become floats
     """
@@ -45,7 +47,7 @@ def clamp(ctx: ConversionContext, x: Any, min: Any, max: Any) -> Any:
     constants=("self", "min"),
     dynamic=("min",),
 )
-def clamp_min(ctx: ConversionContext, x: Any, min: Any) -> Any:
+def clamp_min(ctx: ConversionContext, x: Tensor, min: Operand) -> ITensor:
     """max(x, low)"""
     return combine(ctx, "MAX", x, min)
 
@@ -56,7 +58,7 @@ def clamp_min(ctx: ConversionContext, x: Any, min: Any) -> Any:
     constants=("self", "max"),
     dynamic=("max",),
 )
-def clamp_max(ctx: ConversionContext, x: Any, max: Any) -> Any:
+def clamp_max(ctx: ConversionContext, x: Tensor, max: Operand) -> ITensor:
     """min(x, high)"""
     return combine(ctx, "MIN", x, max)
 
@@ -67,7 +69,7 @@ def clamp_max(ctx: ConversionContext, x: Any, max: Any) -> Any:
     constants=("self", "mask", "value"),
     dynamic=("value",),
 )
-def masked_fill(ctx: ConversionContext, x: Any, mask: Any, value: Any) -> Any:
+def masked_fill(ctx: ConversionContext, x: Tensor, mask: Tensor, value: Operand) -> ITensor:
     """value where the mask holds, else x; of x's dtype"""
     dtype = ctx.dtype(x)
     if isinstance(value, float) and not dtype.is_floating_point:
@@ -83,13 +85,13 @@ def masked_fill(ctx: ConversionContext, x: Any, mask: Any, value: Any) -> Any:
     constants=("condition", "self", "other"),
     dynamic=("self", "other"),
 )
-def where(ctx: ConversionContext, condition: Any, self: Any, other: Any) -> Any:
+def where(ctx: ConversionContext, condition: Tensor, self: Operand, other: Operand) -> ITensor:
     """x where the condition holds, else other"""
     return choose(ctx, condition, self, other)
 
 
 @converter("aten::isfinite(Tensor self) -> Tensor")
-def isfinite(ctx: ConversionContext, x: Any) -> Any:
+def isfinite(ctx: ConversionContext, x: ITensor) -> ITensor:
     """|x| < inf, which NaN is not; integers always are"""
     if not ctx.dtype(x).is_floating_point:
         return constant_answer(ctx, x, True)
@@ -97,13 +99,13 @@ def isfinite(ctx: ConversionContext, x: Any) -> Any:
 
 
 @converter("aten::isnan(Tensor self) -> Tensor")
-def isnan(ctx: ConversionContext, x: Any) -> Any:
+def isnan(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether x is NaN"""
     return is_nan(ctx, x) if ctx.dtype(x).is_floating_point else constant_answer(ctx, x, False)
 
 
 @converter("aten::isinf(Tensor self) -> Tensor")
-def isinf(ctx: ConversionContext, x: Any) -> Any:
+def isinf(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether x is inf or -inf"""
     if not ctx.dtype(x).is_floating_point:
         return constant_answer(ctx, x, False)
@@ -114,7 +116,7 @@ def isinf(ctx: ConversionContext, x: Any) -> Any:
 
 def _register_signed_infinity(name: str, infinity: float) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
-    def is_infinity(ctx: ConversionContext, x: Any) -> Any:
+    def is_infinity(ctx: ConversionContext, x: ITensor) -> ITensor:
         return (
             equal(ctx, x, infinity)
             if ctx.dtype(x).is_floating_point
@@ -126,7 +128,7 @@ for _name, _infinity in (("isposinf", torch.inf), ("isneginf", -torch.inf)):
     _register_signed_infinity(_name, _infinity)
 
 
-def constant_answer(ctx: ConversionContext, x: Any, answer: bool) -> Any:
+def constant_answer(ctx: ConversionContext, x: ITensor, answer: bool) -> ITensor:
     """A bool tensor of the shape of an integer or bool tensor, all `answer`: x = x, or its
     negation.
     """
@@ -140,11 +142,11 @@ def constant_answer(ctx: ConversionContext, x: Any, answer: bool) -> Any:
 )
 def nan_to_num(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     nan: float | None,
     posinf: float | None,
     neginf: float | None,
-) -> Any:
+) -> ITensor:
     """x with other numbers for NaN (0), inf and -inf (the dtype's largest and smallest)"""
     dtype = ctx.dtype(x)
     if not dtype.is_floating_point:
@@ -161,7 +163,7 @@ def nan_to_num(
 
 def _register_nan_aware(name: str, operation: str) -> None:
     @converter(f"aten::{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
-    def extreme(ctx: ConversionContext, x: Any, other: Any) -> Any:
+    def extreme(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         if not ctx.promoted(x, other).is_floating_point:
             return combine(ctx, operation, x, other)
         x, other = ctx.operands(x, other)
@@ -178,7 +180,7 @@ for _name, _operation in (("fmax", "MAX"), ("fmin", "MIN")):
     "aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor",
     constants=("self", "end", "weight"),
 )
-def lerp(ctx: ConversionContext, x: Any, end: Any, weight: Any) -> Any:
+def lerp(ctx: ConversionContext, x: Tensor, end: Tensor, weight: Operand) -> ITensor:
     """start + weight (end - start), from the end that is nearer: at weight 1 it is `end` exactly"""
     difference = combine(ctx, "SUB", end, x)
     if isinstance(weight, int | float):
@@ -197,7 +199,9 @@ def lerp(ctx: ConversionContext, x: Any, end: Any, weight: Any) -> Any:
     "aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
     constants=("self", "tensor1", "tensor2"),
 )
-def addcmul(ctx: ConversionContext, x: Any, tensor1: Any, tensor2: Any, value: float) -> Any:
+def addcmul(
+    ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
+) -> ITensor:
     """self + value tensor1 tensor2"""
     product = combine(ctx, "PROD", tensor1, tensor2)
     return combine(ctx, "SUM", x, product if value == 1 else combine(ctx, "PROD", product, value))
@@ -207,7 +211,9 @@ def addcmul(ctx: ConversionContext, x: Any, tensor1: Any, tensor2: Any, value: f
     "aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
     constants=("self", "tensor1", "tensor2"),
 )
-def addcdiv(ctx: ConversionContext, x: Any, tensor1: Any, tensor2: Any, value: float) -> Any:
+def addcdiv(
+    ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
+) -> ITensor:
     """self + value tensor1 / tensor2"""
     quotient = combine(ctx, "DIV", tensor1, tensor2)
     return combine(ctx, "SUM", x, quotient if value == 1 else combine(ctx, "PROD", quotient, value))

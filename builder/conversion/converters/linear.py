@@ -11,25 +11,26 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import combine, computed_in
 from builder.conversion.registry import converter
-from builder.engine import trt
+from builder.conversion.values import Scalar, Tensor
+from builder.engine import ITensor, trt
 
 
 @converter(
     "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
     constants=("weight", "bias"),
 )
-def linear(ctx: ConversionContext, x: Any, weight: Any, bias: Any) -> Any:
+def linear(ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None) -> ITensor:
     """input @ weight.T + bias; a weight of rank 1 is a vector, as in torch.nn.functional.linear"""
     product = matmul(ctx, x, weight, transpose_b=ctx.rank(weight) == 2)
     return product if bias is None else add(ctx, product, bias)
 
 
-def add(ctx: ConversionContext, a: Any, b: Any) -> Any:
+def add(ctx: ConversionContext, a: ITensor, b: Tensor) -> ITensor:
     """a + b of one dtype, broadcast."""
     return ctx.elementwise("SUM", *ctx.broadcast(a, b))
 
 
-def scaled(ctx: ConversionContext, x: Any, factor: Any) -> Any:
+def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
     """x * factor in the dtype of x; 1 costs nothing."""
     if not isinstance(factor, DynamicScalar) and factor == 1:
         return x
@@ -59,14 +60,14 @@ _PRODUCTS = (
     *(f"aten::{schema}" for schema in _PRODUCTS),
     constants=("self", "other", "mat2", "vec", "tensor"),
 )
-def product(ctx: ConversionContext, a: Any, b: Any, /) -> Any:
+def product(ctx: ConversionContext, a: Tensor, b: Tensor, /) -> ITensor:
     """torch.matmul's rules for every rank cover the special cases; integers are multiplied and
     summed.
     """
     return matmul(ctx, a, b)
 
 
-def matmul(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool = False) -> Any:
+def matmul(ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool = False) -> ITensor:
     """a @ b of ITensors or static tensors of one dtype; a 1-d operand is a vector, batch axes
     broadcast.
     """
@@ -76,7 +77,7 @@ def matmul(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool = False) ->
     return _integer_product(ctx, a, b, transpose_b, dtype)
 
 
-def _layer(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool) -> Any:
+def _layer(ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool) -> ITensor:
     plain, transposed, vector = (
         getattr(trt.MatrixOperation, n) for n in ("NONE", "TRANSPOSE", "VECTOR")
     )
@@ -91,8 +92,8 @@ def _layer(ctx: ConversionContext, a: Any, b: Any, transpose_b: bool) -> Any:
 
 
 def _note_matrix(
-    ctx: ConversionContext, a: Any, b: Any, result: Any, a_vector: bool, op_b: Any
-) -> Any:
+    ctx: ConversionContext, a: Tensor, b: Tensor, result: ITensor, a_vector: bool, op_b: Any
+) -> ITensor:
     """Rows come from a and columns from b; batch axes are followed by sizes.propagate."""
     exprs = ctx.facts(result).exprs
     rank = ctx.rank(result)
@@ -107,8 +108,8 @@ def _note_matrix(
 
 
 def _integer_product(
-    ctx: ConversionContext, a: Any, b: Any, transpose_b: bool, dtype: torch.dtype
-) -> Any:
+    ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool, dtype: torch.dtype
+) -> ITensor:
     """TensorRT multiplies floating matrices only: here integers are multiplied with broadcasting,
     and summed.
     """
@@ -116,7 +117,8 @@ def _integer_product(
     left, right = ctx.tensor(a), ctx.tensor(b)
     a_vector, b_vector = ctx.rank(a) == 1, ctx.rank(b) == 1
     if transpose_b:
-        right = ctx.permute(right, [*range(ctx.rank(b) - 2), ctx.rank(b) - 1, ctx.rank(b) - 2])
+        rank = ctx.rank(b)
+        right = ctx.permute(right, [*range(rank - 2), rank - 1, rank - 2])
     left = ctx.unsqueeze(left, [0]) if a_vector else left
     right = ctx.unsqueeze(right, [1]) if b_vector else right
     left = ctx.unsqueeze(left, [ctx.rank(left)])
@@ -129,7 +131,7 @@ def _integer_product(
     return ctx.cast(result, dtype) if computed != dtype else ctx.wrapped(result, dtype)
 
 
-def total(ctx: ConversionContext, x: Any, axes: Sequence[int], keep: bool = False) -> Any:
+def total(ctx: ConversionContext, x: Tensor, axes: Sequence[int], keep: bool = False) -> Any:
     """The sum over some axes, in the dtype of x."""
     if not axes:
         return x
@@ -159,7 +161,9 @@ def _register_added(schema: str) -> None:
     name = schema[: schema.index("(")]
 
     @converter(f"aten::{schema}", constants=_FACTORS, dynamic=("beta", "alpha"))
-    def added(ctx: ConversionContext, x: Any, a: Any, b: Any, /, beta: Any, alpha: Any) -> Any:
+    def added(
+        ctx: ConversionContext, x: Tensor, a: Tensor, b: Tensor, /, beta: Scalar, alpha: Scalar
+    ) -> Any:
         """beta * self + alpha * (a @ b); a beta of 0 ignores self, NaN or not"""
         result = outer_product(ctx, a, b) if name == "addr" else matmul(ctx, a, b)
         result = total(ctx, result, [0]) if name == "addbmm" else result
@@ -178,12 +182,12 @@ for _schema in _ADDED:
     "aten::ger(Tensor self, Tensor vec2) -> Tensor",
     constants=("self", "vec2"),
 )
-def outer(ctx: ConversionContext, x: Any, vec2: Any) -> Any:
+def outer(ctx: ConversionContext, x: Tensor, vec2: Tensor) -> ITensor:
     """self[:, None] * vec2[None, :], promoted"""
     return outer_product(ctx, x, vec2)
 
 
-def outer_product(ctx: ConversionContext, a: Any, b: Any) -> Any:
+def outer_product(ctx: ConversionContext, a: Tensor, b: Tensor) -> ITensor:
     """The matrix of all products of two vectors."""
     column = a.unsqueeze(1) if isinstance(a, torch.Tensor) else ctx.unsqueeze(a, [1])
     return combine(ctx, "PROD", column, b)

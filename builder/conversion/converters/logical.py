@@ -4,14 +4,14 @@ it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import choose, less, reduce
 from builder.conversion.registry import converter
+from builder.conversion.values import Operand, Tensor
+from builder.engine import ITensor
 
 OPERATIONS = {"and": "AND", "or": "OR", "xor": "XOR"}
 
@@ -20,7 +20,7 @@ def _register_logical(name: str, operation: str) -> None:
     @converter(
         f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
     )
-    def logical(ctx: ConversionContext, x: Any, other: Any) -> Any:
+    def logical(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         truths = (ctx.cast(ctx.tensor(v), torch.bool) for v in (x, other))
         return ctx.elementwise(operation, *ctx.broadcast(*truths))
 
@@ -34,7 +34,7 @@ def _register_bitwise(name: str, operation: str) -> None:
         f"aten::__{name}__.Scalar(Tensor self, Scalar other) -> Tensor",
         constants=("self", "other"),
     )
-    def bitwise(ctx: ConversionContext, x: Any, other: Any) -> Any:
+    def bitwise(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
         dtype = ctx.promoted(x, other)
         a, b = ctx.operands(x, other, dtype=dtype)
         if dtype == torch.bool:
@@ -51,7 +51,7 @@ for _name, _operation in OPERATIONS.items():
 
 
 @converter("aten::logical_not(Tensor self) -> Tensor")
-def logical_not(ctx: ConversionContext, x: Any) -> Any:
+def logical_not(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x is 0"""
     if ctx.dtype(x) == torch.bool:
         return ctx.unary("NOT", x)
@@ -59,7 +59,7 @@ def logical_not(ctx: ConversionContext, x: Any) -> Any:
 
 
 @converter("aten::bitwise_not(Tensor self) -> Tensor")
-def bitwise_not(ctx: ConversionContext, x: Any) -> Any:
+def bitwise_not(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Every bit inverted: -1 - x in two's complement"""
     dtype = ctx.dtype(x)
     if dtype == torch.bool:
@@ -67,7 +67,7 @@ def bitwise_not(ctx: ConversionContext, x: Any) -> Any:
     return ctx.wrapped(ctx.elementwise("SUB", ctx.like_scalar(x, -1), x), dtype)
 
 
-def low_bits(ctx: ConversionContext, x: Any, mask: int, dtype: torch.dtype) -> Any:
+def low_bits(ctx: ConversionContext, x: ITensor, mask: int, dtype: torch.dtype) -> ITensor:
     """x & (2^n - 1): the remainder of the floored division by 2^n."""
     if mask == torch.iinfo(dtypes.carrier(dtype)).max:
         mask >>= 1  # 2^n would not fit; bit n - 1 is handled by two steps
@@ -78,7 +78,9 @@ def low_bits(ctx: ConversionContext, x: Any, mask: int, dtype: torch.dtype) -> A
     return ctx.wrapped(ctx.elementwise("SUB", x, base), dtype)
 
 
-def by_bits(ctx: ConversionContext, operation: str, a: Any, b: Any, dtype: torch.dtype) -> Any:
+def by_bits(
+    ctx: ConversionContext, operation: str, a: ITensor, b: ITensor, dtype: torch.dtype
+) -> ITensor:
     """Integers taken apart into an axis of bits, combined there, and summed with their weights."""
     rank, carrier = ctx.rank(a), dtypes.carrier(dtype)
     left, right = (bits(ctx, ctx.unsqueeze(t, [rank]), carrier) for t in (a, b))
@@ -94,7 +96,7 @@ def bit_weights(carrier: torch.dtype) -> torch.Tensor:
     return torch.tensor([*(1 << i for i in range(count - 1)), -(1 << (count - 1))], dtype=carrier)
 
 
-def bits(ctx: ConversionContext, x: Any, carrier: torch.dtype) -> Any:
+def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
     """Bit i along the last axis (of size 1): floor(x / 2^i) is odd; the last one is the sign."""
     rank = ctx.rank(x)
     places = bit_weights(carrier)
@@ -119,13 +121,13 @@ def _register_shift(direction: str, short: str) -> None:
         f"aten::__{short}__.Tensor(Tensor self, Tensor other) -> Tensor",
         constants=("self", "other"),
     )
-    def shift(ctx: ConversionContext, x: Any, other: Any) -> Any:
+    def shift(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
         dtype = ctx.promoted(x, other)
         a, places = ctx.operands(x, other, dtype=dtype)
         return SHIFTS[direction](ctx, a, places, dtype)
 
 
-def powers(ctx: ConversionContext, exponents: Any, carrier: torch.dtype) -> Any:
+def powers(ctx: ConversionContext, exponents: ITensor, carrier: torch.dtype) -> ITensor:
     """2^exponent from a table, for exponents within it; the last entry, the sign bit's, is the
     least integer.
     """
@@ -139,7 +141,7 @@ def own_bits(dtype: torch.dtype) -> int:
     return min(torch.iinfo(dtype).bits, torch.iinfo(dtypes.carrier(dtype)).bits)
 
 
-def left(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any:
+def left(ctx: ConversionContext, x: ITensor, places: ITensor, dtype: torch.dtype) -> ITensor:
     """x 2^places, wrapped around; by as many places as x has bits, or a negative number of
     them, 0
     """
@@ -149,7 +151,7 @@ def left(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any
     return choose(ctx, outside, 0, ctx.wrapped(product, dtype), dtype)
 
 
-def right(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> Any:
+def right(ctx: ConversionContext, x: ITensor, places: ITensor, dtype: torch.dtype) -> ITensor:
     """floor(x / 2^places); beyond the bits that x has, or by a negative number of places, only the
     sign remains
     """
@@ -165,7 +167,7 @@ def right(ctx: ConversionContext, x: Any, places: Any, dtype: torch.dtype) -> An
     return ctx.wrapped(x, dtype)
 
 
-def within(ctx: ConversionContext, places: Any, most: int) -> Any:
+def within(ctx: ConversionContext, places: ITensor, most: int) -> ITensor:
     """places limited to 0..most"""
     limited = ctx.elementwise(
         "MIN",

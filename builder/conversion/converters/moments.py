@@ -13,6 +13,8 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.layers import choose, combine, equal, floating, reduce
 from builder.conversion.registry import converter
+from builder.conversion.values import Number
+from builder.engine import ITensor
 
 RESULTS = {
     "var": "Tensor",
@@ -23,27 +25,33 @@ RESULTS = {
 
 
 def _register(name: str, returns: str) -> None:
-    def results(ctx: ConversionContext, x: Any, dim: Axes, correction: Any, keepdim: bool) -> Any:
+    def results(
+        ctx: ConversionContext, x: ITensor, dim: Axes, correction: Number | None, keepdim: bool
+    ) -> Any:
         spread, mean = moments(ctx, x, dim, 1 if correction is None else correction, keepdim)
         spread = ctx.unary("SQRT", spread) if name.startswith("std") else spread
         return (spread, mean) if name.endswith("mean") else spread
 
     @converter(f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}")
-    def of_all(ctx: ConversionContext, x: Any, unbiased: bool) -> Any:
+    def of_all(ctx: ConversionContext, x: ITensor, unbiased: bool) -> Any:
         return results(ctx, x, None, int(unbiased), False)
 
     @converter(
         f"aten::{name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) ->"
         f" {returns}"
     )
-    def by_axes(ctx: ConversionContext, x: Any, dim: Axes, unbiased: bool, keepdim: bool) -> Any:
+    def by_axes(
+        ctx: ConversionContext, x: ITensor, dim: Axes, unbiased: bool, keepdim: bool
+    ) -> Any:
         return results(ctx, x, dim, int(unbiased), keepdim)
 
     @converter(
         f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
         f" keepdim=False) -> {returns}"
     )
-    def corrected(ctx: ConversionContext, x: Any, dim: Axes, correction: Any, keepdim: bool) -> Any:
+    def corrected(
+        ctx: ConversionContext, x: ITensor, dim: Axes, correction: Number | None, keepdim: bool
+    ) -> Any:
         return results(ctx, x, dim, correction, keepdim)
 
 
@@ -52,7 +60,7 @@ for _name, _returns in RESULTS.items():
 
 
 def moments(
-    ctx: ConversionContext, x: Any, dim: Axes, correction: float, keepdim: bool
+    ctx: ConversionContext, x: ITensor, dim: Axes, correction: float, keepdim: bool
 ) -> tuple[Any, Any]:
     """Variance (sum of squared differences from the mean over n - correction, in two passes) and
     mean.
@@ -73,7 +81,7 @@ def moments(
     return variance, mean if keepdim else ctx.squeeze(mean, axes)
 
 
-def degrees(ctx: ConversionContext, x: Any, axes: list[int], correction: float) -> Any:
+def degrees(ctx: ConversionContext, x: ITensor, axes: list[int], correction: float) -> Any:
     """max(n - correction, 0) of the number n of elements of the axes, as a float or
     DynamicScalar.
     """
@@ -87,7 +95,9 @@ def degrees(ctx: ConversionContext, x: Any, axes: list[int], correction: float) 
     return float(max(count - correction, 0))
 
 
-def vector_norm(ctx: ConversionContext, x: Any, order: float, dim: Axes, keepdim: bool) -> Any:
+def vector_norm(
+    ctx: ConversionContext, x: ITensor, order: float, dim: Axes, keepdim: bool
+) -> ITensor:
     """(sum |x|^order)^(1/order), the largest or smallest |x| for inf and -inf, how many are not 0
     for 0.
     """
@@ -113,29 +123,29 @@ _LINALG = "int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> T
 @converter(f"aten::linalg_vector_norm(Tensor self, Scalar ord=2, {_LINALG}")
 def linalg_vector_norm(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     ord: float,
     dim: Axes,
     keepdim: bool,
     dtype: int | None,
-) -> Any:
+) -> ITensor:
     """The order-norm over axes"""
     return vector_norm(ctx, _in(ctx, x, dtype), ord, dim, keepdim)
 
 
-def _in(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
+def _in(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
     wanted = dtype_of_code(dtype)
     return x if wanted is None else ctx.cast(x, wanted)
 
 
 @converter("aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor")
-def norm(ctx: ConversionContext, x: Any, p: float) -> Any:
+def norm(ctx: ConversionContext, x: ITensor, p: float) -> ITensor:
     """The p-norm of all elements"""
     return vector_norm(ctx, x, p, None, False)
 
 
 @converter("aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor")
-def norm_in(ctx: ConversionContext, x: Any, p: float | None, dtype: int) -> Any:
+def norm_in(ctx: ConversionContext, x: ITensor, p: float | None, dtype: int) -> ITensor:
     """The p-norm of all elements, computed in `dtype`"""
     return vector_norm(ctx, _in(ctx, x, dtype), 2 if p is None else p, None, False)
 
@@ -143,7 +153,7 @@ def norm_in(ctx: ConversionContext, x: Any, p: float | None, dtype: int) -> Any:
 @converter(
     "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor"
 )
-def norm_over(ctx: ConversionContext, x: Any, p: float | None, dim: Axes, keepdim: bool) -> Any:
+def norm_over(ctx: ConversionContext, x: ITensor, p: float | None, dim: Axes, keepdim: bool) -> Any:
     """The p-norm over axes"""
     return vector_norm(ctx, x, 2 if p is None else p, dim, keepdim)
 
@@ -153,14 +163,14 @@ def norm_over(ctx: ConversionContext, x: Any, p: float | None, dim: Axes, keepdi
     " dtype) -> Tensor"
 )
 def norm_over_in(
-    ctx: ConversionContext, x: Any, p: float | None, dim: Axes, keepdim: bool, dtype: int
-) -> Any:
+    ctx: ConversionContext, x: ITensor, p: float | None, dim: Axes, keepdim: bool, dtype: int
+) -> ITensor:
     """The p-norm over axes, computed in `dtype`"""
     return vector_norm(ctx, _in(ctx, x, dtype), 2 if p is None else p, dim, keepdim)
 
 
 @converter("aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
-def frobenius_norm(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
+def frobenius_norm(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """The square root of the sum of squares over axes"""
     return vector_norm(ctx, x, 2, dim, keepdim)
 
@@ -168,12 +178,12 @@ def frobenius_norm(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> 
 @converter(f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}")
 def linalg_norm(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     ord: float | None,
     dim: Axes,
     keepdim: bool,
     dtype: int | None,
-) -> Any:
+) -> ITensor:
     """A vector norm of one axis (of all elements without `ord`), a matrix norm of two"""
     x = _in(ctx, x, dtype)
     if ord is None:
@@ -193,12 +203,12 @@ def linalg_norm(
 @converter(f"aten::linalg_norm.ord_str(Tensor self, str ord, {_LINALG}")
 def linalg_norm_by_name(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     ord: str,
     dim: Axes,
     keepdim: bool,
     dtype: int | None,
-) -> Any:
+) -> ITensor:
     """The Frobenius norm; the nuclear norm needs singular values"""
     return _frobenius(ctx, _in(ctx, x, dtype), ord, dim, keepdim)
 
@@ -209,12 +219,12 @@ _MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> 
 @converter(f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}")
 def linalg_matrix_norm(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     ord: float,
     dim: list[int],
     keepdim: bool,
     dtype: int | None,
-) -> Any:
+) -> ITensor:
     """The largest or smallest sum of sizes of a row (inf) or column (1)"""
     return matrix_norm(ctx, _in(ctx, x, dtype), ord, [ctx.axis(x, d) for d in dim], keepdim)
 
@@ -222,17 +232,17 @@ def linalg_matrix_norm(
 @converter(f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}")
 def linalg_matrix_norm_by_name(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     ord: str,
     dim: list[int],
     keepdim: bool,
     dtype: int | None,
-) -> Any:
+) -> ITensor:
     """The Frobenius norm"""
     return _frobenius(ctx, _in(ctx, x, dtype), ord, dim, keepdim)
 
 
-def _frobenius(ctx: ConversionContext, x: Any, order: str, dim: Axes, keepdim: bool) -> Any:
+def _frobenius(ctx: ConversionContext, x: ITensor, order: str, dim: Axes, keepdim: bool) -> ITensor:
     if order != "fro":
         raise Unconvertible(
             f"the norm {order!r} needs singular values, which TensorRT has no layer for"
@@ -241,8 +251,8 @@ def _frobenius(ctx: ConversionContext, x: Any, order: str, dim: Axes, keepdim: b
 
 
 def matrix_norm(
-    ctx: ConversionContext, x: Any, order: float, axes: list[int], keepdim: bool
-) -> Any:
+    ctx: ConversionContext, x: ITensor, order: float, axes: list[int], keepdim: bool
+) -> ITensor:
     """The norms of a matrix that are sums and extremes; axes are (rows, columns)."""
     if abs(order) not in (1, torch.inf):
         raise Unconvertible(

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import Size
 from builder.conversion.folding import channel_scale, folded
 from builder.conversion.layers import combine, reduce
 from builder.conversion.registry import converter
-from builder.engine import trt
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, trt
+from builder.graph_types import Node
 
 Coefficient = Any
 """A weight of one axis: torch.Tensor, ITensor or None."""
@@ -28,15 +31,15 @@ _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 )
 def batch_norm(
     ctx: ConversionContext,
-    node: Any,
-    x: Any,
+    node: Node,
+    x: ITensor,
     weight: Coefficient,
     bias: Coefficient,
     running_mean: Coefficient,
     running_var: Coefficient,
     training: bool,
     eps: float,
-) -> Any:
+) -> ITensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias, by the running statistics or the batch's
     own
     """
@@ -61,7 +64,7 @@ def batch_norm(
 )
 def native_batch_norm(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     weight: Coefficient,
     bias: Coefficient,
     running_mean: Coefficient,
@@ -89,13 +92,13 @@ def native_batch_norm(
 
 def by_running_statistics(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     weight: Coefficient,
     bias: Coefficient,
     mean: Any,
     variance: Any,
     eps: float,
-) -> Any:
+) -> ITensor:
     """One scale and shift a channel, worked out in float64 where all is static."""
     given = [t for t in (weight, bias, mean, variance) if t is not None]
     if not all(isinstance(t, torch.Tensor) for t in given):
@@ -107,7 +110,7 @@ def by_running_statistics(
     return scaled(ctx, x, *channel_scale(weight, bias, mean, variance, eps=eps))
 
 
-def scaled(ctx: ConversionContext, x: Any, scale: torch.Tensor, shift: torch.Tensor) -> Any:
+def scaled(ctx: ConversionContext, x: ITensor, scale: torch.Tensor, shift: torch.Tensor) -> ITensor:
     """x * scale + shift for each channel (axis 1): one IScaleLayer, which wants two axes after the
     channel's.
     """
@@ -122,7 +125,7 @@ def scaled(ctx: ConversionContext, x: Any, scale: torch.Tensor, shift: torch.Ten
     return layer.get_output(0)
 
 
-def per_channel(ctx: ConversionContext, t: Any, x: Any, axis: int) -> Any:
+def per_channel(ctx: ConversionContext, t: Tensor, x: ITensor, axis: int) -> Any:
     """A vector shaped to multiply along `axis` of x."""
     sizes = [-1] + [1] * (ctx.rank(x) - axis - 1)
     return (
@@ -133,8 +136,8 @@ def per_channel(ctx: ConversionContext, t: Any, x: Any, axis: int) -> Any:
 
 
 def affine(
-    ctx: ConversionContext, x: Any, weight: Coefficient, bias: Coefficient, axis: int
-) -> Any:
+    ctx: ConversionContext, x: ITensor, weight: Coefficient, bias: Coefficient, axis: int
+) -> ITensor:
     """x * weight + bias along an axis; a missing one changes nothing."""
     for operation, t in (("PROD", weight), ("SUM", bias)):
         if t is not None:
@@ -143,7 +146,7 @@ def affine(
 
 
 def standardised(
-    ctx: ConversionContext, x: Any, axes: Sequence[int], eps: float
+    ctx: ConversionContext, x: ITensor, axes: Sequence[int], eps: float
 ) -> tuple[Any, Any, Any]:
     """(x - mean) / sqrt(variance + eps), mean and 1 / sqrt(variance + eps), over `axes` in two
     passes.
@@ -162,7 +165,7 @@ def standardised(
 )
 def instance_norm(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     weight: Coefficient,
     bias: Coefficient,
     running_mean: Coefficient,
@@ -178,7 +181,7 @@ def instance_norm(
 
 def normalized(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     axes: Sequence[int],
     weight: Coefficient,
     bias: Coefficient,
@@ -201,7 +204,7 @@ def normalized(
 
 
 def coefficient(
-    ctx: ConversionContext, t: Coefficient, x: Any, axes: Sequence[int], at: int
+    ctx: ConversionContext, t: Coefficient, x: ITensor, axes: Sequence[int], at: int
 ) -> Any:
     """The weight or bias as an ITensor of x's rank and dtype; None where it has another dtype."""
     dtype, rank = ctx.dtype(x), ctx.rank(x)
@@ -219,9 +222,9 @@ def coefficient(
 
 def normalization_layer(
     ctx: ConversionContext,
-    x: Any,
-    weight: Any,
-    bias: Any,
+    x: ITensor,
+    weight: ITensor,
+    bias: ITensor,
     axes: Sequence[int],
     eps: float,
     groups: int = 1,
@@ -248,8 +251,8 @@ _LAYER = "Tensor input, SymInt[] normalized_shape, Tensor? weight"
 )
 def layer_norm(
     ctx: ConversionContext,
-    x: Any,
-    normalized_shape: list[Any],
+    x: ITensor,
+    normalized_shape: list[Size],
     weight: Coefficient,
     bias: Coefficient,
     eps: float,
@@ -258,9 +261,10 @@ def layer_norm(
     normalized_shape has
     """
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
-    if all(isinstance(size, int) for size in normalized_shape):
-        weight = torch.ones(normalized_shape) if weight is None else weight
-        bias = torch.zeros(normalized_shape) if bias is None else bias
+    static = [size for size in normalized_shape if isinstance(size, int)]
+    if len(static) == len(normalized_shape):
+        weight = torch.ones(static) if weight is None else weight
+        bias = torch.zeros(static) if bias is None else bias
     return normalized(ctx, x, axes, weight, bias, -1, eps)
 
 
@@ -271,8 +275,8 @@ def layer_norm(
 )
 def native_layer_norm(
     ctx: ConversionContext,
-    x: Any,
-    normalized_shape: list[Any],
+    x: ITensor,
+    normalized_shape: list[Size],
     weight: Coefficient,
     bias: Coefficient,
     eps: float,
@@ -295,12 +299,12 @@ def native_layer_norm(
 )
 def group_norm(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     num_groups: int,
     weight: Coefficient,
     bias: Coefficient,
     eps: float,
-) -> Any:
+) -> ITensor:
     """Each group of channels of each sample normalized by itself"""
     channels = ctx.size(x, 1)
     assert isinstance(channels, int)
@@ -322,11 +326,11 @@ def group_norm(
 )
 def rms_norm(
     ctx: ConversionContext,
-    x: Any,
-    normalized_shape: list[Any],
+    x: ITensor,
+    normalized_shape: list[Size],
     weight: Coefficient,
     eps: float | None,
-) -> Any:
+) -> ITensor:
     """x / sqrt(mean(x^2) + eps) * weight; half in float32, as PyTorch computes it; eps is the
     dtype's own by default
     """
@@ -346,9 +350,10 @@ def rms_norm(
     "aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor",
     constants=("v", "g"),
 )
-def weight_norm(ctx: ConversionContext, v: Any, g: Any, dim: int) -> Any:
+def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITensor:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
     v = ctx.tensor(v)
     axes = [a for a in range(ctx.rank(v)) if dim == -1 or a != ctx.axis(v, dim)]
-    norm = ctx.unary("SQRT", reduce(ctx, "SUM", combine(ctx, "PROD", v, v), axes, True))
+    squares = combine(ctx, "PROD", v, v)
+    norm = ctx.unary("SQRT", reduce(ctx, "SUM", squares, axes, True))
     return combine(ctx, "PROD", v, combine(ctx, "DIV", g, norm))

@@ -18,7 +18,8 @@ from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.layers import computed_in, reduce
 from builder.conversion.registry import Predicate, converter
 from builder.conversion.spatial import iota
-from builder.engine import trt
+from builder.engine import ITensor, trt
+from builder.graph_types import Node
 
 LIMIT = 3840
 """INetworkDefinition.add_topk: "Currently only values of K up to 3840 are supported"."""
@@ -39,7 +40,7 @@ def at_most(ctx: ConversionContext, size: Size) -> int | None:
 def within_limit(count: Any) -> Predicate:
     """A predicate: `count(ctx, arguments)` elements, at most, are kept."""
 
-    def check(ctx: Any, arguments: SimpleNamespace) -> str | None:
+    def check(ctx: ConversionContext, arguments: SimpleNamespace) -> str | None:
         most = at_most(ctx, count(ctx, arguments))
         if most is None:
             return "how many elements are kept is not bounded by the profiles"
@@ -57,7 +58,7 @@ def _length(ctx: ConversionContext, arguments: SimpleNamespace) -> Size:
     return ctx.size(x, arguments.dim) if ctx.rank(x) else 1
 
 
-def best(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> tuple[Any, Any]:
+def best(ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool) -> tuple[Any, ...]:
     """The k best values along an axis, best first, and their places as int64; a vector is a matrix
     of one row.
     """
@@ -88,8 +89,8 @@ RANKED_AT_MOST = 4096
 
 
 def _of_integers(
-    ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool
-) -> tuple[Any, Any]:
+    ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool
+) -> tuple[Any, ...]:
     """The same of int32 where the layer takes floats only, exactly: small integers as float32; one
     of the others as where the extreme stands; several by their rank.
     """
@@ -106,7 +107,7 @@ def _of_integers(
     return layer.get_output(0), places
 
 
-def _ranks(ctx: ConversionContext, x: Any, axis: int, largest: bool) -> Any:
+def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITensor:
     """How many elements along an axis come before each: the better ones, and the equal ones in
     front of it.
     """
@@ -130,7 +131,9 @@ def _ranks(ctx: ConversionContext, x: Any, axis: int, largest: bool) -> Any:
     return ctx.copy_sizes(x, reduce(ctx, "SUM", ctx.cast(before, torch.int32), [axis + 1], False))
 
 
-def _layer(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) -> tuple[Any, Any]:
+def _layer(
+    ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool
+) -> tuple[Any, ...]:
     operation = trt.TopKOperation.MAX if largest else trt.TopKOperation.MIN
     layer = ctx.net.add_topk(x, operation, k if isinstance(k, int) else 1, 1 << axis)
     if isinstance(k, DynamicScalar):
@@ -147,14 +150,14 @@ def _layer(ctx: ConversionContext, x: Any, k: Size, axis: int, largest: bool) ->
     when=within_limit(lambda ctx, a: a.k),
     note=TIES,
 )
-def topk(ctx: ConversionContext, x: Any, k: Size, dim: int, largest: bool) -> Any:
+def topk(ctx: ConversionContext, x: ITensor, k: Size, dim: int, largest: bool) -> Any:
     """The k largest or smallest along an axis, sorted, and their places"""
     if ctx.rank(x) == 0:
         return x, torch.tensor(0)
     return best(ctx, x, k, ctx.axis(x, dim), largest)
 
 
-def ordered(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> tuple[Any, Any]:
+def ordered(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> tuple[Any, ...]:
     """All values along an axis in order, and their places."""
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
@@ -170,7 +173,7 @@ _whole_axis = within_limit(_length)
     when=_whole_axis,
     note=TIES,
 )
-def sort(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
+def sort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The values in order, and their places"""
     return ordered(ctx, x, dim, descending)
 
@@ -181,13 +184,13 @@ def sort(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
     when=_whole_axis,
     note=TIES,
 )
-def sort_stable(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
+def sort_stable(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The values in order, and their places"""
     return ordered(ctx, x, dim, descending)
 
 
 @converter(f"aten::argsort(Tensor self, {_SORTED}) -> Tensor", when=_whole_axis, note=TIES)
-def argsort(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
+def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The places of the values in order"""
     return ordered(ctx, x, dim, descending)[1]
 
@@ -197,7 +200,7 @@ def argsort(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
     when=_whole_axis,
     note=TIES,
 )
-def argsort_stable(ctx: ConversionContext, x: Any, dim: int, descending: bool) -> Any:
+def argsort_stable(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The places of the values in order"""
     return ordered(ctx, x, dim, descending)[1]
 
@@ -205,14 +208,14 @@ def argsort_stable(ctx: ConversionContext, x: Any, dim: int, descending: bool) -
 @converter(
     "aten::msort(Tensor self) -> Tensor", when=within_limit(lambda ctx, a: ctx.size(a.self, 0))
 )
-def msort(ctx: ConversionContext, x: Any) -> Any:
+def msort(ctx: ConversionContext, x: ITensor) -> Any:
     """The values in order along the first axis"""
     return ordered(ctx, x, 0, False)[0]
 
 
 def extreme(
-    ctx: ConversionContext, x: Any, dim: int | None, keepdim: bool, largest: bool
-) -> tuple[Any, Any]:
+    ctx: ConversionContext, x: ITensor, dim: int | None, keepdim: bool, largest: bool
+) -> tuple[Any, ...]:
     """The best value along an axis (over the flattened tensor for None), and its place."""
     rank = ctx.rank(x)
     if rank == 0:
@@ -228,7 +231,7 @@ def _register_extreme(name: str, largest: bool) -> None:
     @converter(
         f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", note=TIES
     )
-    def place(ctx: ConversionContext, x: Any, dim: int | None, keepdim: bool) -> Any:
+    def place(ctx: ConversionContext, x: ITensor, dim: int | None, keepdim: bool) -> Any:
         return extreme(ctx, x, dim, keepdim, largest)[1]
 
     @converter(
@@ -236,7 +239,9 @@ def _register_extreme(name: str, largest: bool) -> None:
         " indices)",
         note=TIES,
     )
-    def value_and_place(ctx: ConversionContext, node: Any, x: Any, dim: int, keepdim: bool) -> Any:
+    def value_and_place(
+        ctx: ConversionContext, node: Node, x: ITensor, dim: int, keepdim: bool
+    ) -> Any:
         if node.outputsAt(1).uses() or ctx.dtype(x) == torch.bool or not ctx.rank(x):
             return extreme(ctx, x, dim, keepdim, largest)
         # Nobody asks for the place: a reduction is cheaper. The place's value is never read.
@@ -253,12 +258,12 @@ for _name, _largest in (("max", True), ("min", False)):
     when=within_limit(lambda ctx, a: a.k),
     note=TIES,
 )
-def kthvalue(ctx: ConversionContext, x: Any, k: int, dim: int, keepdim: bool) -> Any:
+def kthvalue(ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool) -> Any:
     """The k-th smallest along an axis, and its place"""
     return kth(ctx, x, k, dim, keepdim)
 
 
-def kth(ctx: ConversionContext, x: Any, k: int, dim: int, keepdim: bool) -> tuple[Any, Any]:
+def kth(ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool) -> tuple[Any, ...]:
     """The k-th smallest: the last of the k smallest."""
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
@@ -268,7 +273,7 @@ def kth(ctx: ConversionContext, x: Any, k: int, dim: int, keepdim: bool) -> tupl
     return first, second
 
 
-def _last(ctx: ConversionContext, x: Any, k: int, axis: int) -> Any:
+def _last(ctx: ConversionContext, x: ITensor, k: int, axis: int) -> ITensor:
     sizes = ctx.sizes(x)
     sizes[axis] = 1
     starts = [k - 1 if a == axis else 0 for a in range(len(sizes))]

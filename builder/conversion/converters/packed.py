@@ -8,6 +8,7 @@ conversion/packing.py).
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ from builder.conversion.extent import Lengths
 from builder.conversion.layers import choose
 from builder.conversion.packing import BatchSizes, Rows
 from builder.conversion.registry import converter
+from builder.conversion.values import Tensor
+from builder.engine import ITensor
+from builder.graph_types import Node
 
 _ARGUMENTS = (
     "Tensor data, Tensor batch_sizes, {}, Tensor[] params, bool has_biases, int num_layers, float"
@@ -39,7 +43,7 @@ _ARGUMENTS = (
 _PACKED = ("data", "batch_sizes")
 
 
-def _packed_here(ctx: ConversionContext, call: Any) -> str | None:
+def _packed_here(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Its PackedSequence is made within the model, by pack_padded_sequence"""
     ours = isinstance(call.data, Rows) and isinstance(call.batch_sizes, BatchSizes)
     if ours and call.data.lengths is call.batch_sizes.lengths:
@@ -57,7 +61,7 @@ def _packed_here(ctx: ConversionContext, call: Any) -> str | None:
     folds=False,
 )
 def pack(
-    ctx: ConversionContext, x: Any, lengths: Any, batch_first: bool
+    ctx: ConversionContext, x: ITensor, lengths: Tensor, batch_first: bool
 ) -> tuple[Rows, BatchSizes]:
     """The padded tensor and the lengths, in place of the packed data and their batch sizes"""
     x = ctx.permute(x, [1, 0, *range(2, ctx.rank(x))]) if batch_first else x
@@ -102,10 +106,10 @@ def _register(name: str, kind: Kind) -> None:
     )
     def layer(
         ctx: ConversionContext,
-        node: Any,
-        data: Any,
-        hx: Any,
-        params: Any,
+        node: Node,
+        data: Rows,
+        hx: ITensor | list[ITensor],
+        params: list[Tensor],
         has_biases: bool,
         num_layers: int,
         bidirectional: bool,
@@ -135,11 +139,11 @@ for _name, _kind in KINDS.items():
 )
 def pad_sequence(
     ctx: ConversionContext,
-    sequences: list[Any],
+    sequences: list[ITensor],
     batch_first: bool,
     padding_value: float,
     padding_side: str,
-) -> Any:
+) -> ITensor:
     """The sequences [steps, ...] side by side, each with padding_value up to the steps of the
     longest
     """
@@ -152,7 +156,9 @@ def pad_sequence(
     return ctx.concatenate([ctx.unsqueeze(x, [axis]) for x in padded], axis)
 
 
-def _lengthened(ctx: ConversionContext, x: Any, steps: Size, fill: Any, in_front: bool) -> Any:
+def _lengthened(
+    ctx: ConversionContext, x: ITensor, steps: Size, fill: ITensor, in_front: bool
+) -> ITensor:
     own, *others = ctx.sizes(x)
     if same(own, steps):
         return x

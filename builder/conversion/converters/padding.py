@@ -13,13 +13,17 @@ from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
 from builder.conversion.registry import converter
+from builder.conversion.values import Number
+from builder.engine import ITensor
 
 MODES = {"constant": "FILL", "reflect": "REFLECT", "replicate": "CLAMP", "circular": "WRAP"}
 ENUM = ("reflect", "replicate", "circular", "constant")
 """torch's padding_mode numbers of _pad_enum: at::padding_mode."""
 
 
-def padded(ctx: ConversionContext, x: Any, pad: list[Size], mode: str, value: float = 0.0) -> Any:
+def padded(
+    ctx: ConversionContext, x: ITensor, pad: list[Size], mode: str, value: float = 0.0
+) -> ITensor:
     """torch.nn.functional.pad: `pad` is (before, after) of the last axis, then of the one before
     it; negative crops.
     """
@@ -37,13 +41,13 @@ def padded(ctx: ConversionContext, x: Any, pad: list[Size], mode: str, value: fl
 
 def _cut_or_filled(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     pad: list[Size],
     starts: list[Size],
     sizes: list[Size],
     mode: str,
     value: float,
-) -> Any:
+) -> ITensor:
     ones = [1] * len(sizes)
     if all(isinstance(p, int) and p <= 0 for p in pad):
         return ctx.slice(x, starts, sizes, ones)
@@ -65,7 +69,7 @@ def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     dynamic=("pad",),
     when=_fits,
 )
-def constant_pad_nd(ctx: ConversionContext, x: Any, pad: list[Size], value: Any) -> Any:
+def constant_pad_nd(ctx: ConversionContext, x: ITensor, pad: list[Size], value: Number) -> ITensor:
     """x with `value` around it"""
     return padded(ctx, x, pad, "constant", value)
 
@@ -76,7 +80,7 @@ def _register(name: str, mode: str, axes: int) -> None:
         dynamic=("padding",),
         when=_fits,
     )
-    def pad(ctx: ConversionContext, x: Any, padding: list[Size]) -> Any:
+    def pad(ctx: ConversionContext, x: ITensor, padding: list[Size]) -> ITensor:
         """The tensor itself around it: mirrored at its edges, or its edges repeated"""
         return padded(ctx, x, padding, mode)
 
@@ -91,7 +95,7 @@ for _axes in (1, 2, 3):
     dynamic=("pad",),
     when=_fits,
 )
-def pad(ctx: ConversionContext, x: Any, pad: list[Size], mode: str, value: float | None) -> Any:
+def pad(ctx: ConversionContext, x: ITensor, pad: list[Size], mode: str, value: float | None) -> Any:
     """torch.nn.functional.pad"""
     return padded(ctx, x, pad, mode, value or 0.0)
 
@@ -102,13 +106,13 @@ def pad(ctx: ConversionContext, x: Any, pad: list[Size], mode: str, value: float
     when=_fits,
 )
 def pad_enum(
-    ctx: ConversionContext, x: Any, pad: list[Size], mode: int, value: float | None
-) -> Any:
+    ctx: ConversionContext, x: ITensor, pad: list[Size], mode: int, value: float | None
+) -> ITensor:
     """pad with its mode as a number"""
     return padded(ctx, x, pad, ENUM[mode], value or 0.0)
 
 
 @converter("aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", dynamic=("pad",), when=_fits)
-def pad_circular(ctx: ConversionContext, x: Any, pad: list[Size]) -> Any:
+def pad_circular(ctx: ConversionContext, x: ITensor, pad: list[Size]) -> Any:
     """x repeated around itself"""
     return padded(ctx, x, pad, "circular")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,11 +17,14 @@ from builder.conversion.layers import alike, choose, combine, less
 from builder.conversion.pools import Pool, output_length, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, iota
+from builder.conversion.values import PerAxis
+from builder.engine import ITensor
+from builder.graph_types import Node
 
 # Averages
 
 
-def _of_padded(ctx: ConversionContext, x: Any, pool: Pool) -> Any:
+def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
     """Averages over the part of each window in the padded input, from averages over whole windows:
     these divided by the same averages of ones.
     """
@@ -36,7 +40,7 @@ def _of_padded(ctx: ConversionContext, x: Any, pool: Pool) -> Any:
     return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
 
 
-def floats(ctx: ConversionContext, call: Any) -> str | None:
+def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses integers."""
     dtype = ctx.dtype(call.self)
     return (
@@ -58,10 +62,10 @@ def _register_average(axes: int) -> None:
     )
     def average(
         ctx: ConversionContext,
-        x: Any,
-        kernel_size: Any,
-        stride: Any,
-        padding: Any,
+        x: ITensor,
+        kernel_size: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
         ceil_mode: bool,
         count_include_pad: bool,
         divisor_override: int | None = None,
@@ -101,11 +105,11 @@ def _register_maximum(axes: int) -> None:
     @converter(f"aten::max_pool{axes}d{tail} -> Tensor")
     def maximum(
         ctx: ConversionContext,
-        x: Any,
-        kernel_size: Any,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
+        x: ITensor,
+        kernel_size: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
+        dilation: PerAxis,
         ceil_mode: bool,
     ) -> Any:
         """The maximum of each window; padding never wins"""
@@ -117,12 +121,12 @@ def _register_maximum(axes: int) -> None:
     @converter(f"aten::max_pool{axes}d_with_indices{tail} -> (Tensor, Tensor)")
     def with_indices(
         ctx: ConversionContext,
-        node: Any,
-        x: Any,
-        kernel_size: Any,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
+        node: Node,
+        x: ITensor,
+        kernel_size: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
+        dilation: PerAxis,
         ceil_mode: bool,
     ) -> Any:
         """The maxima and, where somebody reads them, their positions in the flattened input"""
@@ -133,13 +137,13 @@ def _register_maximum(axes: int) -> None:
         return tuple(undo(t) for t in _tapped(ctx, image, pool, indices=True))
 
 
-def _maximum(ctx: ConversionContext, x: Any, pool: Pool) -> Any:
+def _maximum(ctx: ConversionContext, x: ITensor, pool: Pool) -> Any:
     if ctx.dtype(x).is_floating_point and all(d == 1 for d in pool.dilation):
         return pooled(ctx, x, "MAX", pool)
     return _tapped(ctx, x, pool, indices=False)[0]
 
 
-def _tapped(ctx: ConversionContext, x: Any, pool: Pool, indices: bool) -> tuple[Any, Any]:
+def _tapped(ctx: ConversionContext, x: ITensor, pool: Pool, indices: bool) -> tuple[Any, Any]:
     """The maximum over the taps of the window, one strided slice each; the first of equal ones
     gives the index.
 
@@ -147,11 +151,12 @@ def _tapped(ctx: ConversionContext, x: Any, pool: Pool, indices: bool) -> tuple[
     """
     lengths = [output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in range(len(pool.window))]
     padded = _padded(ctx, x, pool, lengths, dtypes.worst(ctx.dtype(x), "MAX"))
-    places = _padded(ctx, _places(ctx, x), pool, lengths, 0) if indices else None
-    best = place = None
+    places: Any = _padded(ctx, _places(ctx, x), pool, lengths, 0) if indices else None
+    best: Any = None
+    place: Any = None
     for tap in _taps(pool.window):
         value = _tap(ctx, padded, pool, lengths, tap)
-        where = _tap(ctx, places, pool, lengths, tap) if indices else None
+        where: Any = _tap(ctx, places, pool, lengths, tap) if indices else None
         if best is None:
             best, place = value, where
         elif indices:
@@ -164,7 +169,7 @@ def _tapped(ctx: ConversionContext, x: Any, pool: Pool, indices: bool) -> tuple[
     return best, place
 
 
-def _beats(ctx: ConversionContext, value: Any, best: Any) -> Any:
+def _beats(ctx: ConversionContext, value: ITensor, best: ITensor) -> ITensor:
     """value > best, or value is NaN: PyTorch's rule for the index."""
     greater = less(ctx, best, value)
     if not ctx.dtype(value).is_floating_point:
@@ -172,7 +177,7 @@ def _beats(ctx: ConversionContext, value: Any, best: Any) -> Any:
     return ctx.elementwise("OR", greater, ctx.unary("NOT", ctx.elementwise("EQUAL", value, value)))
 
 
-def _places(ctx: ConversionContext, x: Any) -> Any:
+def _places(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The position of each element in the flattened spatial axes, with axes of size 1 for N and
     C.
     """
@@ -181,8 +186,8 @@ def _places(ctx: ConversionContext, x: Any) -> Any:
 
 
 def _padded(
-    ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size], value: float | int
-) -> Any:
+    ctx: ConversionContext, x: ITensor, pool: Pool, lengths: Sequence[Size], value: float | int
+) -> ITensor:
     """The input with `value` around it, wide enough for every window."""
     starts: list[Size] = [0, 0]
     sizes = ctx.sizes(x)[:2]
@@ -201,8 +206,8 @@ def _taps(window: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _tap(
-    ctx: ConversionContext, x: Any, pool: Pool, lengths: Sequence[Size], tap: Sequence[int]
-) -> Any:
+    ctx: ConversionContext, x: ITensor, pool: Pool, lengths: Sequence[Size], tap: Sequence[int]
+) -> ITensor:
     starts = [0, 0, *(i * d for i, d in zip(tap, pool.dilation, strict=True))]
     return ctx.slice(x, starts, [*ctx.sizes(x)[:2], *lengths], [1, 1, *pool.stride])
 

@@ -10,10 +10,12 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, combine, equal, less
 from builder.conversion.registry import converter
+from builder.conversion.values import Operand
+from builder.engine import ITensor
 
 
 @converter("aten::square(Tensor self) -> Tensor")
-def square(ctx: ConversionContext, x: Any) -> Any:
+def square(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x x; of bools as int64"""
     return combine(ctx, "PROD", x if ctx.dtype(x) != torch.bool else ctx.cast(x, torch.int64), x)
 
@@ -25,7 +27,7 @@ def square(ctx: ConversionContext, x: Any) -> Any:
     constants=("self", "exponent"),
     dynamic=("self", "exponent"),
 )
-def power(ctx: ConversionContext, x: Any, exponent: Any) -> Any:
+def power(ctx: ConversionContext, x: Operand, exponent: Operand) -> Any:
     """self^exponent: products and roots for the exponents that PyTorch treats so, POW for the
     others
     """
@@ -40,7 +42,7 @@ def power(ctx: ConversionContext, x: Any, exponent: Any) -> Any:
     return integer_power(ctx, x, exponent, dtype)
 
 
-def known_power(ctx: ConversionContext, x: Any, exponent: float) -> Any:
+def known_power(ctx: ConversionContext, x: ITensor, exponent: float) -> Any:
     """x^exponent for 1, 2, 3, and on floats their inverses and the square root; None for others."""
     if exponent == 1:
         return x
@@ -56,7 +58,9 @@ def known_power(ctx: ConversionContext, x: Any, exponent: float) -> Any:
     return None
 
 
-def integer_power(ctx: ConversionContext, x: Any, exponent: Any, dtype: torch.dtype) -> Any:
+def integer_power(
+    ctx: ConversionContext, x: Operand, exponent: Operand, dtype: torch.dtype
+) -> ITensor:
     """Integers to static powers by repeated squaring, exact and wrapping around; others by POW, or
     where that takes floats only by the bits of the exponent.
 
@@ -81,7 +85,7 @@ def integer_power(ctx: ConversionContext, x: Any, exponent: Any, dtype: torch.dt
     return ctx.wrapped(choose(ctx, less(ctx, exponent, 0), inverse, result, dtype), dtype)
 
 
-def low_bit(ctx: ConversionContext, x: Any) -> Any:
+def low_bit(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x - 2 floor(x / 2): 1 where an integer is odd."""
     two = ctx.like_scalar(x, 2)
     return ctx.elementwise(
@@ -89,7 +93,7 @@ def low_bit(ctx: ConversionContext, x: Any) -> Any:
     )
 
 
-def power_by_bits(ctx: ConversionContext, x: Any, exponent: Any, odd: Any) -> Any:
+def power_by_bits(ctx: ConversionContext, x: ITensor, exponent: ITensor, odd: ITensor) -> ITensor:
     """x^exponent of int32, as the product of x^(2^b) for each bit b of the exponent: five of them.
     An exponent of 32 or more stays within int32 for -1, 0 and 1 only, to whom just its last bit
     (`odd`) matters.
@@ -110,7 +114,7 @@ def power_by_bits(ctx: ConversionContext, x: Any, exponent: Any, odd: Any) -> An
     return result
 
 
-def squarings(ctx: ConversionContext, x: Any, exponent: int) -> Any:
+def squarings(ctx: ConversionContext, x: ITensor, exponent: int) -> Any:
     """x^exponent of integers in the carrier's arithmetic."""
     if exponent == 0:
         return ctx.elementwise("SUM", ctx.elementwise("SUB", x, x), ctx.like_scalar(x, 1))

@@ -5,6 +5,7 @@ zero point.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from builder.conversion.nested import is_unknown
 from builder.conversion.precision import REDUCED
 from builder.conversion.quantized import FP8, INT8
 from builder.conversion.registry import converter
+from builder.conversion.values import Operand, Tensor
+from builder.engine import ITensor
+from builder.graph_types import Node
 from builder.lowering import FP8_SCHEMA, fake_quantize_fp8
 
 NOTE = (
@@ -36,8 +40,8 @@ NOTE = (
 )
 def per_tensor(
     ctx: ConversionContext,
-    node: Any,
-    x: Any,
+    node: Node,
+    x: Tensor,
     scale: Any,
     zero_point: Any,
     quant_min: int,
@@ -68,8 +72,8 @@ def per_tensor(
 )
 def per_channel(
     ctx: ConversionContext,
-    node: Any,
-    x: Any,
+    node: Node,
+    x: Tensor,
     scale: Any,
     zero_point: Any,
     axis: int,
@@ -94,7 +98,7 @@ def per_channel(
     )
 
 
-def _has_fp8(ctx: ConversionContext, call: Any) -> str | None:
+def _has_fp8(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses a TensorRT without FP8, and GPUs before compute capability 8.9"""
     return quantized.missing(FP8)
 
@@ -106,7 +110,9 @@ def _has_fp8(ctx: ConversionContext, call: Any) -> str | None:
     note="what `precision: fp8` inserts",
     folds=False,
 )
-def fp8(ctx: ConversionContext, node: Any, x: Any, scale: torch.Tensor, axis: int | None) -> Any:
+def fp8(
+    ctx: ConversionContext, node: Node, x: Tensor, scale: torch.Tensor, axis: int | None
+) -> Any:
     """float8_e4m3(clamp(x / scale, -448, 448)) * scale, one scale, or one for each place of an
     axis
     """
@@ -117,7 +123,7 @@ def fp8(ctx: ConversionContext, node: Any, x: Any, scale: torch.Tensor, axis: in
     )
 
 
-def _folds(node: Any) -> bool:
+def _folds(node: Node) -> bool:
     """Whether a static tensor, which torch has rounded, needs no layers: only a product must see
     the pair of them.
 
@@ -128,7 +134,7 @@ def _folds(node: Any) -> bool:
     return not any(_operator(reader) in REDUCED for reader in readers(node))
 
 
-def readers(node: Any) -> Iterator[Any]:
+def readers(node: Node) -> Iterator[Any]:
     """The nodes that read the node's output; behind `dequantize`, which does nothing here, those
     that read its.
     """
@@ -139,24 +145,24 @@ def readers(node: Any) -> Iterator[Any]:
             yield use.user
 
 
-def _operator(node: Any) -> str:
+def _operator(node: Node) -> str:
     return str(node.kind()).rpartition("::")[2]
 
 
-def _one(ctx: ConversionContext, value: Any) -> Any:
+def _one(ctx: ConversionContext, value: Operand) -> ITensor:
     """A scale or zero point as a tensor of rank 0."""
     tensor = ctx.tensor(value)
     return ctx.reshape(tensor, []) if ctx.rank(tensor) else tensor
 
 
-def _view(ctx: ConversionContext, x: Any, axis: int | None) -> list[int]:
+def _view(ctx: ConversionContext, x: Tensor, axis: int | None) -> list[int]:
     return [-1 if i == axis else 1 for i in range(ctx.rank(x))] if axis is not None else []
 
 
 def fake_quantize(
     ctx: ConversionContext,
-    node: Any,
-    x: Any,
+    node: Node,
+    x: Tensor,
     scale: torch.Tensor,
     zero: torch.Tensor,
     low: int,
@@ -188,7 +194,7 @@ def fake_quantize(
     return _pair(ctx, node, _limited(ctx, x, *limits), scale, axis, INT8)
 
 
-def _takes(ctx: ConversionContext, x: Any, axis: int | None) -> bool:
+def _takes(ctx: ConversionContext, x: Tensor, axis: int | None) -> bool:
     """Whether the pair can be written: some versions have one scale for what the network computes,
     and treat half as a hint, so that a half tensor might be quantized from float32.
     """
@@ -203,12 +209,12 @@ def _takes(ctx: ConversionContext, x: Any, axis: int | None) -> bool:
 
 def _pair(
     ctx: ConversionContext,
-    node: Any,
-    x: Any,
+    node: Node,
+    x: Tensor,
     scale: torch.Tensor,
     axis: int | None,
     dtype: torch.dtype,
-) -> Any:
+) -> ITensor:
     """Quantized, and read back in the dtype that the products behind compute in. The policy's half
     is quantized as it is; a module's own half is widened first, since a scale rounded to half moves
     values to other steps.
@@ -226,7 +232,7 @@ def _pair(
     return found if computed != torch.float32 or own == torch.float32 else ctx.cast(found, own)
 
 
-def _computed(ctx: ConversionContext, node: Any, x: Any) -> torch.dtype:
+def _computed(ctx: ConversionContext, node: Node, x: Tensor) -> torch.dtype:
     """The policy's half where only its products read the result; else the dtype of x."""
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
     products = all(_operator(reader) in REDUCED for reader in readers(node))
@@ -238,15 +244,15 @@ def _extreme(scale: torch.Tensor) -> float:
     return float(scale.flatten()[scale.log().abs().argmax()])
 
 
-def _limited(ctx: ConversionContext, x: Any, low: torch.Tensor, high: torch.Tensor) -> Any:
+def _limited(ctx: ConversionContext, x: ITensor, low: torch.Tensor, high: torch.Tensor) -> ITensor:
     if low.numel() == 1:
         return activate(ctx, x, "CLIP", float(low), float(high))
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 
 def _rounded(
-    ctx: ConversionContext, x: Any, scale: torch.Tensor, least: torch.Tensor, most: torch.Tensor
-) -> Any:
+    ctx: ConversionContext, x: ITensor, scale: torch.Tensor, least: torch.Tensor, most: torch.Tensor
+) -> ITensor:
     """In float: clamp(round(x * (1 / scale)), least, most) * scale, as PyTorch's kernel
     multiplies.
     """
@@ -256,8 +262,8 @@ def _rounded(
 
 
 def _rounded_by_tensors(
-    ctx: ConversionContext, x: Any, scale: Any, zero: Any, low: int, high: int
-) -> Any:
+    ctx: ConversionContext, x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int
+) -> ITensor:
     """The same for scales and zero points that the network computes."""
     x, dtype = ctx.tensor(x), ctx.dtype(x)
     inverse = combine(ctx, "DIV", 1.0, scale)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cells import (
@@ -17,6 +20,9 @@ from builder.conversion.converters.cells import (
 )
 from builder.conversion.converters.sequences import sequence
 from builder.conversion.registry import converter
+from builder.conversion.values import Tensor
+from builder.engine import ITensor
+from builder.graph_types import Node
 
 
 class Kind(NamedTuple):
@@ -51,7 +57,7 @@ def module_of(name: str) -> str:
     return f"torch.nn.{name.partition('_')[0].upper()}"
 
 
-def state_of(hx: Any) -> State:
+def state_of(hx: ITensor | list[ITensor]) -> State:
     """The state, which a schema has as a list where it is of several tensors."""
     return tuple(hx) if isinstance(hx, list) else (hx,)
 
@@ -61,7 +67,13 @@ def state_of(hx: Any) -> State:
 _CELL = "Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) ->"
 
 
-def single(ctx: ConversionContext, kind: type[Cell], x: Any, state: State, *weights: Any) -> State:
+def single(
+    ctx: ConversionContext,
+    kind: type[Cell],
+    x: ITensor,
+    state: State,
+    *weights: torch.Tensor | None,
+) -> State:
     """One step of a cell on its own; without a batch axis one is lent to it."""
     unbatched = ctx.rank(x) == 1
     if unbatched:
@@ -76,7 +88,7 @@ def _register_cell(name: str, kind: Kind) -> None:
         f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}",
         constants=CONSTANTS,
     )
-    def cell(ctx: ConversionContext, x: Any, hx: Any, *weights: Any) -> Any:
+    def cell(ctx: ConversionContext, x: ITensor, hx: ITensor | list[ITensor], *weights: Any) -> Any:
         state = single(ctx, kind.cell, x, state_of(hx), *weights)
         return state if kind.states > 1 else state[0]
 
@@ -91,12 +103,12 @@ _FLAGS = (
 )
 
 
-def dropout_in_training(ctx: ConversionContext, call: Any) -> str | None:
+def dropout_in_training(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """no dropout in training"""
     return "dropout in training draws random numbers" if call.train and call.dropout > 0 else None
 
 
-def reads_states(node: Any) -> bool:
+def reads_states(node: Node) -> bool:
     """Whether anything reads the final states: what nobody reads is not computed."""
     return any(value.uses() for value in list(node.outputs())[1:])
 
@@ -109,10 +121,10 @@ def _register_sequence(name: str, kind: Kind) -> None:
     )
     def layer(
         ctx: ConversionContext,
-        node: Any,
-        x: Any,
-        hx: Any,
-        params: Any,
+        node: Node,
+        x: ITensor,
+        hx: ITensor | list[ITensor],
+        params: list[Tensor],
         has_biases: bool,
         num_layers: int,
         bidirectional: bool,

@@ -10,6 +10,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.layers import combine, floating, reduce
 from builder.conversion.registry import converter
+from builder.engine import ITensor
 
 Axes = list[int] | int | None
 
@@ -43,11 +44,13 @@ def _register(name: str) -> None:
     whole, along = _SUM_SCHEMAS[name]
 
     @converter(f"aten::{whole}")
-    def total(ctx: ConversionContext, x: Any, dtype: int | None) -> Any:
+    def total(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
         return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), None, False)
 
     @converter(f"aten::{along}")
-    def by_axes(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool, dtype: int | None) -> Any:
+    def by_axes(
+        ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool, dtype: int | None
+    ) -> ITensor:
         return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), dim, keepdim)
 
 
@@ -55,7 +58,7 @@ for _name in LAYERS:
     _register(_name)
 
 
-def accumulated(ctx: ConversionContext, x: Any, dtype: int | torch.dtype | None) -> Any:
+def accumulated(ctx: ConversionContext, x: ITensor, dtype: int | torch.dtype | None) -> ITensor:
     """x in the dtype asked for; otherwise integers and bools are summed as int64, as in PyTorch."""
     wanted = dtype_of_code(dtype)
     if wanted is None and not ctx.dtype(x).is_floating_point:
@@ -63,7 +66,7 @@ def accumulated(ctx: ConversionContext, x: Any, dtype: int | torch.dtype | None)
     return x if wanted is None else ctx.cast(x, wanted)
 
 
-def over(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bool) -> Any:
+def over(ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """The reduction over the axes of `dim`, over all for None and []; 0-d tensors pass.
 
     Bools are computed as int32: one is above 0, the largest of no elements, which is the least
@@ -78,13 +81,13 @@ def over(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: boo
 
 
 @converter("aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
-def amax(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
+def amax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """The largest over axes"""
     return over(ctx, "MAX", x, dim, keepdim)
 
 
 @converter("aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
-def amin(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
+def amin(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """The smallest over axes"""
     return over(ctx, "MIN", x, dim, keepdim)
 
@@ -92,19 +95,19 @@ def amin(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
 @converter(
     "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"
 )
-def aminmax(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
+def aminmax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> Any:
     """The smallest and the largest, over one axis or all"""
     return over(ctx, "MIN", x, dim, keepdim), over(ctx, "MAX", x, dim, keepdim)
 
 
 @converter("aten::max(Tensor self) -> Tensor")
-def max_of_all(ctx: ConversionContext, x: Any) -> Any:
+def max_of_all(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The largest element"""
     return over(ctx, "MAX", x, None, False)
 
 
 @converter("aten::min(Tensor self) -> Tensor")
-def min_of_all(ctx: ConversionContext, x: Any) -> Any:
+def min_of_all(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The smallest element"""
     return over(ctx, "MIN", x, None, False)
 
@@ -114,11 +117,11 @@ def _register_truth(name: str, operation: str) -> None:
         f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> Tensor",
         f"aten::{name}.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
     )
-    def by_axes(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
+    def by_axes(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
         return truth(ctx, operation, x, dim, keepdim)
 
     @converter(f"aten::{name}(Tensor self) -> Tensor")
-    def of_all(ctx: ConversionContext, x: Any) -> Any:
+    def of_all(ctx: ConversionContext, x: ITensor) -> ITensor:
         return truth(ctx, operation, x, None, False)
 
 
@@ -126,7 +129,7 @@ for _name, _operation in (("any", "MAX"), ("all", "MIN")):
     _register_truth(_name, _operation)
 
 
-def truth(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bool) -> Any:
+def truth(ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """Whether one is (MAX), or all are (MIN) not 0: of 1 and -1 too, which a sum would cancel;
     uint8 stays uint8.
 
@@ -144,13 +147,13 @@ def truth(ctx: ConversionContext, operation: str, x: Any, dim: Axes, keepdim: bo
     "aten::count_nonzero(Tensor self, int? dim=None) -> Tensor",
     "aten::count_nonzero.dim_IntList(Tensor self, int[] dim) -> Tensor",
 )
-def count_nonzero(ctx: ConversionContext, x: Any, dim: Axes) -> Any:
+def count_nonzero(ctx: ConversionContext, x: ITensor, dim: Axes) -> ITensor:
     """How many are not 0"""
     return over(ctx, "SUM", ctx.cast(ctx.cast(x, torch.bool), torch.int64), dim, False)
 
 
 @converter("aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
-def logsumexp(ctx: ConversionContext, x: Any, dim: Axes, keepdim: bool) -> Any:
+def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """m + log(sum(exp(x - m))), m the largest: exp cannot overflow; an infinite m counts as 0, lest
     inf - inf be NaN
     """

@@ -37,7 +37,7 @@ from builder.conversion.interpolation import (
 from builder.conversion.layers import along, combine
 from builder.conversion.registry import converter
 from builder.conversion.spatial import filled
-from builder.engine import trt
+from builder.engine import ITensor, trt
 
 OPERATORS: dict[str, tuple[Method, int]] = {
     **{f"upsample_nearest{axes}d": (NEAREST, axes) for axes in (1, 2, 3)},
@@ -60,7 +60,9 @@ def _register(name: str, method: Method, axes: int) -> None:
         f"aten::{name}(Tensor self, SymInt[{axes}] output_size, {align}{scales}) -> Tensor",
         dynamic=("output_size",),
     )
-    def to_size(ctx: ConversionContext, x: Any, output: Any, *rest: Any) -> Any:
+    def to_size(
+        ctx: ConversionContext, x: ITensor, output: Size | list[Size], *rest: Any
+    ) -> ITensor:
         chosen = method.aligned(rest[0]) if align else method
         return resample(ctx, x, chosen, filled(output, axes), rest[1:] if align else rest)
 
@@ -69,7 +71,12 @@ def _register(name: str, method: Method, axes: int) -> None:
         " Tensor",
         dynamic=("output_size",),
     )
-    def to_size_or_scale(ctx: ConversionContext, x: Any, output: Any, *rest: Any) -> Any:
+    def to_size_or_scale(
+        ctx: ConversionContext,
+        x: ITensor,
+        output: list[Size] | None,
+        *rest: Any,
+    ) -> ITensor:
         chosen = method.aligned(rest[0]) if align else method
         scales = [None] * axes if rest[-1] is None else filled_floats(rest[-1], axes)
         sizes = (
@@ -117,11 +124,11 @@ def longest(ctx: ConversionContext, length: DynamicScalar) -> int:
 
 def resample(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     method: Method,
     sizes: Sequence[Size],
     scales: Sequence[float | None],
-) -> Any:
+) -> ITensor:
     """The last axes resampled to `sizes`: in one IResizeLayer those that it does as PyTorch does,
     the others singly.
     """
@@ -141,7 +148,12 @@ def resample(
 
 
 def _resizes(
-    ctx: ConversionContext, x: Any, method: Method, length: Size, size: Size, factor: float | None
+    ctx: ConversionContext,
+    x: ITensor,
+    method: Method,
+    length: Size,
+    size: Size,
+    factor: float | None,
 ) -> bool:
     """Whether IResizeLayer's ratio of lengths, and its rounding, are what PyTorch computes."""
     if method.antialias or not ctx.dtype(x).is_floating_point:
@@ -159,7 +171,7 @@ def _resizes(
     return factor == int(factor) and ideal(method, max(bound // int(factor), 1), bound, factor)
 
 
-def _resize(ctx: ConversionContext, x: Any, method: Method, plain: dict[int, Size]) -> Any:
+def _resize(ctx: ConversionContext, x: ITensor, method: Method, plain: dict[int, Size]) -> ITensor:
     layer = ctx.net.add_resize(x)
     layer.resize_mode = getattr(trt.InterpolationMode, method.mode)
     layer.coordinate_transformation = getattr(
@@ -178,15 +190,15 @@ def _resize(ctx: ConversionContext, x: Any, method: Method, plain: dict[int, Siz
     return ctx.set_sizes(layer.get_output(0), sizes)
 
 
-def _whole_scales(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> list[float] | None:
+def _whole_scales(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> list[float] | None:
     """Factors for all axes, where every one is a whole number: then no shape has to be computed."""
     ratios = [sympy.cancel(expression(size) / ctx.expr(x, axis)) for axis, size in enumerate(sizes)]
     return [float(r) for r in ratios] if all(r.is_Integer for r in ratios) else None
 
 
 def _singly(
-    ctx: ConversionContext, x: Any, method: Method, axis: int, size: Size, factor: float | None
-) -> Any:
+    ctx: ConversionContext, x: ITensor, method: Method, axis: int, size: Size, factor: float | None
+) -> ITensor:
     if method.mode != "NEAREST" and not ctx.dtype(x).is_floating_point:
         raise Unconvertible(
             f"{method.aten} of {ctx.dtype(x)} rounds in a way that TensorRT has no layer for"
@@ -202,13 +214,13 @@ def _singly(
 
 def _static(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     method: Method,
     axis: int,
     length: int,
     size: int,
     factor: float | None,
-) -> Any:
+) -> ITensor:
     if method.mode == "NEAREST":
         return _gather(ctx, x, ctx.constant(picked(method, length, size, factor)), axis)
     # the rows are the responses to one element each
@@ -216,7 +228,7 @@ def _static(
     return along(ctx, matrix.t().contiguous().to(ctx.dtype(x)), x, axis)
 
 
-def _gather(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
+def _gather(ctx: ConversionContext, x: ITensor, index: ITensor, axis: int) -> ITensor:
     result = ctx.net.add_gather(x, index, axis).get_output(0)
     exprs = ctx.exprs(x)
     exprs[axis] = ctx.expr(index, 0)
@@ -225,8 +237,8 @@ def _gather(ctx: ConversionContext, x: Any, index: Any, axis: int) -> Any:
 
 
 def _by_table(
-    ctx: ConversionContext, x: Any, method: Method, axis: int, size: Size, factor: float
-) -> Any:
+    ctx: ConversionContext, x: ITensor, method: Method, axis: int, size: Size, factor: float
+) -> ITensor:
     """A given factor on a dynamic axis: element i depends on the length only where an index is past
     the end.
 

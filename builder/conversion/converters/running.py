@@ -17,9 +17,10 @@ from builder.conversion.layers import choose, equal, floating
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
 from builder.decompositions import DECOMPOSITIONS
+from builder.engine import ITensor
 
 
-def extremes(ctx: ConversionContext, x: Any, dim: int, operation: str) -> tuple[Any, Any]:
+def extremes(ctx: ConversionContext, x: ITensor, dim: int, operation: str) -> tuple[Any, Any]:
     """The largest or smallest so far, and the last place where it stood (NaN is not looked for)."""
     dtype = ctx.dtype(x)
     if ctx.rank(x) == 0:
@@ -36,13 +37,13 @@ def extremes(ctx: ConversionContext, x: Any, dim: int, operation: str) -> tuple[
 
 
 @converter("aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)")
-def cummax(ctx: ConversionContext, x: Any, dim: int) -> Any:
+def cummax(ctx: ConversionContext, x: ITensor, dim: int) -> Any:
     """The largest so far along an axis, and the last place where it stood"""
     return extremes(ctx, x, dim, "MAX")
 
 
 @converter("aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)")
-def cummin(ctx: ConversionContext, x: Any, dim: int) -> Any:
+def cummin(ctx: ConversionContext, x: ITensor, dim: int) -> Any:
     """The smallest so far along an axis, and the last place where it stood"""
     return extremes(ctx, x, dim, "MIN")
 
@@ -51,7 +52,7 @@ SUM_OF_EXPONENTIALS = DECOMPOSITIONS["aten::logaddexp"]
 
 
 @converter("aten::logcumsumexp(Tensor self, int dim) -> Tensor")
-def logcumsumexp(ctx: ConversionContext, x: Any, dim: int) -> Any:
+def logcumsumexp(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     """log of the sum of exp of all elements up to each, in doubling steps of logaddexp"""
     x = floating(ctx, x)
     if ctx.rank(x) == 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -11,7 +10,7 @@ from builder.conversion.arguments import dynamic_value
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.registry import converter
-from builder.engine import trt
+from builder.engine import ITensor, trt
 
 GRID_MODES = ("LINEAR", "NEAREST", "CUBIC")
 GRID_PADDING = ("FILL", "CLAMP", "REFLECT")
@@ -26,12 +25,12 @@ GRID_PADDING = ("FILL", "CLAMP", "REFLECT")
 )
 def grid_sampler(
     ctx: ConversionContext,
-    x: Any,
-    grid: Any,
+    x: ITensor,
+    grid: ITensor,
     interpolation_mode: int,
     padding_mode: int,
     align_corners: bool,
-) -> Any:
+) -> ITensor:
     """The input at the places of `grid`, which run from -1 to 1; one IGridSampleLayer"""
     layer = ctx.net.add_grid_sample(x, grid)
     if layer is None:
@@ -48,8 +47,8 @@ def grid_sampler(
     dynamic=("size",),
 )
 def affine_grid(
-    ctx: ConversionContext, theta: Any, size: Sequence[Size], align_corners: bool
-) -> Any:
+    ctx: ConversionContext, theta: ITensor, size: Sequence[Size], align_corners: bool
+) -> ITensor:
     """[x, y, (z,) 1] @ theta^T for every place of an image of `size`"""
     spatial = list(size)[2:]
     axes = len(spatial)

@@ -15,10 +15,13 @@ from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.creation import counted, filled, indices
 from builder.conversion.layers import alike, as_index, choose, reduce
 from builder.conversion.registry import converter
-from builder.engine import trt
+from builder.conversion.values import Operand, Scalar, Tensor
+from builder.engine import ITensor, trt
 
 
-def written(ctx: ConversionContext, x: Any, index: Any, updates: Any, axis: int) -> Any:
+def written(
+    ctx: ConversionContext, x: ITensor, index: Tensor, updates: ITensor, axis: int
+) -> ITensor:
     """x with updates[i] at index[i] along an axis, element by element: one IScatterLayer."""
     layer = ctx.net.add_scatter(
         x, as_index(ctx, index), ctx.tensor(updates, ctx.dtype(x)), trt.ScatterMode.ELEMENT
@@ -27,12 +30,12 @@ def written(ctx: ConversionContext, x: Any, index: Any, updates: Any, axis: int)
     return alike(ctx, x, layer.get_output(0))
 
 
-def ranked(ctx: ConversionContext, *values: Any) -> list[Any]:
+def ranked(ctx: ConversionContext, *values: Tensor) -> list[Any]:
     """0-d tensors as vectors of one."""
     return [v if ctx.rank(v) else ctx.reshape(ctx.tensor(v), [1]) for v in values]
 
 
-def unranked(ctx: ConversionContext, x: Any, result: Any) -> Any:
+def unranked(ctx: ConversionContext, x: ITensor, result: ITensor) -> ITensor:
     """What was made of `ranked` x, 0-d again where x is."""
     return result if ctx.rank(x) else ctx.reshape(result, [])
 
@@ -41,7 +44,7 @@ def unranked(ctx: ConversionContext, x: Any, result: Any) -> Any:
     "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
     constants=("index",),
 )
-def scatter(ctx: ConversionContext, x: Any, dim: int, index: Any, src: Any) -> Any:
+def scatter(ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor) -> ITensor:
     """self[index[i][j]][j] = src[i][j] for dim 0"""
     whole, index, src = ranked(ctx, x, index, src)
     result = written(ctx, whole, index, cut(ctx, src, ctx.sizes(index)), ctx.axis(whole, dim))
@@ -53,13 +56,15 @@ def scatter(ctx: ConversionContext, x: Any, dim: int, index: Any, src: Any) -> A
     constants=("index",),
     dynamic=("value",),
 )
-def scatter_value(ctx: ConversionContext, x: Any, dim: int, index: Any, value: Any) -> Any:
+def scatter_value(
+    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, value: Scalar
+) -> Any:
     """scatter of one value"""
     updates = ctx.tensor(filled(ctx, ctx.sizes(index), value, ctx.dtype(x)))
     return scatter(ctx, x, dim, index, updates)
 
 
-def matches(ctx: ConversionContext, places: Size, index: Any, axis: int, rank: int) -> Any:
+def matches(ctx: ConversionContext, places: Size, index: Tensor, axis: int, rank: int) -> ITensor:
     """Whether index i names place p: [.., p, i, ..] bools."""
     index = ctx.unsqueeze(as_index(ctx, index), [axis])
     numbers = ctx.cast(indices(ctx, places), ctx.dtype(index))
@@ -70,7 +75,7 @@ def matches(ctx: ConversionContext, places: Size, index: Any, axis: int, rank: i
     return ctx.set_sizes(mask, sizes)
 
 
-def upright(ctx: ConversionContext, index: Any, axis: int, rank: int) -> Any:
+def upright(ctx: ConversionContext, index: Tensor, axis: int, rank: int) -> Any:
     """A vector of places as a tensor of `rank` axes, of size 1 but for one."""
     shape: list[Size] = [1] * rank
     shape[axis] = ctx.size(index, 0) if ctx.rank(index) else 1
@@ -83,7 +88,9 @@ def upright(ctx: ConversionContext, index: Any, axis: int, rank: int) -> Any:
     "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
     constants=("index",),
 )
-def index_copy(ctx: ConversionContext, x: Any, dim: int, index: Any, source: Any) -> Any:
+def index_copy(
+    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, source: ITensor
+) -> ITensor:
     """self[index[i]] = source[i] along dim"""
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
@@ -100,7 +107,9 @@ def index_copy(ctx: ConversionContext, x: Any, dim: int, index: Any, source: Any
     constants=("index", "value"),
     dynamic=("value",),
 )
-def index_fill(ctx: ConversionContext, x: Any, dim: int, index: Any, value: Any) -> Any:
+def index_fill(
+    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, value: Operand
+) -> ITensor:
     """self[index[i]] = value along dim: a selection by a mask, which is a constant where the index
     is.
     """
@@ -119,7 +128,9 @@ def index_fill(ctx: ConversionContext, x: Any, dim: int, index: Any, value: Any)
     return ctx.copy_sizes(x, choose(ctx, mask, value, x, ctx.dtype(x)))
 
 
-def spliced(ctx: ConversionContext, x: Any, src: Any, axis: int, start: Size, end: Size) -> Any:
+def spliced(
+    ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, start: Size, end: Size
+) -> ITensor:
     """x with [start:end] of an axis replaced by src."""
     behind = ctx.arithmetic("sub", ctx.size(x, axis), end)
     before = [] if start == 0 else [sliced(ctx, x, axis, 0, start)]
@@ -128,7 +139,9 @@ def spliced(ctx: ConversionContext, x: Any, src: Any, axis: int, start: Size, en
     return parts[0] if len(parts) == 1 else ctx.copy_sizes(x, ctx.concatenate(parts, axis))
 
 
-def in_steps(ctx: ConversionContext, x: Any, src: Any, axis: int, start: Size, step: Size) -> Any:
+def in_steps(
+    ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, start: Size, step: Size
+) -> ITensor:
     """x with src at start, start + step, ... of an axis."""
     count = ctx.size(src, axis)
     if not any(isinstance(v, DynamicScalar) for v in (start, step, count)):

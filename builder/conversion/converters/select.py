@@ -12,14 +12,15 @@ from builder.conversion.dynamic import DynamicScalar, Size, of_lengths
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
+from builder.engine import ITensor
 
 END = 2**63 - 1
 """What TorchScript writes for an end that is left out."""
 
 
 def sliced(
-    ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, step: Size = 1
-) -> Any:
+    ctx: ConversionContext, x: ITensor, axis: int, start: Size, length: Size, step: Size = 1
+) -> ITensor:
     """`length` values of one axis from `start`, `step` apart; x itself where that is all of it."""
     sizes = ctx.sizes(x)
     if start == 0 and step == 1 and scalars.decided(ctx, "eq", length, sizes[axis]):
@@ -58,14 +59,16 @@ def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -
     " step=1) -> Tensor(a)",
     dynamic=("start", "end", "step"),
 )
-def slice_(ctx: ConversionContext, x: Any, dim: int, start: Any, end: Any, step: Any) -> Any:
+def slice_(
+    ctx: ConversionContext, x: ITensor, dim: int, start: Size | None, end: Size | None, step: Size
+) -> ITensor:
     """self[..., start:end:step, ...] on axis dim"""
     axis, first, last = sliced_range(ctx, x, dim, start, end)
     return _part(ctx, x, axis, first, length_between(ctx, first, last, step), step)
 
 
 def sliced_range(
-    ctx: ConversionContext, x: Any, dim: int, start: Any, end: Any
+    ctx: ConversionContext, x: ITensor, dim: int, start: Size | None, end: Size | None
 ) -> tuple[int, Size, Size]:
     """The axis, and the first and last position of a slice of it, both from the front."""
     axis = ctx.axis(x, dim)
@@ -83,10 +86,11 @@ def position(ctx: ConversionContext, index: Size, size: Size) -> Size:
     moved = ctx.arithmetic("add", index, size)
     if negative:
         return moved  # type: ignore[no-any-return]
+    assert isinstance(index, DynamicScalar)  # the sign of a number is known
     return where_negative(ctx, index, moved)
 
 
-def where_negative(ctx: ConversionContext, index: Any, moved: Size) -> Size:
+def where_negative(ctx: ConversionContext, index: DynamicScalar, moved: Size) -> Size:
     """`moved` where a DynamicScalar is negative, else the scalar itself."""
     below = ctx.elementwise("LESS", index.tensor, ctx.like_scalar(index.tensor, 0))
     chosen = ctx.net.add_select(
@@ -101,13 +105,13 @@ def where_negative(ctx: ConversionContext, index: Any, moved: Size) -> Size:
 @converter(
     "aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", dynamic=("index",)
 )
-def select(ctx: ConversionContext, x: Any, dim: int, index: Size) -> Any:
+def select(ctx: ConversionContext, x: ITensor, dim: int, index: Size) -> ITensor:
     """self[..., index, ...] on axis dim, without that axis"""
     axis = ctx.axis(x, dim)
     return taken(ctx, x, axis, position(ctx, index, ctx.size(x, axis)))
 
 
-def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
+def taken(ctx: ConversionContext, x: ITensor, axis: int, index: Size) -> ITensor:
     """The values at one place of an axis, without the axis."""
     # a gather: TensorRT builds no slice whose start changes within a loop
     if isinstance(index, DynamicScalar):
@@ -119,7 +123,7 @@ def taken(ctx: ConversionContext, x: Any, axis: int, index: Size) -> Any:
     "aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)",
     dynamic=("start", "length"),
 )
-def narrow(ctx: ConversionContext, x: Any, dim: int, start: Size, length: Size) -> Any:
+def narrow(ctx: ConversionContext, x: ITensor, dim: int, start: Size, length: Size) -> ITensor:
     """`length` values of axis dim from `start` (from the end where it is negative); the axis stays,
     also of size 1.
     """
@@ -128,16 +132,19 @@ def narrow(ctx: ConversionContext, x: Any, dim: int, start: Size, length: Size) 
 
 
 def _part(
-    ctx: ConversionContext, x: Any, axis: int, start: Size, length: Size, step: Size = 1
-) -> Any:
+    ctx: ConversionContext, x: ITensor, axis: int, start: Size, length: Size, step: Size = 1
+) -> ITensor:
     """`length` values of one axis from `start`, `step` apart, wherever the start comes from."""
-    late = isinstance(start, DynamicScalar) and (ctx.varies(start) or not of_lengths(start))
-    if late and isinstance(length, int) and step == 1:
-        return _window(ctx, x, axis, start, length)
+    if isinstance(start, DynamicScalar) and isinstance(length, int) and step == 1:
+        late = ctx.varies(start) or not of_lengths(start)
+        if late:
+            return _window(ctx, x, axis, start, length)
     return sliced(ctx, x, axis, start, length, step)
 
 
-def _window(ctx: ConversionContext, x: Any, axis: int, first: Any, length: int) -> Any:
+def _window(
+    ctx: ConversionContext, x: ITensor, axis: int, first: DynamicScalar, length: int
+) -> ITensor:
     """`length` values of an axis from a place that the data or a loop decide: a gather, for a slice
     starts where shapes say.
     """
@@ -152,13 +159,13 @@ def _window(ctx: ConversionContext, x: Any, axis: int, first: Any, length: int) 
     constants=("start",),
     dynamic=("length",),
 )
-def narrow_tensor(ctx: ConversionContext, x: Any, dim: int, start: Any, length: Size) -> Any:
+def narrow_tensor(ctx: ConversionContext, x: ITensor, dim: int, start: Any, length: Size) -> Any:
     """narrow with its start in a 0-d tensor"""
     number = ctx.scalar(ctx.cast(start, torch.int64)) if is_tensor(start) else int(start)
     return narrow(ctx, x, dim, number, length)
 
 
-def static_length(ctx: ConversionContext, x: Any, axis: int, what: str) -> int:
+def static_length(ctx: ConversionContext, x: ITensor, axis: int, what: str) -> int:
     """The axis's length where it must be known, because it says how many tensors there are."""
     length = ctx.size(x, axis)
     if isinstance(length, DynamicScalar):

@@ -16,7 +16,8 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cells import Cell, State, Weights, together
 from builder.conversion.dynamic import Size
 from builder.conversion.extent import Extent
-from builder.engine import trt
+from builder.conversion.values import Tensor
+from builder.engine import ITensor, trt
 
 WRITTEN_OUT = 16
 """The longest sequence whose steps are written out, if the unroll limit allows: an LSTM of two
@@ -28,7 +29,7 @@ in 0.4 s (RTX 1.7, two cores).
 def sequence(
     ctx: ConversionContext,
     kind: type[Cell],
-    x: Any,
+    x: ITensor,
     initial: State,
     weights: list[list[Weights]],
     batch_first: bool,
@@ -56,18 +57,15 @@ def sequence(
             finals.append(tuple(ctx.unsqueeze(s, [0]) for s in final))
         x = outputs[0] if len(outputs) == 1 else ctx.concatenate(outputs, 2)
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
-    last = (
-        [_joined(ctx, parts) for parts in zip(*finals, strict=True)]
-        if states
-        else [None] * len(initial)
-    )
-    return x, *last
+    if not states:
+        return x, *[None] * len(initial)
+    return x, *(_joined(ctx, parts) for parts in zip(*finals, strict=True))
 
 
 def two_directions(
     ctx: ConversionContext,
     kind: type[Cell],
-    x: Any,
+    x: ITensor,
     start: State,
     weights: Weights,
     states: bool,
@@ -88,7 +86,7 @@ def two_directions(
     return ctx.concatenate(both, 2), final
 
 
-def _rows(ctx: ConversionContext, x: Any, first: int, count: int) -> Any:
+def _rows(ctx: ConversionContext, x: Tensor, first: int, count: int) -> ITensor:
     """x[first : first + count]"""
     if isinstance(x, torch.Tensor):
         return ctx.constant(x[first : first + count])
@@ -98,11 +96,11 @@ def _rows(ctx: ConversionContext, x: Any, first: int, count: int) -> Any:
     return ctx.slice(x, [first, 0, 0], sizes, [1, 1, 1])
 
 
-def _joined(ctx: ConversionContext, parts: Sequence[Any]) -> Any:
+def _joined(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:
     return parts[0] if len(parts) == 1 else ctx.concatenate(parts, 0)
 
 
-def pick(ctx: ConversionContext, x: Any, index: int) -> Any:
+def pick(ctx: ConversionContext, x: Tensor, index: int) -> ITensor:
     """x[index]"""
     if isinstance(x, torch.Tensor):
         return ctx.constant(x[index])
@@ -112,7 +110,7 @@ def pick(ctx: ConversionContext, x: Any, index: int) -> Any:
     return ctx.set_sizes(ctx.net.add_gather(x, place, 0).get_output(0), ctx.exprs(x)[1:])
 
 
-def stack(ctx: ConversionContext, parts: Sequence[Any]) -> Any:
+def stack(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:
     """The tensors along a new first axis."""
     rows = [ctx.unsqueeze(part, [0]) for part in parts]
     return rows[0] if len(rows) == 1 else ctx.concatenate(rows, 0)
@@ -121,7 +119,7 @@ def stack(ctx: ConversionContext, parts: Sequence[Any]) -> Any:
 def direction(
     ctx: ConversionContext,
     kind: type[Cell],
-    x: Any,
+    x: ITensor,
     start: State,
     weights: Weights,
     reverse: bool,
@@ -142,7 +140,7 @@ def direction(
 def steps_of(
     ctx: ConversionContext,
     cell: Cell,
-    inputs: Any,
+    inputs: ITensor,
     start: State,
     steps: Size,
     reverse: bool,
@@ -166,7 +164,7 @@ def steps_of(
 def unrolled(
     ctx: ConversionContext,
     cell: Cell,
-    inputs: Any,
+    inputs: ITensor,
     state: State,
     steps: int,
     reverse: bool,
@@ -187,7 +185,7 @@ def unrolled(
 def looped(
     ctx: ConversionContext,
     cell: Cell,
-    inputs: Any,
+    inputs: ITensor,
     start: State,
     steps: Size,
     reverse: bool,
@@ -219,8 +217,8 @@ def looped(
 
 
 def course(
-    ctx: ConversionContext, loop: Any, value: Any, order: Any, count: Any, steps: Size
-) -> Any:
+    ctx: ConversionContext, loop: Any, value: ITensor, order: Any, count: ITensor, steps: Size
+) -> ITensor:
     """[time, ...]: what the value is after each step."""
     gather = loop.add_loop_output(value, order, 0)
     gather.set_input(1, count)
@@ -228,7 +226,7 @@ def course(
     return ctx.set_sizes(gather.get_output(0), [steps, *ctx.exprs(value)])
 
 
-def scalar_tensor(ctx: ConversionContext, size: Size) -> Any:
+def scalar_tensor(ctx: ConversionContext, size: Size) -> ITensor:
     """A size as a 0-d tensor, which trip limits are."""
     if isinstance(size, int):
         return ctx.constant(torch.tensor(size, dtype=torch.int32))

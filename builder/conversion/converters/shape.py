@@ -11,14 +11,16 @@ from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size, bounds, expression
 from builder.conversion.registry import converter
+from builder.conversion.values import Tensor
+from builder.engine import ITensor
 
 
-def reshaped(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> Any:
+def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
     """x with these sizes (one may be -1); x itself where they are known to be its own."""
     return x if has_sizes(ctx, x, sizes) else ctx.reshape(x, list(sizes))
 
 
-def has_sizes(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> bool:
+def has_sizes(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> bool:
     """Whether these are known to be the sizes of all axes of x."""
     own = [ctx.expr(x, axis) for axis in range(ctx.rank(x))]
     return own == [expression(size) for size in sizes]
@@ -29,13 +31,13 @@ def has_sizes(ctx: ConversionContext, x: Any, sizes: Sequence[Size]) -> bool:
     "aten::_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)",
     dynamic=("size", "shape", "stride"),
 )
-def view(ctx: ConversionContext, x: Any, sizes: list[Size], /) -> Any:
+def view(ctx: ConversionContext, x: ITensor, sizes: list[Size], /) -> ITensor:
     """The same values in row-major order, with other sizes."""
     return reshaped(ctx, x, sizes)
 
 
 @converter("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
-def flatten(ctx: ConversionContext, x: Any, start_dim: int, end_dim: int) -> Any:
+def flatten(ctx: ConversionContext, x: ITensor, start_dim: int, end_dim: int) -> ITensor:
     """The axes from start to end (inclusive) become one; a 0-d tensor becomes 1-d."""
     if ctx.rank(x) == 0:
         return ctx.reshape(x, [1])
@@ -45,7 +47,7 @@ def flatten(ctx: ConversionContext, x: Any, start_dim: int, end_dim: int) -> Any
     return merged(ctx, x, start_dim, end_dim)
 
 
-def merged(ctx: ConversionContext, x: Any, start: int, end: int) -> Any:
+def merged(ctx: ConversionContext, x: ITensor, start: int, end: int) -> ITensor:
     """Axes start to end, both included, as one axis."""
     if start == end:
         return x
@@ -57,7 +59,7 @@ def merged(ctx: ConversionContext, x: Any, start: int, end: int) -> Any:
 
 
 @converter("aten::ravel(Tensor(a) self) -> Tensor(a)")
-def ravel(ctx: ConversionContext, x: Any) -> Any:
+def ravel(ctx: ConversionContext, x: ITensor) -> ITensor:
     """All values in one axis."""
     return reshaped(ctx, x, [-1])
 
@@ -65,7 +67,7 @@ def ravel(ctx: ConversionContext, x: Any) -> Any:
 @converter(
     "aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)", dynamic=("sizes",)
 )
-def unflatten(ctx: ConversionContext, x: Any, dim: int, sizes: list[Size]) -> Any:
+def unflatten(ctx: ConversionContext, x: ITensor, dim: int, sizes: list[Size]) -> ITensor:
     """One axis becomes several; one of them may be -1, of the axis's own length and not of the
     whole tensor's.
     """
@@ -79,13 +81,13 @@ def unflatten(ctx: ConversionContext, x: Any, dim: int, sizes: list[Size]) -> An
     return reshaped(ctx, x, [*own[:axis], *sizes, *own[axis + 1 :]])
 
 
-def permuted(ctx: ConversionContext, x: Any, order: Sequence[int]) -> Any:
+def permuted(ctx: ConversionContext, x: ITensor, order: Sequence[int]) -> ITensor:
     """x with its axes in another order; x itself where the order is its own."""
     return x if list(order) == list(range(len(order))) else ctx.permute(x, order)
 
 
 @converter("aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)")
-def permute(ctx: ConversionContext, x: Any, dims: list[int]) -> Any:
+def permute(ctx: ConversionContext, x: ITensor, dims: list[int]) -> ITensor:
     """Axis i of the result is axis dims[i]."""
     return permuted(ctx, x, [ctx.axis(x, dim) for dim in dims])
 
@@ -95,7 +97,7 @@ def permute(ctx: ConversionContext, x: Any, dims: list[int]) -> Any:
     "aten::swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)",
     "aten::swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
 )
-def transpose(ctx: ConversionContext, x: Any, first: int, second: int, /) -> Any:
+def transpose(ctx: ConversionContext, x: ITensor, first: int, second: int, /) -> ITensor:
     """Two axes change places."""
     first, second = ctx.axis(x, first), ctx.axis(x, second)
     order = list(range(ctx.rank(x)))
@@ -104,12 +106,12 @@ def transpose(ctx: ConversionContext, x: Any, first: int, second: int, /) -> Any
     return permuted(ctx, x, order)
 
 
-def _reversed_axes(ctx: ConversionContext, x: Any) -> Any:
+def _reversed_axes(ctx: ConversionContext, x: ITensor) -> ITensor:
     """All axes in reverse; of a vector or a 0-d tensor, itself."""
     return permuted(ctx, x, list(range(ctx.rank(x)))[::-1])
 
 
-def _matrix_transpose(ctx: ConversionContext, x: Any) -> Any:
+def _matrix_transpose(ctx: ConversionContext, x: ITensor) -> Any:
     """The last two axes change places (no complex tensors here: the adjoint is the transpose)."""
     return transpose(ctx, x, -2, -1)
 
@@ -133,16 +135,22 @@ for _name, _build in {
     "aten::movedim.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
     "aten::moveaxis.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
 )
-def movedim(ctx: ConversionContext, x: Any, source: Any, destination: Any) -> Any:
+def movedim(
+    ctx: ConversionContext, x: ITensor, source: int | list[int], destination: int | list[int]
+) -> ITensor:
     """The source axes go to the destinations; the others keep their order in what is left."""
-    pairs = zip(*([v] if isinstance(v, int) else v for v in (source, destination)), strict=True)
+    origins = [source] if isinstance(source, int) else source
+    targets = [destination] if isinstance(destination, int) else destination
+    pairs = zip(origins, targets, strict=True)
     moved = {ctx.axis(x, to): ctx.axis(x, origin) for origin, to in pairs}
-    others = iter(axis for axis in range(ctx.rank(x)) if axis not in moved.values())
-    return permuted(ctx, x, [moved[i] if i in moved else next(others) for i in range(ctx.rank(x))])
+    axes = range(ctx.rank(x))
+    others = iter(axis for axis in axes if axis not in moved.values())
+    order = [moved[axis] if axis in moved else next(others) for axis in axes]
+    return permuted(ctx, x, order)
 
 
 @converter("aten::squeeze(Tensor(a) self) -> Tensor(a)")
-def squeeze(ctx: ConversionContext, x: Any) -> Any:
+def squeeze(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Without the axes of size 1. Refused where an axis may or may not be of size 1: the rank would
     depend on it.
     """
@@ -158,7 +166,7 @@ def squeeze(ctx: ConversionContext, x: Any) -> Any:
     return ctx.squeeze(x, [axis for axis, length in enumerate(x.shape) if length == 1])
 
 
-def _may_be_one(ctx: ConversionContext, x: Any, axis: int) -> bool:
+def _may_be_one(ctx: ConversionContext, x: ITensor, axis: int) -> bool:
     return scalars.decided(ctx, "gt", ctx.size(x, axis), 1) is not True
 
 
@@ -166,7 +174,7 @@ def _may_be_one(ctx: ConversionContext, x: Any, axis: int) -> bool:
     "aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)",
     "aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)",
 )
-def squeeze_dim(ctx: ConversionContext, x: Any, dim: Any) -> Any:
+def squeeze_dim(ctx: ConversionContext, x: ITensor, dim: int | list[int]) -> ITensor:
     """Without those of the given axes that are of size 1; a dynamic one stays (its range says more
     than 1).
     """
@@ -184,7 +192,7 @@ def squeeze_dim(ctx: ConversionContext, x: Any, dim: Any) -> Any:
 
 
 @converter("aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)")
-def unsqueeze(ctx: ConversionContext, x: Any, dim: int) -> Any:
+def unsqueeze(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     """A new axis of size 1."""
     return ctx.unsqueeze(x, [dim % (ctx.rank(x) + 1)])
 
@@ -194,7 +202,7 @@ def unsqueeze(ctx: ConversionContext, x: Any, dim: int) -> Any:
     "aten::broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)",
     dynamic=("size",),
 )
-def expand(ctx: ConversionContext, x: Any, size: list[Size]) -> Any:
+def expand(ctx: ConversionContext, x: ITensor, size: list[Size]) -> ITensor:
     """Axes of size 1 repeat up to `size`; -1 keeps an axis."""
     for one in size:
         if isinstance(one, DynamicScalar) and _falls_below_zero(ctx, one):
@@ -217,12 +225,12 @@ def _falls_below_zero(ctx: ConversionContext, size: DynamicScalar) -> bool:
 
 
 @converter("aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)", constants=("other",))
-def expand_as(ctx: ConversionContext, x: Any, other: Any) -> Any:
+def expand_as(ctx: ConversionContext, x: ITensor, other: Tensor) -> ITensor:
     """self.expand(other.size())"""
     return ctx.expand(x, ctx.sizes(other))
 
 
-def broadcast_sizes(ctx: ConversionContext, tensors: Sequence[Any]) -> list[Size]:
+def broadcast_sizes(ctx: ConversionContext, tensors: Sequence[ITensor]) -> list[Size]:
     """The sizes that the tensors broadcast to: of each axis the one that is not 1, or the
     greatest.
     """
@@ -242,13 +250,13 @@ def _broadcast(ctx: ConversionContext, a: Size, b: Size) -> Size:
 
 
 @converter("aten::broadcast_tensors(Tensor[] tensors) -> Tensor[]")
-def broadcast_tensors(ctx: ConversionContext, tensors: list[Any]) -> list[Any]:
+def broadcast_tensors(ctx: ConversionContext, tensors: list[ITensor]) -> list[ITensor]:
     """Each tensor expanded to the sizes that all broadcast to."""
     sizes = broadcast_sizes(ctx, tensors)
     return [ctx.expand(t, sizes) for t in tensors]
 
 
-def _unchanged(ctx: ConversionContext, x: Any) -> Any:
+def _unchanged(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The tensor itself: values have no memory of their own here."""
     return x
 

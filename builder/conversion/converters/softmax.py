@@ -9,27 +9,28 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.registry import converter
+from builder.engine import ITensor
 
 
 @converter("aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
-def softmax(ctx: ConversionContext, x: Any, dim: int, dtype: int | None) -> Any:
+def softmax(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
     """exp(x) / sum(exp(x)) along an axis"""
     return softmax_layer(ctx, asked(ctx, x, dtype), dim)
 
 
 @converter("aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
-def half_softmax(ctx: ConversionContext, x: Any, dim: int, half_to_float: bool) -> Any:
+def half_softmax(ctx: ConversionContext, x: ITensor, dim: int, half_to_float: bool) -> Any:
     """softmax, of half as float32 where asked for"""
     return softmax_layer(ctx, asked(ctx, x, torch.float32 if half_to_float else None), dim)
 
 
-def asked(ctx: ConversionContext, x: Any, dtype: int | torch.dtype | None) -> Any:
+def asked(ctx: ConversionContext, x: ITensor, dtype: int | torch.dtype | None) -> ITensor:
     """x in the dtype of the argument, cast before anything is computed."""
     wanted = dtype_of_code(dtype)
     return x if wanted is None else ctx.cast(x, wanted)
 
 
-def softmax_layer(ctx: ConversionContext, x: Any, dim: int) -> Any:
+def softmax_layer(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     """One ISoftMaxLayer; it wants two axes, so a vector is a matrix of one row."""
     rank, axis = ctx.rank(x), ctx.axis(x, dim)
     wide = ctx.at_rank(x, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
@@ -11,6 +10,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.convolution import Window, convolve
 from builder.conversion.refusals import REASONS
 from builder.conversion.registry import converter
+from builder.engine import ITensor
 
 
 def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
@@ -32,14 +32,14 @@ def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 )
 def stft(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     n_fft: int,
     hop_length: int | None,
     win_length: int | None,
     window: torch.Tensor | None,
     normalized: bool,
     onesided: bool | None,
-) -> Any:
+) -> ITensor:
     """The Fourier transform of every `hop_length`-th frame of `n_fft` samples under the window
     (torch.stft)
     """

@@ -13,9 +13,11 @@ from builder.conversion.dynamic import Size
 from builder.conversion.facts import is_tensor
 from builder.conversion.lists import TensorList
 from builder.conversion.registry import converter
+from builder.engine import ITensor
+from builder.graph_types import Node
 
 
-def pieces(ctx: ConversionContext, x: Any, axis: int, lengths: list[Size]) -> list[Any]:
+def pieces(ctx: ConversionContext, x: ITensor, axis: int, lengths: list[Size]) -> list[ITensor]:
     """Consecutive parts of an axis."""
     start: Size = 0
     result = []
@@ -30,14 +32,21 @@ def pieces(ctx: ConversionContext, x: Any, axis: int, lengths: list[Size]) -> li
     "aten::unsafe_split.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]",
     dynamic=("split_size",),
 )
-def split(ctx: ConversionContext, node: Any, x: Any, split_size: Size, dim: int) -> list[Any]:
+def split(
+    ctx: ConversionContext, node: Node, x: ITensor, split_size: Size, dim: int
+) -> list[ITensor]:
     """Parts of `each` values; the last has what is left."""
     axis = ctx.axis(x, dim)
     return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, split_size))
 
 
 def _equal_parts(
-    ctx: ConversionContext, node: Any, x: Any, axis: int, each: Size, expected: int | None = None
+    ctx: ConversionContext,
+    node: Node,
+    x: ITensor,
+    axis: int,
+    each: Size,
+    expected: int | None = None,
 ) -> list[Size]:
     """The lengths of parts of `each` values; of a dynamic axis as many as the model unpacks (or
     `expected`).
@@ -53,7 +62,7 @@ def _equal_parts(
     return [*([each] * (count - 1)), ctx.arithmetic("sub", size, before)]
 
 
-def _unpacked(node: Any) -> int | None:
+def _unpacked(node: Node) -> int | None:
     """Into how many tensors the only reader of a node's list unpacks it: the model itself says the
     count.
     """
@@ -70,7 +79,9 @@ def _unpacked(node: Any) -> int | None:
     "aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]",
     dynamic=("split_size", "split_sizes"),
 )
-def split_with_sizes(ctx: ConversionContext, x: Any, sizes: list[Size], /, dim: int) -> list[Any]:
+def split_with_sizes(
+    ctx: ConversionContext, x: ITensor, sizes: list[Size], /, dim: int
+) -> list[ITensor]:
     """Parts of the given sizes."""
     return pieces(ctx, x, ctx.axis(x, dim), sizes)
 
@@ -79,7 +90,7 @@ def split_with_sizes(ctx: ConversionContext, x: Any, sizes: list[Size], /, dim: 
     "aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]",
     "aten::unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]",
 )
-def chunk(ctx: ConversionContext, node: Any, x: Any, chunks: int, dim: int) -> list[Any]:
+def chunk(ctx: ConversionContext, node: Node, x: ITensor, chunks: int, dim: int) -> list[ITensor]:
     """At most `chunks` parts of ceil(size / chunks) values each; the last has what is left."""
     axis = ctx.axis(x, dim)
     rounded = ctx.arithmetic("add", ctx.size(x, axis), chunks - 1)
@@ -92,7 +103,7 @@ def chunk(ctx: ConversionContext, node: Any, x: Any, chunks: int, dim: int) -> l
 @converter(
     "aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"
 )
-def tensor_split(ctx: ConversionContext, x: Any, sections: int, dim: int) -> list[Any]:
+def tensor_split(ctx: ConversionContext, x: ITensor, sections: int, dim: int) -> list[ITensor]:
     """`sections` parts, the first size % sections of them one longer than the others."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
@@ -110,7 +121,9 @@ def tensor_split(ctx: ConversionContext, x: Any, sections: int, dim: int) -> lis
     "aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]",
     dynamic=("indices",),
 )
-def tensor_split_at(ctx: ConversionContext, x: Any, indices: list[Size], dim: int) -> list[Any]:
+def tensor_split_at(
+    ctx: ConversionContext, x: ITensor, indices: list[Size], dim: int
+) -> list[ITensor]:
     """The parts between the indices, each as self[i:j] reads it."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
@@ -127,8 +140,8 @@ def tensor_split_at(ctx: ConversionContext, x: Any, indices: list[Size], dim: in
     constants=("tensor_indices_or_sections",),
 )
 def tensor_split_tensor(
-    ctx: ConversionContext, x: Any, tensor_indices_or_sections: Any, dim: int
-) -> list[Any]:
+    ctx: ConversionContext, x: ITensor, tensor_indices_or_sections: Any, dim: int
+) -> list[ITensor]:
     """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
     if is_tensor(tensor_indices_or_sections):
         raise Unconvertible("the positions of the split are known only at run time")
@@ -138,11 +151,11 @@ def tensor_split_tensor(
 
 
 def _register_axis_split(name: str, axis: int) -> None:
-    def dim(ctx: ConversionContext, x: Any) -> int:
+    def dim(ctx: ConversionContext, x: ITensor) -> int:
         return 0 if ctx.rank(x) == 1 else axis
 
     @converter(f"aten::{name}.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]")
-    def sections(ctx: ConversionContext, x: Any, sections: int) -> list[Any]:
+    def sections(ctx: ConversionContext, x: ITensor, sections: int) -> list[ITensor]:
         """tensor_split of a fixed axis"""
         return list(tensor_split(ctx, x, sections, dim(ctx, x)))
 
@@ -150,7 +163,7 @@ def _register_axis_split(name: str, axis: int) -> None:
         f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]",
         dynamic=("indices",),
     )
-    def array(ctx: ConversionContext, x: Any, indices: list[Size]) -> list[Any]:
+    def array(ctx: ConversionContext, x: ITensor, indices: list[Size]) -> list[ITensor]:
         """tensor_split of a fixed axis"""
         return list(tensor_split_at(ctx, x, indices, dim(ctx, x)))
 
@@ -160,7 +173,7 @@ for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
 
 
 @converter("aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]")
-def unbind(ctx: ConversionContext, x: Any, dim: int) -> list[Any] | TensorList:
+def unbind(ctx: ConversionContext, x: ITensor, dim: int) -> list[Any] | TensorList:
     """The slices of an axis, without it; of a dynamic one, a list that loops may read."""
     axis = ctx.axis(x, dim)
     length = ctx.size(x, axis)

@@ -13,6 +13,7 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import choose, combine, expm1, floating, less, log1p, truncated
 from builder.conversion.registry import converter
+from builder.engine import ITensor
 
 REAL = {
     "acos": "ACOS",
@@ -48,13 +49,13 @@ SCALED = {
 
 def _register_real(name: str, operation: str) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
-    def real(ctx: ConversionContext, x: Any) -> Any:
+    def real(ctx: ConversionContext, x: ITensor) -> ITensor:
         return ctx.unary(operation, floating(ctx, x))
 
 
 def _register_any_number(name: str, operation: str) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
-    def number(ctx: ConversionContext, x: Any) -> Any:
+    def number(ctx: ConversionContext, x: ITensor) -> ITensor:
         dtype = ctx.dtype(x)
         if dtype == torch.bool or (dtype == torch.uint8 and operation == "ABS"):
             return x
@@ -63,13 +64,13 @@ def _register_any_number(name: str, operation: str) -> None:
 
 def _register_rounding(name: str, operation: str) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
-    def rounding(ctx: ConversionContext, x: Any) -> Any:
+    def rounding(ctx: ConversionContext, x: ITensor) -> ITensor:
         return ctx.unary(operation, x) if ctx.dtype(x).is_floating_point else x
 
 
 def _register_scaled(name: str, operation: str | None, factor: float) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
-    def scaled(ctx: ConversionContext, x: Any) -> Any:
+    def scaled(ctx: ConversionContext, x: ITensor) -> ITensor:
         x = floating(ctx, x)
         return combine(ctx, "PROD", ctx.unary(operation, x) if operation else x, factor)
 
@@ -86,25 +87,25 @@ for _name, (_layer, _factor) in SCALED.items():
 
 
 @converter("aten::positive(Tensor self) -> Tensor")
-def positive(ctx: ConversionContext, x: Any) -> Any:
+def positive(ctx: ConversionContext, x: ITensor) -> Any:
     """x itself"""
     return x
 
 
 @converter("aten::trunc(Tensor self) -> Tensor", "aten::fix(Tensor self) -> Tensor")
-def trunc(ctx: ConversionContext, x: Any) -> Any:
+def trunc(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The integer part, towards zero."""
     return truncated(ctx, x) if ctx.dtype(x).is_floating_point else x
 
 
 @converter("aten::frac(Tensor self) -> Tensor")
-def frac(ctx: ConversionContext, x: Any) -> Any:
+def frac(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x - trunc(x)"""
     return combine(ctx, "SUB", x, truncated(ctx, x))
 
 
 @converter("aten::round.decimals(Tensor self, *, int decimals) -> Tensor")
-def round_decimals(ctx: ConversionContext, x: Any, decimals: int) -> Any:
+def round_decimals(ctx: ConversionContext, x: ITensor, decimals: int) -> ITensor:
     """round(x 10^decimals) / 10^decimals"""
     if not ctx.dtype(x).is_floating_point:
         return x
@@ -114,26 +115,26 @@ def round_decimals(ctx: ConversionContext, x: Any, decimals: int) -> Any:
 
 
 @converter("aten::log1p(Tensor self) -> Tensor")
-def log_of_one_plus(ctx: ConversionContext, x: Any) -> Any:
+def log_of_one_plus(ctx: ConversionContext, x: ITensor) -> ITensor:
     """log(1 + x) without losing small x"""
     return log1p(ctx, floating(ctx, x))
 
 
 @converter("aten::expm1(Tensor self) -> Tensor", "aten::special_expm1(Tensor self) -> Tensor")
-def exp_minus_one(ctx: ConversionContext, x: Any) -> Any:
+def exp_minus_one(ctx: ConversionContext, x: ITensor) -> ITensor:
     """exp(x) - 1 without losing small x"""
     return expm1(ctx, floating(ctx, x))
 
 
 @converter("aten::exp2(Tensor self) -> Tensor", "aten::special_exp2(Tensor self) -> Tensor")
-def exp2(ctx: ConversionContext, x: Any) -> Any:
+def exp2(ctx: ConversionContext, x: ITensor) -> ITensor:
     """2^x as a power: exp(x ln 2) would multiply the rounding of the product by x"""
     x = floating(ctx, x)
     return ctx.elementwise("POW", ctx.like_scalar(x, 2.0), x)
 
 
 @converter("aten::sinc(Tensor self) -> Tensor", "aten::special_sinc(Tensor self) -> Tensor")
-def sinc(ctx: ConversionContext, x: Any) -> Any:
+def sinc(ctx: ConversionContext, x: ITensor) -> ITensor:
     """sin(a) / a, a = pi x; near 0 its series 1 - a^2/6 (1 - a^2/20), since CUDA's fast sine is off
     by 2^-21 there (CUDA programming guide, "Intrinsic functions"), much of a small sine; at 0.1 the
     next term is 2e-10
@@ -146,7 +147,7 @@ def sinc(ctx: ConversionContext, x: Any) -> Any:
 
 
 @converter("aten::logit(Tensor self, float? eps=None) -> Tensor")
-def logit(ctx: ConversionContext, x: Any, eps: float | None) -> Any:
+def logit(ctx: ConversionContext, x: ITensor, eps: float | None) -> Any:
     """log(z / (1 - z)), z = x within [eps, 1 - eps]"""
     x = floating(ctx, x)
     if eps is not None:
@@ -172,7 +173,7 @@ ERFC = (
 
 
 @converter("aten::erfc(Tensor self) -> Tensor", "aten::special_erfc(Tensor self) -> Tensor")
-def erfc(ctx: ConversionContext, x: Any) -> Any:
+def erfc(ctx: ConversionContext, x: ITensor) -> ITensor:
     """t exp(-x^2 + P(t)) with t = 1 / (1 + |x| / 2), 2 minus that for negative x: 1 - erf(x) would
     cancel
     """
@@ -184,7 +185,7 @@ def erfc(ctx: ConversionContext, x: Any) -> Any:
     return choose(ctx, less(ctx, x, 0.0), combine(ctx, "SUB", ctx.like_scalar(x, 2.0), tail), tail)
 
 
-def polynomial(ctx: ConversionContext, coefficients: Sequence[float], x: Any) -> Any:
+def polynomial(ctx: ConversionContext, coefficients: Sequence[float], x: ITensor) -> ITensor:
     """The polynomial with these coefficients, highest power first, by Horner's rule."""
     result = combine(ctx, "PROD", x, coefficients[0])
     for coefficient in coefficients[1:-1]:

@@ -13,11 +13,11 @@ from builder.conversion.dynamic import Size
 from builder.conversion.evaluators.creation import counted
 from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
-from builder.engine import trt
+from builder.engine import ITensor, trt
 
 
 @converter("aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)")
-def unfold(ctx: ConversionContext, x: Any, dimension: int, size: int, step: int) -> Any:
+def unfold(ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: int) -> ITensor:
     """All windows of `size` values, `step` apart, of one axis; what is in a window becomes the last
     axis.
     """
@@ -56,12 +56,12 @@ def window_count(
 )
 def im2col(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     kernel_size: list[int],
     dilation: list[int],
     padding: list[int],
     stride: list[int],
-) -> Any:
+) -> ITensor:
     """[N, C, H, W] -> [N, C kh kw, windows]: two gathers, exact for every value, infinities
     included.
     """
@@ -102,13 +102,13 @@ def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 )
 def col2im(
     ctx: ConversionContext,
-    x: Any,
+    x: ITensor,
     output_size: list[Size],
     kernel_size: list[int],
     dilation: list[int],
     padding: list[int],
     stride: list[int],
-) -> Any:
+) -> ITensor:
     """[N, C kh kw, windows] -> [N, C, H, W], overlaps added up: a deconvolution puts each value in
     place.
     """
@@ -136,8 +136,12 @@ def _around(ctx: ConversionContext, wanted: Size, whole: Size, padding: int) -> 
 
 
 def _placed(
-    ctx: ConversionContext, images: Any, kernel: list[int], dilation: list[int], stride: list[int]
-) -> Any:
+    ctx: ConversionContext,
+    images: ITensor,
+    kernel: list[int],
+    dilation: list[int],
+    stride: list[int],
+) -> ITensor:
     channels = images.shape[1] // (kernel[0] * kernel[1])
     weight = _one_place_each(kernel, dilation).to(ctx.dtype(images)).repeat(channels, 1, 1, 1)
     window = list(weight.shape[2:])

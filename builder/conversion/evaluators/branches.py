@@ -26,12 +26,14 @@ from builder.conversion.nested import (
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
+from builder.conversion.values import Operand, Scalar
 from builder.conversion.walker import MISSING
-from builder.engine import tensorrt8
+from builder.engine import ITensor, tensorrt8
+from builder.graph_types import Block, Node
 
 
 @evaluator("prim::If")
-def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
+def branch(ctx: ConversionContext, node: Node, condition: Operand) -> Any:
     """The values of the block that a static condition takes; else a conditional with both
     blocks.
     """
@@ -50,7 +52,7 @@ def branch(ctx: ConversionContext, node: Any, condition: Any) -> Any:
     return one_or_all(_conditional(ctx, node, condition, blocks))
 
 
-def _chooses_a_size(ctx: ConversionContext, node: Any) -> bool:
+def _chooses_a_size(ctx: ConversionContext, node: Node) -> bool:
     """Whether a branch decides numbers alone, of lengths of axes."""
     read = (ctx.values.get(name) for block in node.blocks() for name in read_outside(block))
     return _gives_numbers(node) and any(
@@ -71,12 +73,12 @@ DIVISIONS = frozenset(("aten::floordiv", "aten::remainder"))
 """What is as cheap where the divisor is a number, and not 0."""
 
 
-def _gives_numbers(node: Any) -> bool:
+def _gives_numbers(node: Node) -> bool:
     """Whether a branch decides numbers alone (`a and b`, `n if n > 3 else 3`)."""
     return {str(v.type()) for v in node.outputs()} <= {"int", "bool"}
 
 
-def _costly(node: Any) -> str | None:
+def _costly(node: Node) -> str | None:
     """The kind of a node in a branch that may not run unless its block is taken; None where all
     may.
     """
@@ -92,7 +94,7 @@ def _costly(node: Any) -> str | None:
     return None
 
 
-def _decides_a_loop(node: Any) -> bool:
+def _decides_a_loop(node: Node) -> bool:
     """Whether a branch of one bool (`a and b`) stands in a loop."""
     if [str(v.type()) for v in node.outputs()] != ["bool"]:
         return False
@@ -102,7 +104,9 @@ def _decides_a_loop(node: Any) -> bool:
     return around is not None
 
 
-def _selected(ctx: ConversionContext, node: Any, condition: Any, blocks: list[Any]) -> list[Any]:
+def _selected(
+    ctx: ConversionContext, node: Node, condition: Operand, blocks: list[Block]
+) -> list[Any]:
     """Both blocks computed, and of each pair of numbers one chosen: unlike what a conditional
     gives, TensorRT takes it for a size.
     """
@@ -112,7 +116,7 @@ def _selected(ctx: ConversionContext, node: Any, condition: Any, blocks: list[An
     return [_choice(ctx, condition, *pair) for pair in zip(*results, strict=True)]
 
 
-def _choice(ctx: ConversionContext, condition: Any, yes: Any, no: Any) -> Any:
+def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar) -> Any:
     if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
         return yes
     flag, dtype = (
@@ -129,7 +133,9 @@ def _choice(ctx: ConversionContext, condition: Any, yes: Any, no: Any) -> Any:
     return DynamicScalar(chosen, unknown(chosen), dtype)
 
 
-def _conditional(ctx: ConversionContext, node: Any, condition: Any, blocks: list[Any]) -> list[Any]:
+def _conditional(
+    ctx: ConversionContext, node: Node, condition: Operand, blocks: list[Block]
+) -> list[Any]:
     """Both blocks as layers of one IIfConditional; what they read from outside comes through its
     input layers.
     """
@@ -148,7 +154,7 @@ def _conditional(ctx: ConversionContext, node: Any, condition: Any, blocks: list
 
 
 def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
-    def enter(tensor: Any) -> Any:
+    def enter(tensor: ITensor) -> ITensor:
         return alike(ctx, tensor, conditional.add_input(tensor).get_output(0))
 
     return enter
@@ -177,7 +183,7 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
     return output
 
 
-def _owned(ctx: ConversionContext, tensor: Any) -> Any:
+def _owned(ctx: ConversionContext, tensor: ITensor) -> ITensor:
     """A layer of the block's own for what it only passes on: a constant may be shared with the
     other block.
     """
@@ -185,13 +191,15 @@ def _owned(ctx: ConversionContext, tensor: Any) -> Any:
     return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0)) if shared else tensor
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Operand, b: Operand) -> bool:
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return a is b
     return type(a) is type(b) and bool(a == b)
 
 
-def _merge_numbers(ctx: ConversionContext, conditional: Any, yes: Any, no: Any) -> DynamicScalar:
+def _merge_numbers(
+    ctx: ConversionContext, conditional: Any, yes: Scalar, no: Scalar
+) -> DynamicScalar:
     dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
     pair = (_owned(ctx, vector(ctx, v, dtype)) for v in (yes, no))
     output = conditional.add_output(*pair).get_output(0)
@@ -208,7 +216,7 @@ def _entering(
     outside = values_outside(ctx, names)
     entered: dict[str, Any] = {}
 
-    def inside(value: Any) -> Any:
+    def inside(value: object) -> Any:
         if isinstance(value, list):
             return [inside(v) for v in value]
         if isinstance(value, TensorList):

@@ -11,20 +11,22 @@ from typing import Any
 from builder.conversion import scalars
 from builder.conversion.arguments import static
 from builder.conversion.context import ConversionContext
+from builder.conversion.dynamic import Size
 from builder.conversion.overloads import of_dict, of_list, overloads
 from builder.conversion.registry import evaluator
+from builder.graph_types import Node
 
 
 def _delete(values: Any, key: Any) -> None:
     del values[key]
 
 
-def _set(values: Any, key: Any, value: Any) -> Any:
+def _set(values: list[int], key: int, value: int) -> Any:
     values[key] = value
     return values
 
 
-def _append(values: list[Any], value: Any) -> list[Any]:
+def _append(values: list[Any], value: object) -> list[Any]:
     values.append(value)
     return values
 
@@ -74,7 +76,11 @@ DICTIONARIES: dict[str, Callable[..., Any]] = {
 
 def _register(keys: list[str], work: Callable[..., Any], static_key: bool) -> None:
     @evaluator(*keys)
-    def container(ctx: ConversionContext, values: Any, *arguments: Any) -> Any:
+    def container(
+        ctx: ConversionContext,
+        values: object,
+        *arguments: object,
+    ) -> Any:
         if static_key and arguments:
             arguments = (static(arguments[0], "the position or key"), *arguments[1:])
         return work(values, *arguments)
@@ -99,13 +105,13 @@ def empty_dict(ctx: ConversionContext) -> dict[Any, Any]:
 
 
 @evaluator("aten::__getitem__.t", "aten::__getitem__.str", "aten::select.t")
-def get_item(ctx: ConversionContext, values: Any, index: Any) -> Any:
+def get_item(ctx: ConversionContext, values: list[Any], index: Size) -> Any:
     """values[index] of a list or a string"""
     return values[static(index, "the index")]
 
 
 @evaluator("aten::mul.left_t", "aten::mul_.t", "aten::mul.right_")
-def repeat_list(ctx: ConversionContext, node: Any, a: Any, b: Any) -> list[Any]:
+def repeat_list(ctx: ConversionContext, node: Node, a: list[Any], b: Size) -> list[Any]:
     """values * times, in either order; in place for *="""
     values, times = (a, b) if isinstance(a, list) else (b, a)
     repeated = values * static(times, "the repeat count")
@@ -116,7 +122,9 @@ def repeat_list(ctx: ConversionContext, node: Any, a: Any, b: Any) -> list[Any]:
 
 
 @evaluator("aten::slice.t", "aten::slice.str")
-def slice_list(ctx: ConversionContext, values: Any, start: Any, end: Any, step: Any) -> Any:
+def slice_list(
+    ctx: ConversionContext, values: list[Any], start: int | None, end: int | None, step: int
+) -> Any:
     """values[start:end:step]"""
     bounds = (None if v is None else static(v, "a slice bound") for v in (start, end, step))
     return values[slice(*bounds)]
@@ -125,7 +133,7 @@ def slice_list(ctx: ConversionContext, values: Any, start: Any, end: Any, step: 
 @evaluator(
     "aten::__contains__.int_list", "aten::__contains__.str_list", "aten::__contains__.float_list"
 )
-def contains(ctx: ConversionContext, values: list[Any], value: Any) -> bool:
+def contains(ctx: ConversionContext, values: list[Any], value: object) -> bool:
     """value in values"""
     return bool(static(value, "the element") in static(values, "an element"))
 
@@ -150,7 +158,7 @@ def unequal_lists(ctx: ConversionContext, a: list[Any], b: list[Any]) -> Any:
 
 
 def _fold(operation: str) -> Callable[..., Any]:
-    def fold(ctx: ConversionContext, values: list[Any]) -> Any:
+    def fold(ctx: ConversionContext, values: list[Size]) -> Any:
         result = values[0] if values else 0
         for value in values[1:]:
             result = scalars.binary(ctx, operation, result, value)

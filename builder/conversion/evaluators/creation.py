@@ -15,13 +15,15 @@ from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.facts import is_tensor
 from builder.conversion.registry import evaluator
-from builder.engine import tensorrt8, trt
+from builder.conversion.values import Operand, Scalar, Tensor
+from builder.engine import ITensor, tensorrt8, trt
+from builder.graph_types import Node
 
 VALUES = {"zeros": 0, "ones": 1, "empty": 0}
 """An empty tensor has no value of its own: zeros, so that a network gives the same answer twice."""
 
 
-def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Any, dtype: torch.dtype) -> Any:
+def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Scalar, dtype: torch.dtype) -> Any:
     """A tensor of one value; static (and of no memory of its own) where the sizes and the value
     are.
     """
@@ -38,7 +40,7 @@ def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Any, dtype: tor
     return result
 
 
-def _default(value: Any) -> torch.dtype:
+def _default(value: Scalar) -> torch.dtype:
     """torch.full's dtype without one: that of the number, floats in the default dtype."""
     dtype: torch.dtype = (
         value.dtype if isinstance(value, DynamicScalar) else dtypes.TORCH_SCALARS[type(value)]
@@ -46,7 +48,7 @@ def _default(value: Any) -> torch.dtype:
     return torch.get_default_dtype() if dtype.is_floating_point else dtype
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: Scalar | torch.Tensor) -> Any:
     return value.item() if isinstance(value, torch.Tensor) else value
 
 
@@ -54,15 +56,23 @@ def _register_constant(name: str, value: int) -> None:
     key = f"aten::{name}.memory_format" if name == "empty" else f"aten::{name}"
 
     @evaluator(key)
-    def of_sizes(ctx: ConversionContext, sizes: Any, dtype: Any = None, *_: Any) -> Any:
+    def of_sizes(
+        ctx: ConversionContext, sizes: list[Size], dtype: int | None = None, *_: object
+    ) -> Any:
         return filled(ctx, sizes, value, dtype_of_code(dtype) or torch.get_default_dtype())
 
     @evaluator(f"aten::{name}_like")
-    def like(ctx: ConversionContext, x: Any, dtype: Any = None, *_: Any) -> Any:
+    def like(ctx: ConversionContext, x: Tensor, dtype: int | None = None, *_: object) -> Any:
         return filled(ctx, ctx.sizes(x), value, dtype_of_code(dtype) or ctx.dtype(x))
 
     @evaluator(f"aten::new_{name}")
-    def new(ctx: ConversionContext, x: Any, sizes: Any, dtype: Any = None, *_: Any) -> Any:
+    def new(
+        ctx: ConversionContext,
+        x: Tensor,
+        sizes: list[Size],
+        dtype: int | None = None,
+        *_: bool | None,
+    ) -> Any:
         return filled(ctx, sizes, value, dtype_of_code(dtype) or ctx.dtype(x))
 
 
@@ -71,21 +81,30 @@ for _name, _value in VALUES.items():
 
 
 @evaluator("aten::full")
-def full(ctx: ConversionContext, sizes: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+def full(
+    ctx: ConversionContext, sizes: list[Size], value: Scalar, dtype: int | None = None, *_: object
+) -> Any:
     """A tensor of one value."""
     value = _number(ctx, value)
     return filled(ctx, sizes, value, dtype_of_code(dtype) or _default(value))
 
 
 @evaluator("aten::full_like", "aten::fill.Scalar", "aten::fill.Tensor")
-def full_like(ctx: ConversionContext, x: Any, value: Any, dtype: Any = None, *_: Any) -> Any:
+def full_like(
+    ctx: ConversionContext, x: Tensor, value: Operand, dtype: Any = None, *_: bool | None
+) -> Any:
     """A tensor of one value, of x's sizes and dtype."""
     return filled(ctx, ctx.sizes(x), _number(ctx, value), dtype_of_code(dtype) or ctx.dtype(x))
 
 
 @evaluator("aten::new_full")
 def new_full(
-    ctx: ConversionContext, x: Any, sizes: Any, value: Any, dtype: Any = None, *_: Any
+    ctx: ConversionContext,
+    x: Tensor,
+    sizes: list[Size],
+    value: Scalar,
+    dtype: Any = None,
+    *_: bool | None,
 ) -> Any:
     """A tensor of one value, of x's dtype."""
     return filled(ctx, sizes, _number(ctx, value), dtype_of_code(dtype) or ctx.dtype(x))
@@ -97,7 +116,7 @@ def _number(ctx: ConversionContext, value: Any) -> Any:
 
 
 @evaluator("aten::empty_strided", "aten::new_empty_strided")
-def empty_strided(ctx: ConversionContext, node: Any, *values: Any) -> Any:
+def empty_strided(ctx: ConversionContext, node: Node, *values: Any) -> Any:
     """Zeros; strides are none of a network's business."""
     if node.kind() == "aten::empty_strided":
         sizes, _, dtype, *_rest = values
@@ -106,7 +125,9 @@ def empty_strided(ctx: ConversionContext, node: Any, *values: Any) -> Any:
     return filled(ctx, sizes, 0, dtype_of_code(dtype) or ctx.dtype(x))
 
 
-def counted(ctx: ConversionContext, start: Any, step: Any, count: Size, dtype: torch.dtype) -> Any:
+def counted(
+    ctx: ConversionContext, start: Scalar, step: Scalar, count: Size, dtype: torch.dtype
+) -> ITensor:
     """start, start + step, ... of a dynamic count: one IFillLayer."""
     ctx.keep_steady(count)
     carrier = dtypes.carrier(dtype)
@@ -121,14 +142,14 @@ def counted(ctx: ConversionContext, start: Any, step: Any, count: Size, dtype: t
     return ctx.cast(result, dtype)
 
 
-def range_length(ctx: ConversionContext, start: Any, end: Any, step: Any) -> Size:
+def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> Size:
     """ceil((end - start) / step), as -floor((start - end) / step); numbers of torch.arange."""
     back = ctx.arithmetic("sub", start, end)
     count = ctx.arithmetic("sub", 0, ctx.arithmetic("floordiv", back, step))
     return scalars.convert(ctx, count, torch.int64)  # type: ignore[no-any-return]
 
 
-def _arange(ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: Any) -> Any:
+def _arange(ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: int | None) -> Any:
     start, end, step = (_number(ctx, v) for v in (start, end, step))
     wanted = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)
     if not any(isinstance(v, DynamicScalar) for v in (start, end, step)):
@@ -136,26 +157,28 @@ def _arange(ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: Any)
     return counted(ctx, start, step, range_length(ctx, start, end, step), wanted)
 
 
-def _arange_dtype(ctx: ConversionContext, *numbers: Any) -> torch.dtype:
+def _arange_dtype(ctx: ConversionContext, *numbers: Scalar) -> torch.dtype:
     floating = any(ctx.dtype(n).is_floating_point for n in numbers)
     return torch.get_default_dtype() if floating else torch.int64
 
 
 @evaluator("aten::arange")
-def arange(ctx: ConversionContext, end: Any, dtype: Any = None, *_: Any) -> Any:
+def arange(ctx: ConversionContext, end: Scalar, dtype: int | None = None, *_: object) -> Any:
     """0, 1, ... below end"""
     return _arange(ctx, 0, end, 1, dtype)
 
 
 @evaluator("aten::arange.start")
-def arange_start(ctx: ConversionContext, start: Any, end: Any, dtype: Any = None, *_: Any) -> Any:
+def arange_start(
+    ctx: ConversionContext, start: Scalar, end: Scalar, dtype: Any = None, *_: object
+) -> Any:
     """start, start + 1, ... below end"""
     return _arange(ctx, start, end, 1, dtype)
 
 
 @evaluator("aten::arange.start_step")
 def arange_step(
-    ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: Any = None, *_: Any
+    ctx: ConversionContext, start: Scalar, end: Scalar, step: Scalar, dtype: Any = None, *_: object
 ) -> Any:
     """start, start + step, ... on this side of end"""
     return _arange(ctx, start, end, step, dtype)
@@ -168,7 +191,7 @@ def arange_step(
     "aten::linspace.Scalar_Tensor",
 )
 def linspace(
-    ctx: ConversionContext, start: Any, end: Any, steps: Any, dtype: Any = None, *_: Any
+    ctx: ConversionContext, start: Any, end: Any, steps: Any, dtype: Any = None, *_: object
 ) -> Any:
     """`steps` values from start to end, both included"""
     start, end = _number(ctx, start), _number(ctx, end)
@@ -183,7 +206,7 @@ def linspace(
 
 
 @evaluator("aten::eye", "aten::eye.m")
-def eye(ctx: ConversionContext, node: Any, *values: Any) -> Any:
+def eye(ctx: ConversionContext, node: Node, *values: Any) -> Any:
     """Ones where row and column are equal."""
     rows, *rest = values
     columns, dtype, *_ = rest if node.schema().startswith("aten::eye.m(") else (rows, *rest)
@@ -196,7 +219,7 @@ def eye(ctx: ConversionContext, node: Any, *values: Any) -> Any:
     return ctx.cast(ctx.set_sizes(same, [rows, columns]), wanted)
 
 
-def indices(ctx: ConversionContext, count: Size) -> Any:
+def indices(ctx: ConversionContext, count: Size) -> ITensor:
     """0, 1, ..., count - 1 as an ITensor of the index dtype."""
     if isinstance(count, int):
         return ctx.constant(torch.arange(count, dtype=dtypes.index_dtype()))
@@ -204,7 +227,9 @@ def indices(ctx: ConversionContext, count: Size) -> Any:
 
 
 @evaluator("aten::tensor", "aten::as_tensor.list")
-def tensor_of_list(ctx: ConversionContext, data: Any, dtype: Any = None, *_: Any) -> Any:
+def tensor_of_list(
+    ctx: ConversionContext, data: list[Any], dtype: Any = None, *_: bool | None
+) -> Any:
     """The (nested) list as a tensor; numbers that only the engine knows are concatenated."""
     flat, shape = _flattened(data)
     wanted = dtype_of_code(dtype) or _list_dtype(ctx, flat)
@@ -224,7 +249,7 @@ def _flattened(data: Any) -> tuple[list[Any], list[int]]:
     return [value for values, _ in parts for value in values], [len(data), *inner]
 
 
-def _list_dtype(ctx: ConversionContext, flat: list[Any]) -> torch.dtype:
+def _list_dtype(ctx: ConversionContext, flat: list[Scalar]) -> torch.dtype:
     known = {ctx.dtype(v) for v in flat}
     if not known or any(d.is_floating_point for d in known):
         return torch.get_default_dtype()
@@ -232,7 +257,7 @@ def _list_dtype(ctx: ConversionContext, flat: list[Any]) -> torch.dtype:
 
 
 @evaluator("aten::as_tensor")
-def as_tensor(ctx: ConversionContext, data: Any, dtype: Any = None, *_: Any) -> Any:
+def as_tensor(ctx: ConversionContext, data: Any, dtype: Any = None, *_: object) -> Any:
     """The tensor itself, in another dtype where one is asked for."""
     wanted = dtype_of_code(dtype)
     if wanted is None:
@@ -243,7 +268,11 @@ def as_tensor(ctx: ConversionContext, data: Any, dtype: Any = None, *_: Any) -> 
 def _register_indices(name: str) -> None:
     @evaluator(f"aten::{name}")
     def of_triangle(
-        ctx: ConversionContext, rows: Any, columns: Any, offset: Any = 0, *rest: Any
+        ctx: ConversionContext,
+        rows: Size,
+        columns: Size,
+        offset: Size = 0,
+        *rest: object,
     ) -> Any:
         if any(isinstance(v, DynamicScalar) for v in (rows, columns, offset)):
             raise Unconvertible(
@@ -258,7 +287,7 @@ for _name in ("tril_indices", "triu_indices"):
     _register_indices(_name)
 
 
-def _refuse_random(ctx: ConversionContext, node: Any, *_: Any) -> Any:
+def _refuse_random(ctx: ConversionContext, node: Node, *_: object) -> Any:
     raise Unconvertible(
         f"{node.kind()} gives other numbers each time it runs, so no answer could be checked",
         "pass the noise in as an input, or keep the operator in torch",

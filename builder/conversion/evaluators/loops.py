@@ -27,8 +27,10 @@ from builder.conversion.nested import (
 )
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
+from builder.conversion.values import Scalar, Tensor
 from builder.conversion.walker import MISSING
-from builder.engine import trt
+from builder.engine import ITensor, trt
+from builder.graph_types import Block, Node, Value
 
 ENDLESS = 2**31 - 1
 """Trip counts of `while` loops are the greatest int64, those of TensorRT an int32 that is never
@@ -37,7 +39,13 @@ reached.
 
 
 @evaluator("prim::Loop")
-def loop(ctx: ConversionContext, node: Any, trip_count: Any, condition: Any, *carried: Any) -> Any:
+def loop(
+    ctx: ConversionContext,
+    node: Node,
+    trip_count: Any,
+    condition: Any,
+    *carried: Any,
+) -> Any:
     """The loop written out for a static trip count and condition; else an ILoop."""
     body = next(iter(node.blocks()))
     if isinstance(condition, torch.Tensor):
@@ -59,7 +67,7 @@ def loop(ctx: ConversionContext, node: Any, trip_count: Any, condition: Any, *ca
     return one_or_all(values)
 
 
-def _long(ctx: ConversionContext, trip_count: int, body: Any) -> bool:
+def _long(ctx: ConversionContext, trip_count: Any, body: Block) -> bool:
     """Whether the loop would be written out more often than the unroll limit, or ends where the
     engine decides.
     """
@@ -68,7 +76,7 @@ def _long(ctx: ConversionContext, trip_count: int, body: Any) -> bool:
     return trip_count > ctx.unroll_limit if constant else _depends_on_tensors(goes_on)
 
 
-def _depends_on_tensors(value: Any) -> bool:
+def _depends_on_tensors(value: Value) -> bool:
     """Whether a tensor's element takes part in the computation of a value within its block."""
     node = value.node()
     if (
@@ -84,7 +92,7 @@ def _depends_on_tensors(value: Any) -> bool:
     )
 
 
-def _iteration(ctx: ConversionContext, body: Any, inputs: list[Any]) -> list[Any]:
+def _iteration(ctx: ConversionContext, body: Block, inputs: list[Any]) -> list[Any]:
     """The outputs of the body (condition first) for the iteration number and the carried values."""
     ctx.values.update(zip((v.debugName() for v in body.inputs()), inputs, strict=True))
     values: list[Any] = ctx.walker.walk(body)
@@ -93,10 +101,10 @@ def _iteration(ctx: ConversionContext, body: Any, inputs: list[Any]) -> list[Any
 
 def _looped(
     ctx: ConversionContext,
-    node: Any,
-    body: Any,
-    trip_count: Any,
-    condition: Any,
+    node: Node,
+    body: Block,
+    trip_count: Size,
+    condition: Scalar,
     carried: list[Any],
 ) -> list[Any]:
     """An ILoop; the iteration number and each carried value that changes are recurrences."""
@@ -124,7 +132,7 @@ def _looped(
     return [item.last() for item in state]
 
 
-def _limit(ctx: ConversionContext, layer: Any, trip_count: Any) -> None:
+def _limit(ctx: ConversionContext, layer: Any, trip_count: Size) -> None:
     """The greatest trip count, unless there is none: a `while` counts up to the greatest
     integer.
     """
@@ -132,14 +140,14 @@ def _limit(ctx: ConversionContext, layer: Any, trip_count: Any) -> None:
         layer.add_trip_limit(scalar_tensor(ctx, trip_count), trt.TripLimit.COUNT)
 
 
-def _only_counts(condition: Any, goes_on: Any) -> bool:
+def _only_counts(condition: Scalar, goes_on: Value) -> bool:
     """Whether nothing but the trip count ends the loop."""
     return (
         condition is True and goes_on.node().kind() == "prim::Constant" and bool(goes_on.toIValue())
     )
 
 
-def _while(ctx: ConversionContext, layer: Any, condition: Any, goes_on: Any) -> Any:
+def _while(ctx: ConversionContext, layer: Any, condition: Scalar, goes_on: Value) -> Any:
     """The recurrence of the condition; None for a loop that only counts."""
     if _only_counts(condition, goes_on):
         return None
@@ -166,7 +174,12 @@ def _counter(ctx: ConversionContext, layer: Any, trip_count: Size) -> DynamicSca
 
 
 def _carried(
-    ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any, count: Size | None
+    ctx: ConversionContext,
+    layer: Any,
+    value: Any,
+    parameter: Value,
+    output: Value,
+    count: Size | None,
 ) -> Any:
     """What hands a value from iteration to iteration; `count` is the trip count, where nothing else
     ends the loop.
@@ -186,7 +199,7 @@ def _carried(
     return _Carried(ctx, layer, value, parameter, output)
 
 
-def _joined_axis(parameter: Any, output: Any) -> int | None:
+def _joined_axis(parameter: Value, output: Value) -> int | None:
     """The axis at whose end each iteration joins something to a tensor that nobody else reads; None
     where that is not so.
     """
@@ -211,7 +224,7 @@ class _Growing:
         self,
         ctx: ConversionContext,
         layer: Any,
-        value: list[Any],
+        value: list[Tensor],
         count: Size,
         at_the_end: bool = True,
     ) -> None:
@@ -223,7 +236,7 @@ class _Growing:
         self.at_the_end = at_the_end
         self.inside: Any = []
 
-    def follow(self, value: list[Any]) -> None:
+    def follow(self, value: Any) -> None:
         """What this iteration adds."""
         if len(value) != 1 or not (is_tensor(value[0]) or isinstance(value[0], torch.Tensor)):
             raise Unconvertible(
@@ -255,18 +268,18 @@ class _Lengthening(_Growing):
     """
 
     def __init__(
-        self, ctx: ConversionContext, layer: Any, value: Any, count: Size, axis: int
+        self, ctx: ConversionContext, layer: Any, value: Tensor, count: Size, axis: int
     ) -> None:
         super().__init__(ctx, layer, [value], count)
         self.axis = axis
         # cat passes over an empty tensor of one axis
         self.inside = torch.empty(0, dtype=ctx.dtype(value))
 
-    def follow(self, value: Any) -> None:
+    def follow(self, value: object) -> None:
         """What this iteration joins."""
         super().follow([value])
 
-    def last(self) -> Any:
+    def last(self) -> ITensor:
         """The tensor behind the loop."""
         return cat(self.ctx, super().last(), self.axis)
 
@@ -277,7 +290,7 @@ class _Carried:
     """
 
     def __init__(
-        self, ctx: ConversionContext, layer: Any, value: Any, parameter: Any, output: Any
+        self, ctx: ConversionContext, layer: Any, value: Any, parameter: Value, output: Value
     ) -> None:
         self.ctx, self.layer, self.value = ctx, layer, value
         self.name = parameter.debugName()
@@ -301,7 +314,7 @@ class _Carried:
     def _is_number(self) -> bool:
         return isinstance(self.value, DynamicScalar | bool | int | float)
 
-    def _tensor(self, value: Any) -> Any:
+    def _tensor(self, value: Any) -> ITensor:
         from builder.conversion.scalars import vector
 
         return (
@@ -310,14 +323,14 @@ class _Carried:
             else self.ctx.tensor(value)
         )
 
-    def _value(self, tensor: Any) -> Any:
+    def _value(self, tensor: ITensor) -> Any:
         if not self._is_number():
             return tensor
         return DynamicScalar(
             tensor, sympy.Symbol(tensor.name, integer=True), self.ctx.dtype(self.value)
         )
 
-    def follow(self, value: Any) -> None:
+    def follow(self, value: object) -> None:
         """Hand `value` on to the next iteration. Refuses one of another dtype or shape: engines
         keep one for all iterations.
         """

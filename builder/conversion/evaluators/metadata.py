@@ -10,23 +10,25 @@ from builder.conversion.arguments import static
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import same
 from builder.conversion.registry import evaluator
+from builder.conversion.values import Tensor
 from builder.dtypes import code_of
+from builder.graph_types import Node
 
 
 @evaluator("aten::size", "aten::sym_size", "prim::shape")
-def sizes(ctx: ConversionContext, tensor: Any) -> list[Any]:
+def sizes(ctx: ConversionContext, tensor: Tensor) -> list[Any]:
     """The sizes of all axes; a dynamic one is a DynamicScalar, never -1."""
     return ctx.sizes(tensor)
 
 
 @evaluator("aten::size.int", "aten::sym_size.int")
-def size_of_axis(ctx: ConversionContext, tensor: Any, dim: Any) -> Any:
+def size_of_axis(ctx: ConversionContext, tensor: Tensor, dim: int) -> Any:
     """The size of one axis."""
     return ctx.size(tensor, static(dim, "`dim`"))
 
 
 @evaluator("aten::numel", "aten::sym_numel")
-def numel(ctx: ConversionContext, tensor: Any) -> Any:
+def numel(ctx: ConversionContext, tensor: Tensor) -> Any:
     """The product of the sizes."""
     result: Any = 1
     for size in ctx.sizes(tensor):
@@ -35,37 +37,37 @@ def numel(ctx: ConversionContext, tensor: Any) -> Any:
 
 
 @evaluator("aten::dim")
-def dim(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+def dim(ctx: ConversionContext, node: Node, tensor: Tensor) -> int:
     """The rank."""
     return ctx.rank(tensor)
 
 
 @evaluator("aten::len.Tensor")
-def len_of_tensor(ctx: ConversionContext, tensor: Any) -> Any:
+def len_of_tensor(ctx: ConversionContext, tensor: Tensor) -> Any:
     """The size of the first axis."""
     return ctx.size(tensor, 0)
 
 
 @evaluator("aten::is_floating_point")
-def is_floating_point(ctx: ConversionContext, tensor: Any) -> bool:
+def is_floating_point(ctx: ConversionContext, tensor: Tensor) -> bool:
     """Whether the dtype is a floating one."""
     return ctx.dtype(tensor).is_floating_point
 
 
 @evaluator("aten::is_signed")
-def is_signed(ctx: ConversionContext, tensor: Any) -> bool:
+def is_signed(ctx: ConversionContext, tensor: Tensor) -> bool:
     """Whether the dtype has negative values."""
     return ctx.dtype(tensor).is_signed
 
 
 @evaluator("aten::element_size")
-def element_size(ctx: ConversionContext, tensor: Any) -> int:
+def element_size(ctx: ConversionContext, tensor: Tensor) -> int:
     """The bytes of one element, in torch's dtype."""
     return ctx.dtype(tensor).itemsize
 
 
 @evaluator("aten::is_contiguous", "aten::is_contiguous.memory_format")
-def is_contiguous(ctx: ConversionContext, tensor: Any, *_: Any) -> bool:
+def is_contiguous(ctx: ConversionContext, tensor: Tensor, *_: object) -> bool:
     """Always: a network's tensors have no strides, and every value is where a contiguous tensor has
     it.
     """
@@ -80,25 +82,25 @@ def is_same_size(ctx: ConversionContext, a: Any, b: Any) -> bool:
 
 
 @evaluator("prim::dtype")
-def dtype(ctx: ConversionContext, tensor: Any) -> int:
+def dtype(ctx: ConversionContext, tensor: Tensor) -> int:
     """The dtype as TorchScript's integer code."""
     return code_of(ctx.dtype(tensor))
 
 
 @evaluator("prim::device")
-def device(ctx: ConversionContext, tensor: Any) -> torch.device:
+def device(ctx: ConversionContext, tensor: Tensor) -> torch.device:
     """Always the CPU: the engine has one device, and comparisons of devices hold."""
     return torch.device("cpu")
 
 
 @evaluator("prim::is_cpu")
-def yes(ctx: ConversionContext, tensor: Any) -> bool:
+def yes(ctx: ConversionContext, tensor: Tensor) -> bool:
     """Devices are read as the CPU everywhere, so that comparisons of them hold."""
     return True
 
 
 @evaluator("prim::layout", "aten::get_device")
-def number_of(ctx: ConversionContext, node: Any, tensor: Any) -> int:
+def number_of(ctx: ConversionContext, node: Node, tensor: Tensor) -> int:
     """The layout is strided (0); a tensor on the CPU has no device number (-1)."""
     return 0 if node.kind() == "prim::layout" else -1
 
@@ -111,6 +113,6 @@ NEVER = (
 
 
 @evaluator(*NEVER)
-def no(ctx: ConversionContext, tensor: Any) -> bool:
+def no(ctx: ConversionContext, tensor: Tensor) -> bool:
     """Real, dense tensors of an inference on one device: never."""
     return False

@@ -18,7 +18,9 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.overloads import NUMBERS, numeric, overloads
 from builder.conversion.registry import evaluator
+from builder.conversion.values import Operand, Scalar
 from builder.dtypes import name_of
+from builder.graph_types import Node
 
 BINARY = {
     "aten::add": "add",
@@ -33,7 +35,7 @@ BINARY = {
 
 def _register_binary(name: str, operation: str) -> None:
     @evaluator(*numeric(name))
-    def binary(ctx: ConversionContext, a: Any, b: Any) -> Any:
+    def binary(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
         return scalars.binary(ctx, operation, a, b)
 
 
@@ -43,7 +45,7 @@ for _name, _operation in BINARY.items():
 
 def _register_comparison(name: str) -> None:
     @evaluator(*numeric(f"aten::{name}"))
-    def compare(ctx: ConversionContext, a: Any, b: Any) -> Any:
+    def compare(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
         return scalars.compare(ctx, name, a, b)
 
 
@@ -52,13 +54,13 @@ for _name in scalars.COMPARISON:
 
 
 @evaluator(*numeric("aten::remainder"))
-def remainder(ctx: ConversionContext, a: Any, b: Any) -> Any:
+def remainder(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
     """Python's a % b."""
     return scalars.modulo(ctx, a, b)
 
 
 @evaluator("aten::__lshift__.int", "aten::__rshift__.int")
-def shift(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def shift(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
     """a << b, a >> b: a product or quotient with a power of two"""
     places = static(b, "the number of bits")
     if places < 0:
@@ -89,25 +91,25 @@ def ascending(ctx: ConversionContext, values: list[Any]) -> list[Any]:
 
 
 @evaluator(*numeric("aten::__round_to_zero_floordiv"))
-def round_to_zero(ctx: ConversionContext, a: Any, b: Any) -> Any:
+def round_to_zero(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
     """C's integer division."""
     return scalars.truncated(ctx, a, b)
 
 
 @evaluator(*numeric("aten::neg"))
-def negative(ctx: ConversionContext, a: Any) -> Any:
+def negative(ctx: ConversionContext, a: Scalar) -> Any:
     """-a"""
     return scalars.binary(ctx, "sub", 0, a)
 
 
 @evaluator(*numeric("prim::abs"))
-def absolute(ctx: ConversionContext, a: Any) -> Any:
+def absolute(ctx: ConversionContext, a: Scalar) -> Any:
     """abs(a)"""
     return scalars.binary(ctx, "max", a, scalars.binary(ctx, "sub", 0, a))
 
 
 @evaluator(*numeric("aten::pow"))
-def power(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
+def power(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
     """a ** b: a product for a small whole exponent, exact for sizes; else in float32"""
     kind = str(node.output().type())
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
@@ -125,7 +127,7 @@ def power(ctx: ConversionContext, node: Any, a: Any, b: Any) -> Any:
 
 def _register_rounding(name: str, python: Callable[[Any], Any]) -> None:
     @evaluator(*numeric(f"aten::{name}"))
-    def rounding(ctx: ConversionContext, a: Any) -> Any:
+    def rounding(ctx: ConversionContext, a: Scalar) -> Any:
         if not isinstance(a, DynamicScalar):
             return python(a)
         whole = a if not a.dtype.is_floating_point else scalars.unary(ctx, name.upper(), a)
@@ -142,7 +144,7 @@ for _name, _python in (
 
 def _register_function(name: str, layer: str) -> None:
     @evaluator(*overloads(f"aten::{name}", lambda types: len(types) == 1 and types[0] in NUMBERS))
-    def function(ctx: ConversionContext, a: Any) -> Any:
+    def function(ctx: ConversionContext, a: Scalar) -> Any:
         if not isinstance(a, DynamicScalar):
             return getattr(math, name)(a)
         return scalars.unary(ctx, layer, scalars.convert(ctx, a, torch.float32))
@@ -160,7 +162,7 @@ def _register_conversion(name: str, dtype: torch.dtype) -> None:
     implicit = overloads(f"aten::{name}Implicit", lambda types: types == ["Tensor"])
 
     @evaluator(*keys, *implicit)
-    def number(ctx: ConversionContext, node: Any, value: Any) -> Any:
+    def number(ctx: ConversionContext, node: Node, value: Operand) -> Any:
         single = item(ctx, node, value)
         plain = replace(single, zero_dim=False) if isinstance(single, DynamicScalar) else single
         return scalars.convert(ctx, plain, dtype)
@@ -171,7 +173,7 @@ for _name, _dtype in (("Int", torch.int64), ("Float", torch.float32), ("Bool", t
 
 
 @evaluator("aten::item", "aten::ScalarImplicit")
-def item(ctx: ConversionContext, node: Any, value: Any) -> Any:
+def item(ctx: ConversionContext, node: Node, value: object) -> Any:
     """The number in a one-element tensor, which has no axes where torch reads it without being told
     to (`7 // x` in TorchScript); a number passes.
     """
@@ -206,7 +208,7 @@ def _register_logic(
     """
 
     @evaluator(*numeric(f"aten::{name}"))
-    def logic(ctx: ConversionContext, a: Any, b: Any) -> Any:
+    def logic(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
         if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
             return python(a, b)
         if any(ctx.dtype(v) != torch.bool for v in (a, b)):
@@ -227,7 +229,7 @@ for _entry in (
 
 
 @evaluator("aten::__not__")
-def negation(ctx: ConversionContext, a: Any) -> Any:
+def negation(ctx: ConversionContext, a: Scalar) -> Any:
     """not a"""
     if not isinstance(a, DynamicScalar):
         return not a
@@ -236,13 +238,13 @@ def negation(ctx: ConversionContext, a: Any) -> Any:
 
 
 @evaluator("aten::__is__")
-def identical(ctx: ConversionContext, a: Any, b: Any) -> bool:
+def identical(ctx: ConversionContext, a: object, b: object) -> bool:
     """`is`, which TorchScript uses to compare with None."""
     return a is b
 
 
 @evaluator("aten::__isnot__")
-def not_identical(ctx: ConversionContext, a: Any, b: Any) -> bool:
+def not_identical(ctx: ConversionContext, a: object, b: object) -> bool:
     """`is not`"""
     return a is not b
 
@@ -263,7 +265,7 @@ def unequal(ctx: ConversionContext, a: Any, b: Any) -> Any:
 
 
 @evaluator("aten::format")
-def format_text(ctx: ConversionContext, text: str, *values: Any) -> str:
+def format_text(ctx: ConversionContext, text: str, *values: object) -> str:
     """str.format; what is not static shows as its type's name."""
     shown = [
         v if isinstance(v, str | int | float | bool | list) else type(v).__name__ for v in values
@@ -272,13 +274,13 @@ def format_text(ctx: ConversionContext, text: str, *values: Any) -> str:
 
 
 @evaluator("aten::str")
-def text_of(ctx: ConversionContext, value: Any) -> str:
+def text_of(ctx: ConversionContext, value: object) -> str:
     """str(value) of a static value"""
     return str(static(value, "the value"))
 
 
 @evaluator("aten::warn", "prim::Print")
-def silent(ctx: ConversionContext, *_: Any) -> None:
+def silent(ctx: ConversionContext, *_: object) -> None:
     """Nothing for an engine to do."""
 
 
@@ -295,6 +297,6 @@ def range_length(ctx: ConversionContext, low: Any, high: Any, step: Any) -> Any:
 
 
 @evaluator("aten::__derive_index")
-def derive_index(ctx: ConversionContext, index: Any, start: Any, step: Any) -> Any:
+def derive_index(ctx: ConversionContext, index: Scalar, start: Scalar, step: Scalar) -> Any:
     """start + index * step"""
     return scalars.binary(ctx, "add", start, scalars.binary(ctx, "mul", index, step))

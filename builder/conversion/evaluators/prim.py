@@ -10,11 +10,13 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.registry import evaluator
+from builder.conversion.values import Scalar
 from builder.dtypes import dtype_of
+from builder.graph_types import Node
 
 
 @evaluator("prim::Constant")
-def constant(ctx: ConversionContext, node: Any) -> Any:
+def constant(ctx: ConversionContext, node: Node) -> Any:
     """The constant's value; a tensor is the module's own storage, not a copy."""
     if not node.hasAttribute("value"):
         return None
@@ -23,13 +25,13 @@ def constant(ctx: ConversionContext, node: Any) -> Any:
 
 
 @evaluator("prim::ListConstruct", "prim::TupleConstruct")
-def construct(ctx: ConversionContext, *values: Any) -> list[Any]:
+def construct(ctx: ConversionContext, *values: object) -> list[Any]:
     """Lists and tuples are Python lists of values."""
     return list(values)
 
 
 @evaluator("prim::ListUnpack", "prim::TupleUnpack")
-def unpack(ctx: ConversionContext, node: Any, values: list[Any]) -> Any:
+def unpack(ctx: ConversionContext, node: Node, values: list[Any]) -> Any:
     """One output for each element. Raises Unconvertible where the count differs, as torch raises at
     run time.
     """
@@ -60,7 +62,9 @@ def dictionary(ctx: ConversionContext, *items: Any) -> Any:
     "aten::as_tensor.float",
     "aten::as_tensor.bool",
 )
-def number_to_tensor(ctx: ConversionContext, value: Any, dtype: int | None = None, *_: Any) -> Any:
+def number_to_tensor(
+    ctx: ConversionContext, value: Scalar, dtype: int | None = None, *_: bool | None
+) -> Any:
     """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
     wanted = dtype_of_code(dtype)
     if not isinstance(value, DynamicScalar):
@@ -71,7 +75,9 @@ def number_to_tensor(ctx: ConversionContext, value: Any, dtype: int | None = Non
 
 
 @evaluator("aten::scalar_tensor")
-def scalar_tensor(ctx: ConversionContext, value: Any, dtype: int | None = None, *_: Any) -> Any:
+def scalar_tensor(
+    ctx: ConversionContext, value: Scalar, dtype: int | None = None, *_: object
+) -> Any:
     """A 0-d tensor of the default dtype, unless another is asked for: also of an int or a bool."""
     return number_to_tensor(ctx, value, dtype_of_code(dtype) or torch.get_default_dtype())
 
@@ -82,7 +88,7 @@ def scalar_tensor(ctx: ConversionContext, value: Any, dtype: int | None = None, 
     "aten::_unwrap_optional",
     "prim::tolist",
 )
-def unchanged(ctx: ConversionContext, value: Any, *_: Any) -> Any:
+def unchanged(ctx: ConversionContext, value: object, *_: object) -> Any:
     """Type refinements do nothing to the value."""
     return value
 
@@ -94,7 +100,7 @@ def uninitialized(ctx: ConversionContext) -> Any:
 
 
 @evaluator("prim::RaiseException")
-def raise_exception(ctx: ConversionContext, message: Any, *_: Any) -> Any:
+def raise_exception(ctx: ConversionContext, message: object, *_: object) -> Any:
     """Reached on a path that is taken for every input: the model always raises for these shapes."""
     raise Unconvertible(
         f"the model raises here for the shapes of the manifest: {message}", "fix the shapes"

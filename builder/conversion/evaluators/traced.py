@@ -18,6 +18,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.registry import evaluator
+from builder.conversion.values import Number
 
 BINARY = {
     "mul.Tensor": "mul",
@@ -35,11 +36,11 @@ BINARY = {
 SCALED = {"add.Tensor": "add", "add.Scalar": "add", "sub.Tensor": "sub", "sub.Scalar": "sub"}
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     return value.item() if isinstance(value, torch.Tensor) else value
 
 
-def _zero_dim(value: Any) -> Any:
+def _zero_dim(value: DynamicScalar) -> Any:
     """A result as torch's 0-d tensor: static, or a DynamicScalar that promotes like one."""
     return (
         replace(value, zero_dim=True) if isinstance(value, DynamicScalar) else torch.tensor(value)
@@ -48,11 +49,13 @@ def _zero_dim(value: Any) -> Any:
 
 def _register(key: str, compute: Callable[..., Any]) -> None:
     @evaluator(f"aten::{key}")
-    def evaluate(ctx: ConversionContext, *values: Any) -> Any:
+    def evaluate(ctx: ConversionContext, *values: object) -> Any:
         return _zero_dim(compute(ctx, *(_number(v) for v in values)))
 
 
-def _scaled(ctx: ConversionContext, operation: str, a: Any, b: Any, alpha: Any = 1) -> Any:
+def _scaled(
+    ctx: ConversionContext, operation: str, a: DynamicScalar, b: Number, alpha: int = 1
+) -> Any:
     """a + alpha * b, or a - alpha * b"""
     return scalars.binary(ctx, operation, a, scalars.binary(ctx, "mul", b, alpha))
 
@@ -62,11 +65,11 @@ def _reversed(ctx: ConversionContext, a: Any, b: Any, alpha: Any = 1) -> Any:
     return _scaled(ctx, "sub", b, a, alpha)
 
 
-def _negative(ctx: ConversionContext, a: Any) -> Any:
+def _negative(ctx: ConversionContext, a: DynamicScalar) -> Any:
     return scalars.binary(ctx, "sub", 0, a)
 
 
-def _divided(ctx: ConversionContext, a: Any, b: Any, mode: str | None) -> Any:
+def _divided(ctx: ConversionContext, a: DynamicScalar, b: int, mode: str | None) -> Any:
     """a / b, its floor, or the whole number towards zero"""
     if mode == "trunc":
         return scalars.truncated(ctx, a, b)
@@ -93,7 +96,9 @@ _register("neg", _negative)
 
 
 @evaluator("aten::to.dtype", "aten::to.prim_dtype")
-def to(ctx: ConversionContext, value: Any, dtype: Any = None, *_: Any) -> Any:
+def to(
+    ctx: ConversionContext, value: DynamicScalar, dtype: int | None = None, *_: bool | None
+) -> Any:
     """The number in another dtype; int64 and float32 stay numbers."""
     wanted = dtype_of_code(dtype) or value.dtype
     wanted = torch.float32 if wanted == torch.float64 else wanted

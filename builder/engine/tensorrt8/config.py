@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.engine import capabilities
 from builder.engine.network import has_half, has_int8
 from builder.precisions import TABLE
 
+if TYPE_CHECKING:
+    from builder.conversion import Conversion
+
+
 HALF_ALLOWED = tuple(entry.name for entry in TABLE if "fp16" in (entry.name, entry.rest))
 """Precisions in which the builder may take half wherever the policy does not forbid it."""
 
 
-def flags(conversion: Any) -> dict[str, Any]:
+def flags(conversion: Conversion) -> dict[str, Any]:
     """Polygraphy's arguments that allow half and int8; empty where the network has its own dtypes.
 
     int8 is allowed where the network quantizes.

@@ -12,6 +12,7 @@ from typing import Any
 
 from builder.engine import capabilities
 from builder.engine.flavour import trt
+from builder.engine.interfaces import DataType, ILayer, INetworkDefinition, ITensor
 from builder.engine.network import has_half, layer_type
 
 FOLLOWS = {
@@ -47,7 +48,7 @@ class TypedNetwork:
     Arguments that newer versions ask for (the dtype of a fill, of a quantization) are dropped.
     """
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: INetworkDefinition) -> None:
         self._network = network
 
     def __getattr__(self, name: str) -> Any:
@@ -58,7 +59,7 @@ class TypedNetwork:
         """A loop whose own layers are typed as well."""
         return TypedNetwork(self._network.add_loop())
 
-    def add_cast(self, tensor: Any, dtype: Any) -> Any:
+    def add_cast(self, tensor: ITensor, dtype: DataType) -> Any:
         """A cast whose type is set where that is half; 8-bit integers go through float32, which
         alone they are cast to and from.
         """
@@ -73,16 +74,16 @@ class TypedNetwork:
         """A fill: its type is that of alpha and beta."""
         return self._network.add_fill(shape, operation)
 
-    def add_quantize(self, tensor: Any, scale: Any, dtype: Any = None) -> Any:
+    def add_quantize(self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None) -> Any:
         """A quantization: to int8, there is no other."""
         return self._network.add_quantize(tensor, scale)
 
-    def add_dequantize(self, tensor: Any, scale: Any, dtype: Any = None) -> Any:
+    def add_dequantize(self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None) -> Any:
         """A dequantization: to float32, there is no other."""
         return self._network.add_dequantize(tensor, scale)
 
     def _typing(self, add: Callable[..., Any]) -> Callable[..., Any]:
-        def added(*arguments: Any, **named: Any) -> Any:
+        def added(*arguments: object, **named: object) -> Any:
             layer = add(*arguments, **named)
             if _source(layer, arguments) != trt.DataType.HALF:
                 return layer
@@ -95,14 +96,14 @@ class TypedNetwork:
         return added
 
 
-def typed(network: Any) -> Any:
+def typed(network: INetworkDefinition) -> INetworkDefinition:
     """The network itself where it keeps dtypes, else the wrapper that makes it."""
     if network is None or capabilities.current().strongly_typed:
         return network
     return TypedNetwork(network)
 
 
-def set_output_dtype(tensor: Any, dtype: Any) -> None:
+def set_output_dtype(tensor: ITensor, dtype: DataType) -> None:
     """Set the type of an output of the network: a layer's own setting is lost once its tensor is
     marked as one.
     """
@@ -110,7 +111,7 @@ def set_output_dtype(tensor: Any, dtype: Any) -> None:
         tensor.dtype = dtype
 
 
-def pin(network: Any) -> None:
+def pin(network: INetworkDefinition) -> None:
     """Where a module itself mixes half with float32, fix each float32 layer's type: what may be
     half, the builder makes half.
 
@@ -125,12 +126,12 @@ def pin(network: Any) -> None:
             layer.set_output_type(0, trt.DataType.FLOAT)
 
 
-def _is_float32(layer: Any) -> bool:
+def _is_float32(layer: ILayer) -> bool:
     half = layer.precision_is_set and layer.precision == trt.DataType.HALF
     return layer.get_output(0).dtype == trt.DataType.FLOAT and not half
 
 
-def _source(layer: Any, arguments: tuple[Any, ...]) -> Any:
+def _source(layer: ILayer, arguments: tuple[Any, ...]) -> Any:
     """The type that the layer's output has in PyTorch; None where no rule gives it."""
     kind = type(layer).__name__
     if kind == "IConstantLayer":
@@ -139,7 +140,7 @@ def _source(layer: Any, arguments: tuple[Any, ...]) -> Any:
     return None if follows is None else layer.get_input(follows).dtype
 
 
-def _declare(layer: Any) -> None:
+def _declare(layer: ILayer) -> None:
     """Set half, whatever the layer reports now: a type that is not set is looked up again when the
     network changes.
     """

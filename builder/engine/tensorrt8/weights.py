@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from builder.engine.flavour import trt
+from builder.engine.interfaces import DataType
 
 
-def over(tensor: torch.Tensor, dtype: Any) -> tuple[Any, Any]:
+def over(tensor: torch.Tensor, dtype: DataType) -> tuple[Any, Any]:
     """(trt.Weights, what must stay alive as long) over a contiguous tensor's own memory."""
     if not tensor.numel():
         return trt.Weights(dtype), None  # it must have no address, and numpy's empty array has one

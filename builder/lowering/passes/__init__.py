@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from builder.graph_types import Graph
 from builder.lowering.scoping import Line
 
 Rewrite = Callable[[Any, "Context"], None]
@@ -74,7 +75,7 @@ class Pass:
             return False
         return not self.touches or any(kinds.get(kind) for kind in self.touches)
 
-    def __call__(self, graph: Any, context: Context | None = None) -> None:
+    def __call__(self, graph: Graph, context: Context | None = None) -> None:
         self.rewrite(graph, context or Context())
 
     @property

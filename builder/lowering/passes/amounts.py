@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from builder.graph_types import Value
 from builder.lowering import ir
 
 
@@ -46,7 +47,7 @@ def product(amounts: Sequence[Amount]) -> Amount:
     return Amount(number, names)
 
 
-def named(value: Any, axis: int) -> Amount:
+def named(value: Value, axis: int) -> Amount:
     """A size by its own name."""
     return Amount(1, Counter([(value.unique(), axis)]))
 
@@ -94,14 +95,16 @@ def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
     """The one size that goes by two names, as there are as many elements after a reshape as before.
     (None at all: then no position of an element differs.)
     """
-    gone, new = (
-        list((whole.names - made.names).elements()),
-        list((made.names - whole.names).elements()),
-    )
-    return {new[0]: gone[0]} if len(gone) == len(new) == 1 and whole.number == made.number else {}
+    gone = list((whole.names - made.names).elements())
+    new = list((made.names - whole.names).elements())
+    if len(gone) == len(new) == 1 and whole.number == made.number:
+        return {new[0]: gone[0]}
+    return {}
 
 
-def renamed(one: Amount, names: Mapping[Any, Any]) -> Amount:
+def renamed(
+    one: Amount, names: Mapping[int, int] | dict[tuple[int, ...], tuple[int, ...]]
+) -> Amount:
     """With other names for the sizes that have some here."""
     return Amount(one.number, Counter(names.get(name, name) for name in one.names.elements()))
 

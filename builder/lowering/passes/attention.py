@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Graph, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.scalars import FLOAT_WITH_AXES, float_weights
@@ -23,7 +24,7 @@ _MIXES = frozenset(f"aten::{n}" for n in "add sub mul div".split())
 
 
 @lowering_pass("scale-queries", touches=("aten::softmax",))
-def scale_queries(graph: Any, context: Context) -> None:
+def scale_queries(graph: Graph, context: Context) -> None:
     """`softmax((q @ k) / c)` is `softmax((q / c) @ k)`, with masks behind it or not: TensorRT fuses
     attention where the scale precedes the product
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/transformers-fused-attention.html).
@@ -51,7 +52,7 @@ def scale_queries(graph: Any, context: Context) -> None:
 
 
 @lowering_pass("scale-scores", touches=("aten::softmax",))
-def scale_scores(graph: Any, context: Context) -> None:
+def scale_scores(graph: Graph, context: Context) -> None:
     """`softmax((q / c) @ k)` is `softmax((q @ k) / c)`, with masks behind it or not: where no
     kernel takes all of the attention, TensorRT puts a scale behind the product into the softmax's
     kernel, and one in front takes time.
@@ -72,7 +73,7 @@ def scale_scores(graph: Any, context: Context) -> None:
         ir.bypass(scale)
 
 
-def _product(scores: Any, masks: int = 3) -> Any:
+def _product(scores: Value, masks: int = 3) -> Any:
     """The product on the way to softmax, behind a few masks at most, in a branch or not; None if
     there is none.
     """
@@ -87,7 +88,7 @@ def _product(scores: Any, masks: int = 3) -> Any:
     return next((product for product in found if product is not None), None)
 
 
-def _scale_of_operand(operand: Any) -> Any:
+def _scale_of_operand(operand: Value) -> Any:
     """The node that scales what the product multiplies by a number, where nothing else reads it;
     None if there is none.
     """
@@ -101,14 +102,14 @@ def _scale_of_operand(operand: Any) -> Any:
     return scale if scale is not None and _is_number(scale.inputsAt(1)) else None
 
 
-def _is_number(factor: Any) -> bool:
+def _is_number(factor: Value) -> bool:
     return (
         factor.type().kind() in ("FloatType", "IntType")
         or getattr(ir.constant(factor), "shape", None) == ()
     )
 
 
-def _scale(scores: Any, masks: int = 3) -> Any:
+def _scale(scores: Value, masks: int = 3) -> Any:
     """The node that scales a product on its way to softmax, behind a few masks at most; None if
     there is none.
     """
@@ -125,7 +126,7 @@ def _scale(scores: Any, masks: int = 3) -> Any:
     return next((scale for scale in found if scale is not None), None)
 
 
-def _only_maker(value: Any, kinds: tuple[str, ...]) -> Any:
+def _only_maker(value: Value, kinds: tuple[str, ...]) -> Any:
     """The node of one of these kinds that makes the value, where nothing else reads it, or None. A
     quotient that is rounded is none of them.
     """
@@ -134,7 +135,7 @@ def _only_maker(value: Any, kinds: tuple[str, ...]) -> Any:
     return node if fits else None
 
 
-def _is_real(value: Any) -> bool:
+def _is_real(value: Value) -> bool:
     """Whether the value certainly holds floats, not in half: a layer with such weights made it,
     moved, mixed, joined or not.
     """

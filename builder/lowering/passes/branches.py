@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder.analysis import Facts
+from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
@@ -35,7 +36,7 @@ _LAST = 2**63 - 1
 
 
 @lowering_pass("select-by-size", touches=("prim::If",))
-def select_by_size(graph: Any, context: Context) -> None:
+def select_by_size(graph: Graph, context: Context) -> None:
     """Compute both branches of an if on sizes, and select arguments or results by the condition:
     `if n > 5: x = x[:, :5]` is `x[:, :5 if n > 5 else n]`, and a pad has the amount 0 on the other
     path.
@@ -53,7 +54,7 @@ def select_by_size(graph: Any, context: Context) -> None:
             _rewrite(graph, node, facts)
 
 
-def _on_sizes(value: Any) -> bool:
+def _on_sizes(value: Value) -> bool:
     """Whether a number follows from sizes alone."""
     node = value.node()
     if node.kind() in _SIZES or node.kind() == "prim::Constant":
@@ -66,7 +67,7 @@ def _on_sizes(value: Any) -> bool:
     return all(_on_sizes(given) for given in node.inputs())
 
 
-def _rewrite(graph: Any, node: Any, facts: Facts) -> None:
+def _rewrite(graph: Graph, node: Node, facts: Facts) -> None:
     """Replace the if where both of its branches may be computed."""
     blocks = list(node.blocks())
     tensors = any(value.type().kind() == "TensorType" for value in node.outputs())
@@ -81,7 +82,7 @@ def _rewrite(graph: Any, node: Any, facts: Facts) -> None:
         ir.replace(node, [maker() for maker in makers if maker])
 
 
-def _is_safe(node: Any, facts: Facts) -> bool:
+def _is_safe(node: Node, facts: Facts) -> bool:
     """Whether a node of a branch may be computed although the branch is not taken."""
     kind = node.kind()
     if ir.stays(node):
@@ -99,7 +100,7 @@ def _is_safe(node: Any, facts: Facts) -> bool:
     return kind in _ARITHMETIC
 
 
-def _reads_a_pad(value: Any) -> bool:
+def _reads_a_pad(value: Value) -> bool:
     """Whether a tensor was padded: a negative amount raises an error where it exceeds the axis."""
     node = value.node()
     while _makes_tensor(node) and node.inputsSize():
@@ -109,18 +110,18 @@ def _reads_a_pad(value: Any) -> bool:
     return False
 
 
-def _makes_tensor(node: Any) -> bool:
+def _makes_tensor(node: Node) -> bool:
     return bool(node.outputsSize() == 1 and node.output().type().kind() == "TensorType")
 
 
-def _is_movement(node: Any) -> bool:
+def _is_movement(node: Node) -> bool:
     """Whether it cuts or pads, with arguments of which the neutral ones are known."""
     if node.kind() == "aten::slice":
         return bool(node.inputsSize() == 5 and ir.constant(node.inputsAt(4)) == 1)
     return node.kind() == "aten::constant_pad_nd" and ir.list_items(node.inputsAt(1)) is not None
 
 
-def _is_selection(node: Any) -> bool:
+def _is_selection(node: Node) -> bool:
     """Whether this pass made it of an inner if: `where` of a number, or the flag that it reads."""
     if node.kind() == "prim::NumToTensor":
         return True
@@ -131,7 +132,7 @@ def _is_selection(node: Any) -> bool:
     )
 
 
-def _is_elementwise(node: Any, facts: Facts) -> bool:
+def _is_elementwise(node: Node, facts: Facts) -> bool:
     if node.kind() not in _ELEMENTWISE or node.inputsAt(0).type().kind() != "TensorType":
         return False
     rest = list(node.inputs())[1:]
@@ -148,7 +149,7 @@ class _Merge:
     condition: Any
     facts: Facts
 
-    def maker(self, yes: Any, no: Any, blocks: Sequence[Any]) -> Callable[[], Any] | None:
+    def maker(self, yes: Value, no: Value, blocks: Sequence[Block]) -> Callable[[], Any] | None:
         """What makes the value of an output of the if from its values in both branches, once their
         nodes are hoisted; None where nothing does.
         """
@@ -167,13 +168,13 @@ class _Merge:
         if not any(map(_is_movement, (*path, *other_path))):
             return lambda: self._where(yes, no)
 
-        def both() -> Any:
+        def both() -> Value:
             cut = self._guarded(path, root, root, taken=True)
             return self._guarded(other_path, root, cut, taken=False)
 
         return both
 
-    def hoist(self, blocks: Sequence[Any]) -> None:
+    def hoist(self, blocks: Sequence[Block]) -> None:
         """Move the nodes of the branches before the if. Slices and element-wise operators raise no
         error on any input; the pads that are not guarded are not read.
         """
@@ -181,7 +182,7 @@ class _Merge:
             for node in list(block.nodes()):
                 node.moveBefore(self.emit.at)
 
-    def select(self, yes: Any, no: Any) -> Any:
+    def select(self, yes: Value, no: Value) -> Value:
         """`yes if condition else no` of two numbers."""
         if yes.debugName() == no.debugName() or _are_equal(yes, no):
             return yes
@@ -192,18 +193,18 @@ class _Merge:
             chosen.addBlock().registerOutput(value)
         return chosen.output()
 
-    def _where(self, yes: Any, no: Any) -> Any:
+    def _where(self, yes: Value, no: Value) -> Value:
         flag = self.emit.op("prim::NumToTensor", self.condition)
         made = self.emit.op("aten::where", flag, yes, no)
         self.facts.know(made, self.facts.dtype(yes), self.facts.rank(yes))
         return made
 
-    def _one_call(self, yes: Any, no: Any) -> Any:
+    def _one_call(self, yes: Node, no: Node) -> Value:
         """One call whose numbers are selected."""
         pairs = zip(yes.inputs(), no.inputs(), strict=True)
         return self._call(yes, [self._argument(*pair) for pair in pairs])
 
-    def _argument(self, yes: Any, no: Any) -> Any:
+    def _argument(self, yes: Value, no: Value) -> Value:
         if yes.type().kind() in _NUMBERS:
             return self.select(yes, no)
         items = [self._values(value) for value in (yes, no)]
@@ -212,12 +213,12 @@ class _Merge:
             return self.emit.list(chosen, ir.INT)
         return yes
 
-    def _values(self, value: Any) -> list[Any]:
+    def _values(self, value: Value) -> list[Value]:
         """The elements of a list as values."""
         found = ir.list_items(value) if value.type().kind() == "ListType" else None
         return [self.emit.constant(v) if isinstance(v, int) else v for v in found or ()]
 
-    def _guarded(self, path: Sequence[Any], root: Any, x: Any, *, taken: bool) -> Any:
+    def _guarded(self, path: Sequence[Node], root: Value, x: Value, *, taken: bool) -> Value:
         """The calls of one branch on `x` in place of its `root`, which give `x` itself where the
         condition is not `taken`.
         """
@@ -231,10 +232,10 @@ class _Merge:
             made[node.output().debugName()] = x
         return x
 
-    def _guard(self, node: Any, x: Any, taken: bool) -> Any:
+    def _guard(self, node: Node, x: Value, taken: bool) -> Value:
         rest = list(node.inputs())[1:]
 
-        def pick(value: Any, neutral: Any) -> Any:
+        def pick(value: Value, neutral: Value) -> Value:
             return self.select(value, neutral) if taken else self.select(neutral, value)
 
         if node.kind() == "aten::slice":
@@ -251,7 +252,7 @@ class _Merge:
         made = self._call(node, [x, *rest])
         return self._where(made, x) if taken else self._where(x, made)
 
-    def _call(self, node: Any, arguments: Sequence[Any]) -> Any:
+    def _call(self, node: Node, arguments: Sequence[Value]) -> Value:
         """The node's operator on other arguments."""
         made = ir.insert(
             self.emit.graph, node.kind(), arguments, self.emit.at, origin=node
@@ -261,12 +262,12 @@ class _Merge:
         return made
 
 
-def _path(value: Any, block: Any) -> tuple[dict[str, Any], list[Any]]:
+def _path(value: Value, block: Block) -> tuple[dict[str, Any], list[Any]]:
     """The tensors from outside that a branch makes a value of, by name, and the nodes that do, in
     order.
     """
     needed: dict[str, Any] = {value.debugName(): value}
-    path: list[Any] = []
+    path: list[Node] = []
     for node in reversed(list(block.nodes())):
         if _makes_tensor(node) and needed.pop(node.output().debugName(), None):
             path.insert(0, node)
@@ -275,7 +276,7 @@ def _path(value: Any, block: Any) -> tuple[dict[str, Any], list[Any]]:
     return needed, path
 
 
-def _have_one_form(yes: Any, no: Any) -> bool:
+def _have_one_form(yes: Node, no: Node) -> bool:
     """Whether two calls differ in numbers alone."""
     return (
         yes.kind() == no.kind()
@@ -284,11 +285,11 @@ def _have_one_form(yes: Any, no: Any) -> bool:
     )
 
 
-def _after_first(node: Any) -> Iterator[Any]:
+def _after_first(node: Node) -> Iterator[Any]:
     return iter(list(node.inputs())[1:])
 
 
-def _are_alike(yes: Any, no: Any) -> bool:
+def _are_alike(yes: Value, no: Value) -> bool:
     kind = yes.type().kind()
     if kind != no.type().kind():
         return False
@@ -297,13 +298,13 @@ def _are_alike(yes: Any, no: Any) -> bool:
     return kind in _NUMBERS or _are_equal(yes, no)
 
 
-def _are_equal(yes: Any, no: Any) -> bool:
+def _are_equal(yes: Value, no: Value) -> bool:
     if yes.debugName() == no.debugName():
         return True
     both = ir.is_constant(yes) and ir.is_constant(no)
     return both and type(yes.toIValue()) is type(no.toIValue()) and yes.toIValue() == no.toIValue()
 
 
-def _is_open(end: Any) -> bool:
+def _is_open(end: Value) -> bool:
     """Whether a slice goes on to the end of its axis."""
     return ir.is_none(end) or ir.constant(end) == _LAST

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.folding import QUANTIZERS
 from builder.lowering.passes import Context, lowering_pass
@@ -21,7 +22,7 @@ _KINDS = (*_PLAIN, *_TRANSPOSED, _MODE, "aten::convolution", "aten::_convolution
 
 
 @lowering_pass("unify-convolutions", touches=_KINDS)
-def unify_convolutions(graph: Any, context: Context) -> None:
+def unify_convolutions(graph: Graph, context: Context) -> None:
     """Write convNd, conv_transposeNd, convolution and the old `_convolution` as
     `aten::_convolution` with all 13 arguments.
 
@@ -46,7 +47,7 @@ def unify_convolutions(graph: Any, context: Context) -> None:
 _ARGUMENTS = 13  # of `_convolution` in the form that everything gets
 
 
-def _unbatched(graph: Any, context: Context) -> set[int]:
+def _unbatched(graph: Graph, context: Context) -> set[int]:
     """The outputs of convolutions whose input has one axis less than a batch has."""
     facts, found = input_facts(graph, context), set()
     for node in bottom_up(graph):
@@ -57,7 +58,7 @@ def _unbatched(graph: Any, context: Context) -> set[int]:
     return found
 
 
-def _rewrite(graph: Any, node: Any, shared: ir.Constants) -> None:
+def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
     emit, kind, args = Emit(graph, node), node.kind(), ir.inputs(node)
     if kind in _TRANSPOSED:
         x, weight, bias, stride, padding, output_padding, groups, dilation = args
@@ -88,7 +89,9 @@ def _rewrite(graph: Any, node: Any, shared: ir.Constants) -> None:
     _emit(graph, node, core, shared, args)
 
 
-def _emit(graph: Any, node: Any, core: list[Any], shared: ir.Constants, args: list[Any]) -> None:
+def _emit(
+    graph: Graph, node: Node, core: list[Value], shared: ir.Constants, args: list[Value]
+) -> None:
     """The flags do not change the result: whether to benchmark, be deterministic, use cuDNN,
     allow tf32.
     """
@@ -103,19 +106,19 @@ def _emit(graph: Any, node: Any, core: list[Any], shared: ir.Constants, args: li
     )
 
 
-def _axes(weight: Any) -> int | None:
+def _axes(weight: Value) -> int | None:
     """How many axes a kernel moves along; None when the weight is not known."""
     kernel = ir.constant(_unquantized(weight))
     return kernel.dim() - 2 if isinstance(kernel, torch.Tensor) else None
 
 
-def _unquantized(weight: Any) -> Any:
+def _unquantized(weight: Value) -> Value:
     """The weight behind its fake quantization, which has the same shape."""
     return weight.node().inputsAt(0) if weight.node().kind() in QUANTIZERS else weight
 
 
 def _string_padding(
-    emit: Emit, x: Any, weight: Any, padding: Any, dilation: Any, axes: int
+    emit: Emit, x: Value, weight: Value, padding: Value, dilation: Value, axes: int
 ) -> tuple[Any, Any] | None:
     """The input (padded where the sides differ) and the padding in numbers; None when the kernel is
     not known.

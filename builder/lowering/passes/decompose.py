@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from builder.decompositions import DECOMPOSITIONS, Decomposition
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, Pass
 
 
-def _number(value: Any) -> str:
+def _number(value: Value) -> str:
     """The type of a `Scalar` argument: a number whose type is not known counts as a float."""
     return "float" if value.type().kind() in ("FloatType", "NumberType") else "int"
 
@@ -23,7 +24,7 @@ _RESOLVED: dict[tuple[str, tuple[str, ...], str], Any] = {}
 _MOST = 512
 
 
-def _resolved(entry: Decomposition, arguments: list[Any]) -> Any:
+def _resolved(entry: Decomposition, arguments: list[Value]) -> Any:
     """The formula with its branches resolved for the arguments that are constants, kept for the
     next such node.
 
@@ -46,7 +47,7 @@ def _resolved(entry: Decomposition, arguments: list[Any]) -> Any:
     return _RESOLVED[key]
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: Value) -> bool:
     """Whether a value is a constant whose text states all of it; a number that a trace wrapped in
     a tensor is not.
     """
@@ -57,7 +58,7 @@ def _plain(value: Any) -> bool:
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def expand(graph: Any, node: Any, entry: Decomposition) -> None:
+def expand(graph: Graph, node: Node, entry: Decomposition) -> None:
     """Replace a node by a formula; the nodes that it inserts have the node's source location."""
     arguments = ir.inputs(node)
     with ir.inserting(graph, node):
@@ -70,7 +71,7 @@ def expand(graph: Any, node: Any, entry: Decomposition) -> None:
     ir.replace(node, results)
 
 
-def _holds(entry: Decomposition, node: Any) -> bool:
+def _holds(entry: Decomposition, node: Node) -> bool:
     """Whether the formula computes what this node does."""
     if entry.when is None:
         return True
@@ -84,7 +85,7 @@ def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
     converter.
     """
 
-    def rewrite(graph: Any, context: Context) -> None:
+    def rewrite(graph: Graph, context: Context) -> None:
         wanted = (kind for kind in kinds if kind not in context.keep)
         for node in ir.nodes_of(graph, *context.present(*wanted)):
             entry = DECOMPOSITIONS.get(node.schema().partition("(")[0])

@@ -4,13 +4,14 @@ determines them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from builder.analysis import Facts
 from builder.dtypes import code_of, dtype_of
+from builder.graph_types import Graph, Node, NodeList, Value
 from builder.lowering import ir
 from builder.lowering.folding import propagate_constants, take_static_branches
 from builder.lowering.passes import Context, lowering_pass
@@ -23,7 +24,7 @@ _ASKS = (
 
 
 @lowering_pass("fold-known-facts", touches=("prim::dtype", *_ASKS, "aten::size"))
-def fold_known_facts(graph: Any, context: Context) -> None:
+def fold_known_facts(graph: Graph, context: Context) -> None:
     """Answer `x.dtype`, `x.dim()`, `x.is_floating_point()`, `x is y` and `isinstance(x, T)` where
     that is known, and drop the branches that are not taken.
 
@@ -43,7 +44,7 @@ def fold_known_facts(graph: Any, context: Context) -> None:
 _ROUNDS = 8
 
 
-def input_facts(graph: Any, context: Context) -> Facts:
+def input_facts(graph: Graph, context: Context) -> Facts:
     """The facts of the graph's inputs that the specs state."""
     facts = Facts(ranked=not _moves_axes(graph, context))
     for value, spec in zip(graph.inputs(), context.specs, strict=False):
@@ -51,7 +52,7 @@ def input_facts(graph: Any, context: Context) -> Facts:
     return facts
 
 
-def _moves_axes(graph: Any, context: Context) -> bool:
+def _moves_axes(graph: Graph, context: Context) -> bool:
     """Whether a tensor gets other axes in place."""
     return bool(ir.nodes_of(graph, *context.present(*_IN_PLACE)))
 
@@ -64,7 +65,7 @@ _IN_PLACE = tuple(
 )
 
 
-def _fold(graph: Any, facts: Facts, context: Context) -> bool:
+def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
     """Replace every question that has an answer; whether there was one."""
     found, changes = (
         False,
@@ -88,7 +89,7 @@ def _fold(graph: Any, facts: Facts, context: Context) -> bool:
     return found | (facts.ranked and _fold_sizes(graph, context))
 
 
-def _is_copied(sizes: Any) -> bool:
+def _is_copied(sizes: Node) -> bool:
     """Whether the sizes of all axes are copied to a list, which may be written (`s =
     list(x.shape)`).
     """
@@ -100,7 +101,7 @@ def _is_copied(sizes: Any) -> bool:
 _COPIES = frozenset(f"aten::{name}" for name in ("list", "copy", "slice", "add", "mul", "len"))
 
 
-def _spelt(graph: Any, sizes: Any, rank: int) -> Any:
+def _spelt(graph: Graph, sizes: Node, rank: int) -> Value:
     """The sizes of all axes as a list of each one's."""
     emit = Emit(graph, sizes)
     return emit.ints(
@@ -108,7 +109,7 @@ def _spelt(graph: Any, sizes: Any, rank: int) -> Any:
     )
 
 
-def bottom_up(block: Any) -> Any:
+def bottom_up(block: NodeList) -> Iterator[Node]:
     """Every node but constants in program order, an If or Loop after the nodes of its blocks."""
     for node in list(block.nodes()):
         if node.kind() == "prim::Constant":
@@ -118,21 +119,21 @@ def bottom_up(block: Any) -> Any:
         yield node
 
 
-def _dtype(node: Any, facts: Facts) -> int | None:
+def _dtype(node: Node, facts: Facts) -> int | None:
     known = facts.dtype(node.inputsAt(0))
     return None if known is None else code_of(known)
 
 
-def _rank(node: Any, facts: Facts) -> int | None:
+def _rank(node: Node, facts: Facts) -> int | None:
     return facts.rank(node.inputsAt(0))
 
 
-def _is_floating(node: Any, facts: Facts) -> bool | None:
+def _is_floating(node: Node, facts: Facts) -> bool | None:
     known = facts.dtype(node.inputsAt(0))
     return None if known is None else known.is_floating_point
 
 
-def _is(node: Any, facts: Facts) -> bool | None:
+def _is(node: Node, facts: Facts) -> bool | None:
     """`x is y` for tensors: the same value is the same tensor, two inputs of the graph are two.
     None is only None.
     """
@@ -150,19 +151,19 @@ def _is(node: Any, facts: Facts) -> bool | None:
 _MAY_BE_NONE = frozenset(["OptionalType", "UnionType", "AnyType"])
 
 
-def _is_not(node: Any, facts: Facts) -> bool | None:
+def _is_not(node: Node, facts: Facts) -> bool | None:
     same = _is(node, facts)
     return None if same is None else not same
 
 
-def _fresh(value: Any) -> bool:
+def _fresh(value: Value) -> bool:
     kind = value.node().kind()
     return (
         kind == "prim::Param" and value.node().owningBlock().owningNode() is None
     ) or kind in _NEW_OBJECTS
 
 
-def _is_instance(node: Any, facts: Facts) -> bool | None:
+def _is_instance(node: Node, facts: Facts) -> bool | None:
     """By the value's type: one for a union is a plain tensor or list once the function with the
     query is inlined.
     """
@@ -186,11 +187,11 @@ _QUESTIONS: dict[str, Callable[[Any, Facts], Any]] = {
 }
 
 
-def _answer(node: Any, facts: Facts) -> Any:
+def _answer(node: Node, facts: Facts) -> Any:
     return _QUESTIONS[node.kind()](node, facts)
 
 
-def _fold_sizes(graph: Any, context: Context) -> bool:
+def _fold_sizes(graph: Graph, context: Context) -> bool:
     """Static axes of the inputs."""
     found = False
     for value, spec in zip(graph.inputs(), context.specs, strict=False):
@@ -207,7 +208,7 @@ def _fold_sizes(graph: Any, context: Context) -> bool:
 
 
 @lowering_pass("remove-casts", touches=("aten::to",))
-def remove_casts(graph: Any, context: Context) -> None:
+def remove_casts(graph: Graph, context: Context) -> None:
     """Remove a cast to the dtype that a value already has: a known one, or that of the very same
     tensor.
     """
@@ -218,7 +219,7 @@ def remove_casts(graph: Any, context: Context) -> None:
             ir.bypass(node)
 
 
-def _same(node: Any, facts: Facts) -> bool:
+def _same(node: Node, facts: Facts) -> bool:
     wanted = node.inputsAt(1)
     if wanted.node().kind() == "prim::dtype" and wanted.node().inputsAt(0) == node.inputsAt(0):
         return True

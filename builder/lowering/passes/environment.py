@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builder.errors import LoweringError
+from builder.graph_types import Graph
 from builder.lowering import ir
 from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
@@ -28,7 +29,7 @@ _ANSWERS: dict[str, Any] = {
 
 
 @lowering_pass("resolve-environment", removes=tuple(_ANSWERS))
-def resolve_environment(graph: Any, context: Context) -> None:
+def resolve_environment(graph: Graph, context: Context) -> None:
     """Answer questions about gradients, autocast, nesting and devices as serving does, so that
     branches on them disappear; and whether a tensor is complex, where none is: inputs are real.
 
@@ -47,7 +48,7 @@ def resolve_environment(graph: Any, context: Context) -> None:
 
 
 @lowering_pass("refuse-nested-tensors", touches=("aten::_nested_tensor_from_mask",))
-def refuse_nested_tensors(graph: Any, context: Context) -> None:
+def refuse_nested_tensors(graph: Graph, context: Context) -> None:
     """Refuse a model that certainly packs its batch as nested tensors (a trace of
     nn.TransformerEncoder without gradients may).
     """

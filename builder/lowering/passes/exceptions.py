@@ -4,8 +4,7 @@ the branch not taken.
 
 from __future__ import annotations
 
-from typing import Any
-
+from builder.graph_types import Block, Graph
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
@@ -13,7 +12,7 @@ _ASSERTIONS = ("aten::_assert_async", "aten::warn", "prim::Print")
 
 
 @lowering_pass("eliminate-exceptions", touches=("prim::RaiseException", *_ASSERTIONS))
-def eliminate_exceptions(graph: Any, context: Context) -> None:
+def eliminate_exceptions(graph: Graph, context: Context) -> None:
     """Remove ifs that only guard: one branch raises, so the other one replaces the if;
     assertions are removed in the same way.
 
@@ -28,6 +27,6 @@ def eliminate_exceptions(graph: Any, context: Context) -> None:
         node.destroy()
 
 
-def _raises(block: Any) -> bool:
+def _raises(block: Block) -> bool:
     """Whether the block itself (not an if inside it) ends in an exception."""
     return any(node.kind() == "prim::RaiseException" for node in block.nodes())

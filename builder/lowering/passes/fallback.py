@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from builder.graph_types import Graph, Node
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
@@ -12,7 +12,7 @@ _CALL = re.compile(r"([\w.]+)\(([\w.]+)\)")
 
 
 @lowering_pass("mark-fallback", enabled=lambda context: bool(context.fallback_modules))
-def mark_fallback(graph: Any, context: Context) -> None:
+def mark_fallback(graph: Graph, context: Context) -> None:
     """Mark the nodes of the modules that `fallback_modules` names: by qualified name
     (`encoder.layers.0`) or class name (`Swish`).
 
@@ -30,7 +30,7 @@ def mark_fallback(graph: Any, context: Context) -> None:
             ir.mark(node)
 
 
-def belongs(node: Any, wanted: frozenset[str]) -> bool:
+def belongs(node: Node, wanted: frozenset[str]) -> bool:
     """Whether a node was inlined from a module with one of these names, or from inside one."""
     path: list[str] = []
     for name, kind in _CALL.findall(node.getModuleHierarchy()):
@@ -38,8 +38,3 @@ def belongs(node: Any, wanted: frozenset[str]) -> bool:
         if kind in wanted or ".".join(path) in wanted:
             return True
     return False
-
-
-def fallback_nodes(graph: Any) -> list[Any]:
-    """The marked nodes of a graph, in program order."""
-    return [node for node in ir.walk(graph) if ir.in_fallback(node)]

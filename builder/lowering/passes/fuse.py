@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
 
-def _matrix(value: Any) -> torch.Tensor | None:
+def _matrix(value: Value) -> torch.Tensor | None:
     """The constant matrix that a value is, or that it is the transpose of; a view, which costs no
     memory.
     """
@@ -26,7 +27,7 @@ def _matrix(value: Any) -> torch.Tensor | None:
     )
 
 
-def _last_two(node: Any) -> bool:
+def _last_two(node: Node) -> bool:
     return {ir.constant(node.inputsAt(1)), ir.constant(node.inputsAt(2))} in (
         {0, 1},
         {-1, -2},
@@ -34,7 +35,7 @@ def _last_two(node: Any) -> bool:
     )
 
 
-def _bias(value: Any, matrix: torch.Tensor) -> bool:
+def _bias(value: Value, matrix: torch.Tensor) -> bool:
     """Whether a value is a constant that can be the bias of a linear with this matrix; a sum takes
     any dtype, a linear that of its weight.
     """
@@ -46,13 +47,13 @@ def _bias(value: Any, matrix: torch.Tensor) -> bool:
     )
 
 
-def _linear(graph: Any, node: Any, x: Any, matrix: torch.Tensor, bias: Any) -> None:
+def _linear(graph: Graph, node: Node, x: Value, matrix: torch.Tensor, bias: Value) -> None:
     weight = ir.insert_constant(graph, matrix.t(), node)
     ir.replace(node, ir.outputs(ir.insert(graph, "aten::linear", [x, weight, bias], node)))
 
 
 @lowering_pass("fuse-linear", touches=("aten::addmm", "aten::matmul", "aten::mm"))
-def fuse_linear(graph: Any, context: Context) -> None:
+def fuse_linear(graph: Graph, context: Context) -> None:
     """Turn addmm, and matmul or mm with or without a sum, back to linear, where the matrix is a
     constant and the sum a vector of its width.
 
@@ -70,7 +71,7 @@ def fuse_linear(graph: Any, context: Context) -> None:
             _fuse_product(graph, node, matrix)
 
 
-def _fuse_product(graph: Any, node: Any, matrix: torch.Tensor) -> None:
+def _fuse_product(graph: Graph, node: Node, matrix: torch.Tensor) -> None:
     uses = [use for use in node.output().uses() if use.user.kind() != "prim::dtype"]
     queries = [use.user for use in node.output().uses() if use.user.kind() == "prim::dtype"]
     add = uses[0].user if len(uses) == 1 else None
@@ -87,7 +88,7 @@ def _fuse_product(graph: Any, node: Any, matrix: torch.Tensor) -> None:
     return _linear(graph, node, node.inputsAt(0), matrix, none)
 
 
-def _without_casts(add: Any, queries: list[Any]) -> bool:
+def _without_casts(add: Node, queries: list[Node]) -> bool:
     """Remove the casts of a sum to the dtype of its product, which a sum in place (`add_`) leaves:
     both have the dtype of the matrix. False, and nothing is removed, where the dtype is used
     otherwise.
@@ -102,7 +103,7 @@ def _without_casts(add: Any, queries: list[Any]) -> bool:
     return True
 
 
-def _is_cast(node: Any, value: Any, queries: list[Any]) -> bool:
+def _is_cast(node: Node, value: Value, queries: list[Node]) -> bool:
     """Whether a node is `value.to(dtype)` with the dtype of one of `queries`, and nothing else."""
     if node.kind() != "aten::to" or node.inputsSize() != 5:
         return False
@@ -112,7 +113,7 @@ def _is_cast(node: Any, value: Any, queries: list[Any]) -> bool:
 
 
 @lowering_pass("fuse-addmm-branches", touches=("prim::If",))
-def fuse_addmm_branches(graph: Any, context: Context) -> None:
+def fuse_addmm_branches(graph: Graph, context: Context) -> None:
     """An if on the number of axes that computes the same linear in both branches (as older files
     write it) is that linear.
     """
@@ -122,7 +123,7 @@ def fuse_addmm_branches(graph: Any, context: Context) -> None:
             ir.splice(node, next(iter(node.blocks())))
 
 
-def _only_linear(block: Any) -> tuple[Any, ...] | None:
+def _only_linear(block: Block) -> tuple[Any, ...] | None:
     """The inputs of the linear that a block consists of and returns; equal weights count as the
     same.
     """
@@ -136,7 +137,7 @@ def _only_linear(block: Any) -> tuple[Any, ...] | None:
     return tuple(_identity(value) for value in nodes[0].inputs())
 
 
-def _identity(value: Any) -> tuple[Any, ...]:
+def _identity(value: Value) -> tuple[Any, ...]:
     known = ir.constant(value)
     if isinstance(known, torch.Tensor):
         return (known.data_ptr(), *known.shape, *known.stride())
@@ -147,7 +148,7 @@ _FLAT = "aten::flatten"
 
 
 @lowering_pass("fuse-flatten-linear", touches=("aten::flatten",))
-def fuse_flatten_linear(graph: Any, context: Context) -> None:
+def fuse_flatten_linear(graph: Graph, context: Context) -> None:
     """The flattens in front of a linear become one: `flatten(flatten(x, 2), 1)` is `flatten(x,
     1)`.
     """

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from builder.errors import LoweringError
+from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.arguments import (
     DICT,
@@ -22,7 +23,7 @@ from builder.lowering.passes import Context, lowering_pass
 
 
 @lowering_pass("flatten-inputs", changes_interface=True)
-def flatten_inputs(graph: Any, context: Context) -> None:
+def flatten_inputs(graph: Graph, context: Context) -> None:
     """Make every input of the graph a tensor.
 
     Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional argument
@@ -45,7 +46,7 @@ def flatten_inputs(graph: Any, context: Context) -> None:
     context.inputs[:] = [name for part in parts for name in part.names]
 
 
-def _flatten_input(graph: Any, index: int, part: Part) -> None:
+def _flatten_input(graph: Graph, index: int, part: Part) -> None:
     """Replace input `index` by the tensors of its parts."""
     value = list(graph.inputs())[index]
     if part.form == FIXED:
@@ -68,7 +69,7 @@ _CASTS = {
 """What reads an argument's number from a tensor of one element."""
 
 
-def _take_as_tensor(graph: Any, index: int) -> None:
+def _take_as_tensor(graph: Graph, index: int) -> None:
     """Replace the number at input `index` by one that is read from a tensor input."""
     value = list(graph.inputs())[index]
     kind = value.type()
@@ -82,7 +83,7 @@ def _take_as_tensor(graph: Any, index: int) -> None:
         value.replaceAllUsesAfterNodeWith(cast, cast.output())
 
 
-def checked(constants: Mapping[str, Any], graph: Any, names: Sequence[str]) -> dict[str, Any]:
+def checked(constants: Mapping[str, Any], graph: Graph, names: Sequence[str]) -> dict[str, Any]:
     """The constants as their arguments take them. Raises LoweringError with every name that is no
     argument of forward, and every value that its type does not take.
     """
@@ -93,7 +94,7 @@ def checked(constants: Mapping[str, Any], graph: Any, names: Sequence[str]) -> d
     return {name: _taken(value, types[name]) for name, value in constants.items()}
 
 
-def _problem(name: str, value: Any, types: Mapping[str, Any]) -> str | None:
+def _problem(name: str, value: object, types: Mapping[str, Any]) -> str | None:
     """What is wrong with a constant."""
     if name not in types:
         known = ", ".join(types) or "none"
@@ -109,11 +110,11 @@ def _problem(name: str, value: Any, types: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _of_optional(kind: Any) -> Any:
+def _of_optional(kind: Type) -> Type:
     return kind.getElementType() if kind.kind() == "OptionalType" else kind
 
 
-def _taken(value: Any, kind: Any) -> Any:
+def _taken(value: Any, kind: Type) -> Any:
     """A constant as an argument of this type takes it."""
     if value is None:
         return None
@@ -123,11 +124,11 @@ def _taken(value: Any, kind: Any) -> Any:
     return float(value) if kind.kind() == "FloatType" else value
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     return isinstance(value, float) or _is_int(value)
 
 
@@ -150,7 +151,7 @@ _PYTHON: dict[str, Callable[[Any], bool]] = {
 """Which constants an argument of a type takes, by torch's annotation of the type."""
 
 
-def _bind(graph: Any, index: int, default: Any) -> None:
+def _bind(graph: Graph, index: int, default: object) -> None:
     value = list(graph.inputs())[index]
     first = next(iter(graph.nodes()), graph.return_node())
     if value.hasUses() if hasattr(value, "hasUses") else bool(value.uses()):
@@ -158,7 +159,7 @@ def _bind(graph: Any, index: int, default: Any) -> None:
     graph.eraseInput(index)
 
 
-def _flatten_container(graph: Any, index: int, part: Part) -> None:
+def _flatten_container(graph: Graph, index: int, part: Part) -> None:
     """Build the tuple, list or dictionary at input `index` of inputs of its own."""
     value = list(graph.inputs())[index]
     count = len(list(graph.inputs()))
@@ -183,7 +184,7 @@ def _element_type(part: Part, place: str | int) -> Any:
     return part.type.elements()[[name for name, _ in part.parts].index(place)]
 
 
-def _construct(graph: Any, part: Part, values: list[Any], first: Any) -> Any:
+def _construct(graph: Graph, part: Part, values: list[Value], first: Node) -> Node:
     if part.form == DICT:
         keys = [ir.insert_constant(graph, key, first) for key, _ in part.parts]
         values = [value for pair in zip(keys, values, strict=True) for value in pair]

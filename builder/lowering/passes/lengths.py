@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from builder.analysis import Facts, weight_shape
+from builder.graph_types import Node, Value
 from builder.lowering import ir
 from builder.lowering.passes.amounts import (
     ONE,
@@ -41,7 +42,7 @@ class Lengths:
         is 1.
         """
 
-    def learn(self, node: Any) -> None:
+    def learn(self, node: Node) -> None:
         """Note what follows of a node's output."""
         self._facts.learn(node)
         rule = _RULES.get(node.kind())
@@ -50,13 +51,13 @@ class Lengths:
             if found is not None:
                 self._shapes[node.output().unique()] = found
 
-    def shape(self, value: Any) -> Shape | None:
+    def shape(self, value: Value) -> Shape | None:
         """None where the number of axes is not known."""
         if value.unique() not in self._shapes:
             self._shapes[value.unique()] = self._own(value)
         return self._shapes[value.unique()]
 
-    def _own(self, value: Any) -> Shape | None:
+    def _own(self, value: Value) -> Shape | None:
         """Each axis by its own name, or the number that it is."""
         rank = self._facts.rank(value)
         known = weight_shape(value) or self._known.get(value.unique()) or (None,) * (rank or 0)
@@ -67,11 +68,11 @@ class Lengths:
             for axis, length in enumerate(known)
         ]
 
-    def of(self, item: Any) -> Amount | None:
+    def of(self, item: Value | int) -> Amount | None:
         """What a size in a list amounts to; None for one that is to be inferred."""
         return of_item(item, self._size)
 
-    def _size(self, node: Any) -> Amount | None:
+    def _size(self, node: Node) -> Amount | None:
         """Of a size that is read from a tensor."""
         if node.kind() != "aten::size" or node.inputsSize() != 2:
             return None
@@ -108,31 +109,31 @@ class Lengths:
         return product(found)
 
 
-def _same(lengths: Lengths, node: Any) -> Shape | None:
+def _same(lengths: Lengths, node: Node) -> Shape | None:
     return lengths.shape(node.inputsAt(0))
 
 
-def _layer(lengths: Lengths, node: Any) -> Shape | None:
+def _layer(lengths: Lengths, node: Node) -> Shape | None:
     read, wide = lengths.shape(node.inputsAt(0)), width(node.output())
     return None if read is None or wide is None else [*read[:-1], amount(wide)]
 
 
-def _moved(lengths: Lengths, node: Any) -> Shape | None:
+def _moved(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
     return None if read is None else moved(node, read)
 
 
-def _embedded(lengths: Lengths, node: Any) -> Shape | None:
+def _embedded(lengths: Lengths, node: Node) -> Shape | None:
     """An axis behind those of the indices: the width of the table."""
     table, indices = (lengths.shape(node.inputsAt(at)) for at in (0, 1))
     return None if table is None or indices is None else [*indices, table[-1]]
 
 
-def _as_other(lengths: Lengths, node: Any) -> Shape | None:
+def _as_other(lengths: Lengths, node: Node) -> Shape | None:
     return lengths.shape(node.inputsAt(1))
 
 
-def _reshaped(lengths: Lengths, node: Any) -> Shape | None:
+def _reshaped(lengths: Lengths, node: Node) -> Shape | None:
     read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
     if items is None:
         return None
@@ -141,7 +142,7 @@ def _reshaped(lengths: Lengths, node: Any) -> Shape | None:
     return [one or named(node.output(), axis) for axis, one in enumerate(axes)]
 
 
-def _unflattened(lengths: Lengths, node: Any) -> Shape | None:
+def _unflattened(lengths: Lengths, node: Node) -> Shape | None:
     read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(2))
     axis = None if read is None else axis_at(node, 1, len(read))
     if read is None or items is None or axis is None:
@@ -150,13 +151,13 @@ def _unflattened(lengths: Lengths, node: Any) -> Shape | None:
     return None if made is None else [*read[:axis], *made, *read[axis + 1 :]]
 
 
-def _unsqueezed(lengths: Lengths, node: Any) -> Shape | None:
+def _unsqueezed(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
     axis = None if read is None else axis_at(node, 1, len(read) + 1)
     return None if read is None or axis is None else [*read[:axis], ONE, *read[axis:]]
 
 
-def _expanded(lengths: Lengths, node: Any) -> Shape | None:
+def _expanded(lengths: Lengths, node: Node) -> Shape | None:
     read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
     if read is None or items is None or len(items) < len(read):
         return None
@@ -164,7 +165,7 @@ def _expanded(lengths: Lengths, node: Any) -> Shape | None:
     return [lengths.of(item) or length for item, length in zip(items, kept, strict=True)]
 
 
-def _reduced(lengths: Lengths, node: Any) -> Shape | None:
+def _reduced(lengths: Lengths, node: Node) -> Shape | None:
     read, axes = lengths.shape(node.inputsAt(0)), ir.int_list(node.inputsAt(1))
     if not read or not axes or ir.constant(node.inputsAt(2)) is not True:
         return None
@@ -172,7 +173,7 @@ def _reduced(lengths: Lengths, node: Any) -> Shape | None:
     return [ONE if axis in gone else length for axis, length in enumerate(read)]
 
 
-def _fitting(lengths: Lengths, node: Any) -> Shape | None:
+def _fitting(lengths: Lengths, node: Node) -> Shape | None:
     tensors = [value for value in node.inputs() if value.type().kind() == "TensorType"]
     sides = [lengths.shape(value) for value in tensors]
     # The condition of `where` last: the chosen values determine more of the sizes.
@@ -181,15 +182,16 @@ def _fitting(lengths: Lengths, node: Any) -> Shape | None:
     return _stretched(lengths, node, known) if known and len(known) == len(tensors) else None
 
 
-def _multiplied(lengths: Lengths, node: Any) -> Shape | None:
+def _multiplied(lengths: Lengths, node: Node) -> Shape | None:
     first = int(node.kind() == "aten::baddbmm")  # whose first operand is what is added
     one, other = (lengths.shape(node.inputsAt(first + at)) for at in (0, 1))
     if one is None or other is None or min(len(one), len(other)) < 2:
         return None
-    return [*_stretched(lengths, node, [one[:-2], other[:-2]]), one[-2], other[-1]]
+    batch = _stretched(lengths, node, [one[:-2], other[:-2]])
+    return [*batch, one[-2], other[-1]]
 
 
-def _stretched(lengths: Lengths, node: Any, sides: Sequence[Shape]) -> Shape:
+def _stretched(lengths: Lengths, node: Node, sides: Sequence[Shape]) -> Shape:
     """Of tensors that fit each other: an axis of length 1 is as long as the others'."""
     rank = max(len(side) for side in sides)
     columns = zip(*([ONE] * (rank - len(side)) + side for side in sides), strict=True)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from builder.analysis import Facts
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
@@ -26,7 +27,7 @@ class Picked:
 
 
 @lowering_pass("masks-to-where", touches=("aten::index",))
-def masks_to_where(graph: Any, context: Context) -> None:
+def masks_to_where(graph: Graph, context: Context) -> None:
     """`y[mask] = f(x[mask])` is `where(mask, f(x), y)`, and `f(x[mask]).sum()` the sum of
     `where(mask, f(x), 0)`, where f works element by element.
 
@@ -49,7 +50,7 @@ def masks_to_where(graph: Any, context: Context) -> None:
             picked[node.output().unique()] = found
 
 
-def _mask(indices: Any, facts: Facts) -> Any | None:
+def _mask(indices: Value, facts: Facts) -> Any | None:
     """The mask that is a list's only index."""
     items = ir.list_items(indices) or []
     alone = len(items) == 1 and isinstance(items[0], torch._C.Value)
@@ -58,13 +59,13 @@ def _mask(indices: Any, facts: Facts) -> Any | None:
     )
 
 
-def _picks(node: Any, facts: Facts) -> Picked | None:
+def _picks(node: Node, facts: Facts) -> Picked | None:
     x, indices = ir.inputs(node)
     mask, rank = _mask(indices, facts), facts.rank(x)
     return None if mask is None or rank is None else Picked(mask, x, rank)
 
 
-def _computed(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) -> Picked | None:
+def _computed(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> Picked | None:
     """What is computed of picked elements and numbers, computed of all."""
     parts = [picked[value.unique()] for value in node.inputs() if value.unique() in picked]
     if not parts or any((part.mask, part.rank) != (parts[0].mask, parts[0].rank) for part in parts):
@@ -78,7 +79,7 @@ def _computed(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) ->
     return Picked(parts[0].mask, Emit(graph, node).op(node.kind(), *values), parts[0].rank)
 
 
-def _settle(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) -> None:
+def _settle(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> None:
     """Write a node that reads picked elements in terms of all of them, if that is possible."""
     read = [value for value in node.inputs() if value.unique() in picked]
     if len(read) != 1 or node.kind() not in _ENDS:
@@ -89,7 +90,7 @@ def _settle(graph: Any, node: Any, facts: Facts, picked: dict[int, Picked]) -> N
         ir.replace(node, [new])
 
 
-def _put(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any | None:
+def _put(emit: Emit, node: Node, facts: Facts, values: Picked) -> Any | None:
     base, indices, _, accumulate = ir.inputs(node)
     if (
         _mask(indices, facts) != values.mask
@@ -100,24 +101,24 @@ def _put(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any | None:
     return emit.op("aten::where", _standing(emit, facts, values), values.whole, base)
 
 
-def _summed(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any | None:
+def _summed(emit: Emit, node: Node, facts: Facts, values: Picked) -> Any | None:
     if node.inputsSize() != 2:
         return None  # along some axes
     return emit.op("aten::sum", _or_zero(emit, facts, values), node.inputsAt(1))
 
 
-def _averaged(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any | None:
+def _averaged(emit: Emit, node: Node, facts: Facts, values: Picked) -> Any | None:
     if node.inputsSize() != 2 or facts.rank(values.mask) != values.rank:
         return None
     total = emit.op("aten::sum", _or_zero(emit, facts, values), node.inputsAt(1))
     return emit.op("aten::div", total, emit.op("aten::sum", values.mask, None))
 
 
-def _dtype(emit: Emit, node: Any, facts: Facts, values: Picked) -> Any:
+def _dtype(emit: Emit, node: Node, facts: Facts, values: Picked) -> Value:
     return emit.op("prim::dtype", values.whole, type=ir.INT)
 
 
-def _or_zero(emit: Emit, facts: Facts, values: Picked) -> Any:
+def _or_zero(emit: Emit, facts: Facts, values: Picked) -> Value:
     return emit.op("aten::where", _standing(emit, facts, values), values.whole, 0)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from builder.graph_types import Graph, Node
 from builder.lowering import ir
 from builder.lowering.folding import may_write
 from builder.lowering.passes import Context, lowering_pass
@@ -39,7 +40,7 @@ _SHOWN = frozenset(
 
 
 @lowering_pass("pool-constants")
-def pool_constants(graph: Any, context: Context) -> None:
+def pool_constants(graph: Graph, context: Context) -> None:
     """Keep the first of equal constants; at the top of the graph if it is in a branch or a
     loop. Tensors are equal when all of their bytes are.
     """
@@ -73,7 +74,7 @@ class _Tensors:
     def __init__(self) -> None:
         self._buckets: dict[Any, list[torch.Tensor]] = {}
 
-    def key(self, value: Any, node: Any) -> Any:
+    def key(self, value: list[torch.Tensor | None] | torch.Tensor, node: Node) -> Any:
         """What is the same for equal tensors and for nothing else; a value that is no plain tensor
         equals none.
         """
@@ -117,7 +118,7 @@ _NEVER = frozenset(
 
 
 @lowering_pass("eliminate-common-subexpressions")
-def eliminate_common_subexpressions(graph: Any, context: Context) -> None:
+def eliminate_common_subexpressions(graph: Graph, context: Context) -> None:
     """Compute the same operator on the same values once, but for what is random; two outputs of the
     graph stay two values. A graph that still writes in place is left to torch.
     """
@@ -148,7 +149,7 @@ def _parsed(line: str) -> _Line:
     return _Line(line, kind, made, "" if kind in _NEVER else kind + arguments)
 
 
-def _merge(graph: Any, lines: list[_Line]) -> None:
+def _merge(graph: Graph, lines: list[_Line]) -> None:
     """Replace each node by an equal one before it that it can see; what is random is never
     equal.
     """
@@ -160,7 +161,7 @@ def _merge(graph: Any, lines: list[_Line]) -> None:
         ir.replace(nodes[at], ir.outputs(nodes[first]))
 
 
-def _equal(nodes: list[Any], lines: list[_Line], returned: set[str]) -> Iterator[tuple[int, int]]:
+def _equal(nodes: list[Node], lines: list[_Line], returned: set[str]) -> Iterator[tuple[int, int]]:
     """The positions of a node and of the equal one before it, in program order."""
     renamed: dict[str, str] = {}
     seen: dict[str, tuple[int, str]] = {}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from builder.graph_types import Node
 from builder.lowering import ir
 
 Axis = TypeVar("Axis")
 MOVES = ("aten::transpose", "aten::permute")
 
 
-def moved(node: Any, axes: Sequence[Axis]) -> list[Axis] | None:
+def moved(node: Node, axes: Sequence[Axis]) -> list[Axis] | None:
     """The axes of what one of MOVES makes of a tensor with these; None where it names them by what
     is not known.
     """
@@ -26,7 +27,7 @@ def moved(node: Any, axes: Sequence[Axis]) -> list[Axis] | None:
     return found
 
 
-def axis_at(node: Any, at: int, rank: int) -> int | None:
+def axis_at(node: Node, at: int, rank: int) -> int | None:
     """The axis that input `at` names, counted from the front; None where it is not known."""
     axis = ir.constant(node.inputsAt(at))
     return axis % rank if isinstance(axis, int) and -rank <= axis < rank else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.views import Emit
@@ -12,7 +13,7 @@ _KINDS = {"reflect": "aten::reflection_pad{}d", "replicate": "aten::replication_
 
 
 @lowering_pass("unpack-pad", touches=("aten::pad", "aten::_pad_circular"))
-def unpack_pad(graph: Any, context: Context) -> None:
+def unpack_pad(graph: Graph, context: Context) -> None:
     """`pad` by its mode: constant_pad_nd, reflection_padNd, replication_padNd; circular as a
     concatenation of the other side's slice, axis by axis.
     """
@@ -27,7 +28,7 @@ def unpack_pad(graph: Any, context: Context) -> None:
             ir.replace(node, [new])
 
 
-def _padded(emit: Emit, node: Any, pads: Any, mode: str | None) -> Any | None:
+def _padded(emit: Emit, node: Node, pads: Value, mode: str | None) -> Any | None:
     """The padded tensor; None when the mode is not known, or the pads where they must be."""
     x = node.inputsAt(0)
     if mode == "constant":
@@ -42,7 +43,7 @@ def _padded(emit: Emit, node: Any, pads: Any, mode: str | None) -> Any | None:
     return _circular(emit, x, known) if mode == "circular" and known is not None else None
 
 
-def _circular(emit: Emit, x: Any, pads: list[int]) -> Any:
+def _circular(emit: Emit, x: Value, pads: list[int]) -> Value:
     """The last axis comes first in `pads`. A negative pad crops, and what is cropped does not come
     round.
     """

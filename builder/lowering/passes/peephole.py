@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from builder.graph_types import Graph, Node
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.views import Emit
@@ -15,7 +16,7 @@ _BOOLEAN = frozenset(
 )
 
 
-def _same_axes(node: Any, inner: Any) -> bool:
+def _same_axes(node: Node, inner: Node) -> bool:
     """Whether a transpose swaps back what the inner one swapped: the very same axes, in either
     order.
     """
@@ -23,7 +24,7 @@ def _same_axes(node: Any, inner: Any) -> bool:
     return None not in outer and sorted(outer) == sorted(before)
 
 
-def _inverse_order(node: Any, inner: Any) -> bool:
+def _inverse_order(node: Node, inner: Node) -> bool:
     outer, before = ir.int_list(node.inputsAt(1)), ir.int_list(inner.inputsAt(1))
     if outer is None or before is None or len(outer) != len(before):
         return False
@@ -31,11 +32,11 @@ def _inverse_order(node: Any, inner: Any) -> bool:
     return [before[axis % rank] % rank for axis in outer] == list(range(rank))
 
 
-def _of_booleans(node: Any, inner: Any) -> bool:
+def _of_booleans(node: Node, inner: Any) -> bool:
     return inner.inputsAt(0).node().kind() in _BOOLEAN
 
 
-def _always(node: Any, inner: Any) -> bool:
+def _always(node: Node, inner: Node) -> bool:
     return True
 
 
@@ -50,7 +51,7 @@ _TWICE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _keeps_all(node: Any) -> bool:
+def _keeps_all(node: Node) -> bool:
     """An expand to -1 everywhere keeps every axis as it is; a longer list would add axes, and -1 is
     not allowed there.
     """
@@ -58,7 +59,7 @@ def _keeps_all(node: Any) -> bool:
     return sizes is not None and all(size == -1 for size in sizes)
 
 
-def _joined(node: Any) -> list[Any] | None:
+def _joined(node: Node) -> list[Any] | None:
     """What `cat` joins, with the tensors of an inner `cat` along the same axis in its place, if
     nothing else reads that; None where there is none.
     """
@@ -79,7 +80,7 @@ def _joined(node: Any) -> list[Any] | None:
     return found if len(found) > len(items) else None
 
 
-def _join_once(graph: Any, node: Any) -> None:
+def _join_once(graph: Graph, node: Node) -> None:
     parts = None if ir.in_fallback(node) else _joined(node)
     if parts is not None:
         emit = Emit(graph, node)
@@ -87,7 +88,7 @@ def _join_once(graph: Any, node: Any) -> None:
 
 
 @lowering_pass("peephole", touches=(*_TWICE, "aten::expand", "aten::reshape", "aten::cat"))
-def peephole(graph: Any, context: Context) -> None:
+def peephole(graph: Graph, context: Context) -> None:
     """Remove what changes nothing: `x.t().t()`, two transposes or permutations that undo each
     other, two negations, an expand to -1, a reshape whose result is only reshaped, and a `cat`
     whose result is only joined along the same axis.

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from builder.analysis import Facts
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
@@ -18,7 +19,7 @@ from builder.lowering.passes.moves import MOVES, axis_at, moved
 
 
 @lowering_pass("split-projections", touches=("aten::linear",))
-def split_projections(graph: Any, context: Context) -> None:
+def split_projections(graph: Graph, context: Context) -> None:
     """A linear layer whose output is cut into parts for attention is a layer for each part:
     TensorRT multiplies layers of one input together by itself, and copies for a slice. All
     attention has one form then.
@@ -80,7 +81,7 @@ class Path:
     parts: tuple[Part, ...]
 
 
-def _may_split(node: Any) -> bool:
+def _may_split(node: Node) -> bool:
     weight, bias = ir.constant(node.inputsAt(1)), node.inputsAt(2)
     constant = ir.is_none(bias) or isinstance(ir.constant(bias), torch.Tensor)
     matrix = (
@@ -89,7 +90,7 @@ def _may_split(node: Any) -> bool:
     return matrix and constant and not ir.in_fallback(node)
 
 
-def _paths(layer: Any, facts: Facts) -> list[Path]:
+def _paths(layer: Node, facts: Facts) -> list[Path]:
     """The one way from the layer to where its output is cut, or none."""
     rank = facts.rank(layer.output()) or facts.rank(layer.inputsAt(0))
     if rank is None:
@@ -113,14 +114,14 @@ def _paths(layer: Any, facts: Facts) -> list[Path]:
     return [Path(layer, shaped, axes, order, *cut)] if cut is not None and attends else []
 
 
-def _only_user(value: Any, kinds: dict[str, Any]) -> Any:
+def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
     """The value's reader, where it is the only one and of these kinds."""
     users = [use.user for use in value.uses()]
     fits = len(users) == 1 and users[0].kind() in kinds and not ir.in_fallback(users[0])
     return users[0] if fits else None
 
 
-def _unflattened(node: Any, axes: list[Axis]) -> list[Axis] | None:
+def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
     axis, sizes = axis_at(node, 1, len(axes)), _listed(node.inputsAt(2))
     if axis is None or sizes is None or not axes[axis].size:
         return None
@@ -128,7 +129,7 @@ def _unflattened(node: Any, axes: list[Axis]) -> list[Axis] | None:
     return None if factors is None else [*axes[:axis], *factors, *axes[axis + 1 :]]
 
 
-def _reshaped(node: Any, axes: list[Axis]) -> list[Axis] | None:
+def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
     """The last axes, where their sizes are known and make up the layer's outputs."""
     sizes, before = _listed(node.inputsAt(1)) or [], len(axes) - 1
     if _keeps(node, before):
@@ -140,7 +141,7 @@ def _reshaped(node: Any, axes: list[Axis]) -> list[Axis] | None:
     return None
 
 
-def _keeps(node: Any, before: int) -> bool:
+def _keeps(node: Node, before: int) -> bool:
     """Whether the first axes that reshape makes are the layer's input's own, all but its last."""
     items, x = ir.list_items(node.inputsAt(1)) or [], node.inputsAt(0).node().inputsAt(0)
     own = [
@@ -160,7 +161,7 @@ def _filled(sizes: list[int | None], whole: int) -> list[int | None]:
     )
 
 
-def _reads_size(item: Any, x: Any, axis: int) -> bool:
+def _reads_size(item: Value, x: Value, axis: int) -> bool:
     node = item.node()
     return bool(
         node.kind() == "aten::size"
@@ -175,7 +176,7 @@ _SHAPES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
 }
 
 
-def _listed(value: Any) -> list[int | None] | None:
+def _listed(value: Value) -> list[int | None] | None:
     """The list's numbers, None for each that is not known (or to be inferred)."""
     items = ir.list_items(value)
     known = [item if isinstance(item, int) else ir.constant(item) for item in items or ()]
@@ -187,18 +188,23 @@ def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
     known = [size for size in sizes if size]
     if len(known) != len(sizes) or math.prod(known) != axis.size:
         return None
-    products = [(math.prod(known[:at]), math.prod(known[at + 1 :])) for at in range(len(known))]
-    return [Axis(outer, size, inner) for size, (outer, inner) in zip(known, products, strict=True)]
+    factors = []
+    for at, size in enumerate(known):
+        outer, inner = math.prod(known[:at]), math.prod(known[at + 1 :])
+        factors.append(Axis(outer, size, inner))
+    return factors
 
 
-def _unsqueezed(node: Any, axes: list[Axis]) -> list[Axis] | None:
+def _unsqueezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
     axis = axis_at(node, 1, len(axes) + 1)
     return None if axis is None else [*axes[:axis], Axis(size=-1), *axes[axis:]]
 
 
-def _squeezed(node: Any, axes: list[Axis]) -> list[Axis] | None:
+def _squeezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
     axis = axis_at(node, 1, len(axes)) if node.inputsSize() == 2 else None
-    return None if axis is None or not _is_one(axes[axis]) else [*axes[:axis], *axes[axis + 1 :]]
+    if axis is None or not _is_one(axes[axis]):
+        return None
+    return [*axes[:axis], *axes[axis + 1 :]]
 
 
 def _is_one(axis: Axis) -> bool:
@@ -213,7 +219,7 @@ _MOVES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
 }
 
 
-def _cut(value: Any, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]] | None:
+def _cut(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]] | None:
     """The axis along which all readers of the value cut it, and the parts."""
     users = [use.user for use in value.uses()]
     if not users or any(user.kind() not in _CUTS or ir.in_fallback(user) for user in users):
@@ -229,13 +235,13 @@ def _cut(value: Any, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]] | None:
     return (axes[place], parts) if sound and sum(part.length for part in parts) <= size else None
 
 
-def _selected(node: Any, size: int) -> list[Part] | None:
+def _selected(node: Node, size: int) -> list[Part] | None:
     index = ir.constant(node.inputsAt(2))
     inside = isinstance(index, int) and -size <= index < size
     return [Part(node.output(), index % size, 1, True)] if inside else None
 
 
-def _sliced(node: Any, size: int) -> list[Part] | None:
+def _sliced(node: Node, size: int) -> list[Part] | None:
     start, end, step = (ir.constant(node.inputsAt(at)) for at in (2, 3, 4))
     if step != 1 or not all(ir.is_constant(node.inputsAt(at)) for at in (2, 3)):
         return None
@@ -243,7 +249,7 @@ def _sliced(node: Any, size: int) -> list[Part] | None:
     return [Part(node.output(), first, last - first, False)]
 
 
-def _unpacked(node: Any, lengths: Sequence[int], dropped: bool = False) -> list[Part] | None:
+def _unpacked(node: Node, lengths: Sequence[int], dropped: bool = False) -> list[Part] | None:
     """Of an operator that gives a list, where it is unpacked and nothing else."""
     users = [use.user for use in node.output().uses()]
     if (
@@ -256,11 +262,11 @@ def _unpacked(node: Any, lengths: Sequence[int], dropped: bool = False) -> list[
     return [Part(*one, dropped) for one in zip(users[0].outputs(), starts, lengths, strict=True)]
 
 
-def _unbound(node: Any, size: int) -> list[Part] | None:
+def _unbound(node: Node, size: int) -> list[Part] | None:
     return _unpacked(node, [1] * size, dropped=True)
 
 
-def _chunked(node: Any, size: int) -> list[Part] | None:
+def _chunked(node: Node, size: int) -> list[Part] | None:
     chunks = ir.constant(node.inputsAt(1))
     return (
         _unpacked(node, _pieces(size, -(-size // chunks)))
@@ -269,7 +275,7 @@ def _chunked(node: Any, size: int) -> list[Part] | None:
     )
 
 
-def _split(node: Any, size: int) -> list[Part] | None:
+def _split(node: Node, size: int) -> list[Part] | None:
     piece, pieces = ir.constant(node.inputsAt(1)), ir.int_list(node.inputsAt(1))
     if isinstance(piece, int) and piece > 0:
         pieces = _pieces(size, piece)
@@ -302,7 +308,7 @@ _FAR = 12
 """Steps between a projection and its product; rotary embeddings take eight."""
 
 
-def _is_multiplied(value: Any, steps: int = _FAR) -> bool:
+def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     """Whether a product of two tensors reads the value, moved or scaled, as in attention. What is
     cut for a gate or a recurrent cell is left alone.
     """
@@ -318,7 +324,7 @@ def _is_multiplied(value: Any, steps: int = _FAR) -> bool:
     return False
 
 
-def _made(graph: Any, path: Path, part: Part) -> Any:
+def _made(graph: Graph, path: Path, part: Part) -> Value:
     """The part by a layer of its own: shaped, its axes in order, and with those of length 1."""
     emit = Emit(graph, path.shaped or path.layer, path.layer)
     weight, bias = (_rows(ir.constant(path.layer.inputsAt(at)), path.cut, part) for at in (1, 2))
@@ -337,7 +343,7 @@ def _made(graph: Any, path: Path, part: Part) -> Any:
     return value
 
 
-def _shaped(emit: Emit, path: Path, part: Part, value: Any, axes: list[Axis]) -> Any:
+def _shaped(emit: Emit, path: Path, part: Part, value: Value, axes: list[Axis]) -> Value:
     """The layer's output with these axes: its own, or those of the reshape or unflatten behind
     it.
     """
@@ -354,5 +360,7 @@ def _shaped(emit: Emit, path: Path, part: Part, value: Any, axes: list[Axis]) ->
 def _rows(weight: torch.Tensor | None, cut: Axis, part: Part) -> torch.Tensor | None:
     if weight is None:
         return None
-    rows = weight.reshape(cut.outer, cut.size, cut.inner, *weight.shape[1:])
-    return rows[:, part.start : part.start + part.length].reshape(-1, *weight.shape[1:]).clone()
+    columns = weight.shape[1:]
+    rows = weight.reshape(cut.outer, cut.size, cut.inner, *columns)
+    taken = rows[:, part.start : part.start + part.length]
+    return taken.reshape(-1, *columns).clone()

@@ -4,11 +4,10 @@ channel.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from builder.errors import LoweringError
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
@@ -34,7 +33,7 @@ _MASKED = {f"{_TENSOR}_cachemask": _TENSOR, f"{_CHANNEL}_cachemask": _CHANNEL}
 @lowering_pass(
     "unify-fake-quantize", touches=(*_OBSERVING, _SWITCHED, *_LEARNABLE, *_MASKED, _TENSOR)
 )
-def unify_fake_quantize(graph: Any, context: Context) -> None:
+def unify_fake_quantize(graph: Graph, context: Context) -> None:
     """Write fake quantization in all its forms as `fake_quantize_per_tensor_affine(x, scale,
     zero_point, min, max)`, with numbers where they are known, or as
     `fake_quantize_per_channel_affine`.
@@ -57,11 +56,11 @@ def unify_fake_quantize(graph: Any, context: Context) -> None:
         _with_numbers(graph, node)
 
 
-def _ours(graph: Any, *kinds: str) -> list[Any]:
+def _ours(graph: Graph, *kinds: str) -> list[Node]:
     return [node for node in ir.nodes_of(graph, *kinds) if not ir.in_fallback(node)]
 
 
-def _put(graph: Any, node: Any, kind: str, arguments: list[Any]) -> None:
+def _put(graph: Graph, node: Node, kind: str, arguments: list[Value]) -> None:
     """Replace the node by one operator, unless its mask is read, too."""
     first, *masks = ir.outputs(node)
     if not any(mask.uses() for mask in masks):
@@ -69,7 +68,7 @@ def _put(graph: Any, node: Any, kind: str, arguments: list[Any]) -> None:
         node.destroy()
 
 
-def _without_observer(graph: Any, node: Any) -> None:
+def _without_observer(graph: Graph, node: Node) -> None:
     """The fake quantization of an observer that is switched off."""
     x, observes, switch, _, _, scale, zero_point, _, low, high, axis, by_row = ir.inputs(node)[:12]
     if _flag(observes) is not False:
@@ -84,7 +83,7 @@ def _without_observer(graph: Any, node: Any) -> None:
         _switched(graph, node, _TENSOR, [x, scale, zero_point, low, high], switch)
 
 
-def _switched(graph: Any, node: Any, kind: str, arguments: list[Any], switch: Any) -> None:
+def _switched(graph: Graph, node: Node, kind: str, arguments: list[Value], switch: Value) -> None:
     on = _flag(switch)
     if on:
         _put(graph, node, kind, arguments)
@@ -93,13 +92,13 @@ def _switched(graph: Any, node: Any, kind: str, arguments: list[Any], switch: An
         node.destroy()
 
 
-def _flag(value: Any) -> bool | None:
+def _flag(value: Value) -> bool | None:
     """Whether a switch is on; None when it is not known."""
     known = ir.constant(value)
     return bool(known.reshape(-1)[0]) if isinstance(known, torch.Tensor) and known.numel() else None
 
 
-def _learned(graph: Any, node: Any) -> None:
+def _learned(graph: Graph, node: Node) -> None:
     """A learned zero point is a fraction: torch rounds it, half to even, and keeps it within the
     bounds.
     """
@@ -112,7 +111,7 @@ def _learned(graph: Any, node: Any) -> None:
         _put(graph, node, _LEARNABLE[node.kind()], [x, scale, whole, *rest])
 
 
-def _with_numbers(graph: Any, node: Any) -> None:
+def _with_numbers(graph: Graph, node: Node) -> None:
     """Scale and zero point of one known element are numbers."""
     scale, zero_point = (ir.constant(node.inputsAt(at)) for at in (1, 2))
     tensors = [v for v in (scale, zero_point) if isinstance(v, torch.Tensor) and v.numel() == 1]

@@ -4,8 +4,7 @@ not matter.
 
 from __future__ import annotations
 
-from typing import Any
-
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
@@ -16,7 +15,7 @@ _DROPOUTS = tuple(
 
 
 @lowering_pass("remove-dropout", touches=(*_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)))
-def remove_dropout(graph: Any, context: Context) -> None:
+def remove_dropout(graph: Graph, context: Context) -> None:
     """Remove dropout in all its forms where it is not training; it gives the very tensor that it
     was given, so this comes before functionalise.
     """
@@ -32,7 +31,7 @@ _SAME_TENSOR = tuple(
 
 
 @lowering_pass("remove-contiguous", touches=("aten::contiguous",))
-def remove_contiguous(graph: Any, context: Context) -> None:
+def remove_contiguous(graph: Graph, context: Context) -> None:
     """Remove contiguous: layout in memory is the engine's business, and views are reshapes by
     now.
     """
@@ -41,14 +40,14 @@ def remove_contiguous(graph: Any, context: Context) -> None:
 
 
 @lowering_pass("remove-clone", touches=("aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"))
-def remove_clone(graph: Any, context: Context) -> None:
+def remove_clone(graph: Graph, context: Context) -> None:
     """Remove clone: nothing writes in place any more."""
     for node in ir.nodes_of(graph, "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"):
         ir.bypass(node)
 
 
 @lowering_pass("remove-detach", touches=_SAME_TENSOR)
-def remove_detach(graph: Any, context: Context) -> None:
+def remove_detach(graph: Graph, context: Context) -> None:
     """Remove detach, alias and moves between devices: there are no gradients and one device."""
     for node in ir.nodes_of(graph, *_SAME_TENSOR):
         ir.bypass(node)
@@ -59,7 +58,7 @@ _ASSERTIONS = ("aten::_assert_tensor_metadata", "aten::_assert_async", "prim::pr
 
 
 @lowering_pass("remove-guards", touches=(*_REFINEMENTS, *_ASSERTIONS))
-def remove_guards(graph: Any, context: Context) -> None:
+def remove_guards(graph: Graph, context: Context) -> None:
     """Remove guards that only refine types or watch over shapes: unchecked_cast to the type that a
     value has, assertions on metadata.
     """
@@ -83,7 +82,7 @@ _TO_DTYPE = {
 
 
 @lowering_pass("unify-to", touches=("aten::to",))
-def unify_to(graph: Any, context: Context) -> None:
+def unify_to(graph: Graph, context: Context) -> None:
     """Write every form of `to` as `aten::to.dtype(x, dtype, False, False, None)`; one that names a
     device only disappears.
     """
@@ -108,13 +107,13 @@ def unify_to(graph: Any, context: Context) -> None:
             )
 
 
-def _cast(graph: Any, shared: ir.Constants, node: Any, dtype: Any) -> None:
+def _cast(graph: Graph, shared: ir.Constants, node: Node, dtype: Value) -> None:
     arguments = [node.inputsAt(0), dtype, shared(False), shared(False), shared(None)]
     ir.replace(node, ir.outputs(ir.insert(graph, "aten::to", arguments, node)))
 
 
 @lowering_pass("remove-full-slices", touches=("aten::slice",))
-def remove_full_slices(graph: Any, context: Context) -> None:
+def remove_full_slices(graph: Graph, context: Context) -> None:
     """Remove a slice from the first to the last element by ones: `x[:, 0]` slices its first axis
     whole before it selects.
     """
@@ -124,7 +123,7 @@ def remove_full_slices(graph: Any, context: Context) -> None:
             ir.bypass(node)
 
 
-def _whole(start: Any, end: Any, step: Any) -> bool:
+def _whole(start: Value, end: Value, step: Value) -> bool:
     from_first = ir.is_none(start) or ir.constant(start) == 0
     to_last = ir.is_none(end) or ir.constant(end) == _INT_MAX
     return bool(from_first and to_last and ir.constant(step) == 1)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.amounts import Amount, of_item, product
@@ -15,7 +16,7 @@ from builder.lowering.passes.widths import width
 
 
 @lowering_pass("merge-reshapes", touches=("aten::reshape",))
-def merge_reshapes(graph: Any, context: Context) -> None:
+def merge_reshapes(graph: Graph, context: Context) -> None:
     """`x.reshape(t, b * h, d).transpose(0, 1).reshape(b, h, t, d)` is `x.reshape(t, b, h,
     d).permute(1, 2, 0, 3)`, and a linear layer between `reshape(t * b, d)` and `reshape(t, b, e)`
     is the layer of `reshape(t, b, d)`.
@@ -35,7 +36,7 @@ def merge_reshapes(graph: Any, context: Context) -> None:
             _merge(graph, node)
 
 
-def _length(node: Any) -> Any:
+def _length(node: Node) -> Value | None:
     """The value that gives a size in the list of the reshape that made the axis, transposed or
     not.
     """
@@ -60,7 +61,7 @@ class _Path(NamedTuple):
     layer: Any = None
 
 
-def _path(value: Any) -> _Path | None:
+def _path(value: Value) -> _Path | None:
     """Back from a value to a reshape, through transposes only, or through one linear layer only."""
     node, moves = value.node(), []
     if (
@@ -86,7 +87,7 @@ def _path(value: Any) -> _Path | None:
     return None if order is None else _Path(node, order)
 
 
-def _merge(graph: Any, node: Any) -> None:
+def _merge(graph: Graph, node: Node) -> None:
     path, wanted = _path(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
     sizes = None if path is None else ir.list_items(path.first.inputsAt(1))
     if path is None or sizes is None or wanted is None:
@@ -109,7 +110,7 @@ def _merge(graph: Any, node: Any) -> None:
     ir.replace(node, [_arranged(emit, path, of, value)])
 
 
-def _arranged(emit: Emit, path: _Path, of: dict[int, list[Any]], value: Any) -> Any:
+def _arranged(emit: Emit, path: _Path, of: dict[int, list[Value]], value: Value) -> Value:
     """The nodes between the two reshapes, applied to the value that has all axes."""
     if path.layer is not None:
         return emit.op("aten::linear", value, *list(path.layer.inputs())[1:])
@@ -118,7 +119,7 @@ def _arranged(emit: Emit, path: _Path, of: dict[int, list[Any]], value: Any) -> 
     return value if order == sorted(order) else emit.op("aten::permute", value, order)
 
 
-def _groups(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[list[Any]] | None:
+def _groups(sizes: Sequence[Value | int], wanted: Sequence[Value]) -> list[list[Any]] | None:
     """The requested sizes that each axis is split into, by axis; None where they do not fit."""
     found, at = [], 0
     for size in sizes:
@@ -130,7 +131,7 @@ def _groups(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[list[Any]] | No
     return found if at == len(wanted) else None
 
 
-def _group(size: Any, wanted: Sequence[Any]) -> list[Any] | None:
+def _group(size: Value | int, wanted: Sequence[Value]) -> list[Any] | None:
     """As many of the wanted sizes, from the first, as make up this one; one that is to be inferred
     makes up the rest.
     """
@@ -148,12 +149,12 @@ def _group(size: Any, wanted: Sequence[Any]) -> list[Any] | None:
     return None
 
 
-def _amount(item: Any) -> Amount | None:
+def _amount(item: Value | int) -> Amount | None:
     """None for a size that reshape infers."""
     return of_item(item, _size)
 
 
-def _size(node: Any) -> Amount | None:
+def _size(node: Node) -> Amount | None:
     """Of a size that is read from a tensor."""
     if (
         node.kind() != "aten::size"
@@ -164,7 +165,7 @@ def _size(node: Any) -> Amount | None:
     return Amount(1, Counter([(*_source(node.inputsAt(0)), ir.constant(node.inputsAt(1)))]))
 
 
-def _source(value: Any) -> tuple[int, int | None]:
+def _source(value: Value) -> tuple[int, int | None]:
     """What is the same for tensors of one shape: layers of one input and one width have the
     same.
     """

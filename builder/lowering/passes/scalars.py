@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.views import Emit
@@ -30,7 +31,7 @@ _ROUNDED = {"floor": "aten::floordiv", "trunc": "aten::__round_to_zero_floordiv"
 
 
 @lowering_pass("fold-scalar-chains", touches=_TO_NUMBER)
-def fold_scalar_chains(graph: Any, context: Context) -> None:
+def fold_scalar_chains(graph: Graph, context: Context) -> None:
     """`Int(NumToTensor(n))` is n, through the integer arithmetic between them; so for Float, item
     and ScalarImplicit.
 
@@ -46,7 +47,7 @@ def fold_scalar_chains(graph: Any, context: Context) -> None:
             ir.replace(node, [_as_type(graph, node, number)])
 
 
-def _direct(value: Any, node: Any) -> Any | None:
+def _direct(value: Value, node: Node) -> Any | None:
     """The number that a 0-d tensor was made of."""
     made = value.node()
     if made.kind() == "prim::NumToTensor" and made.inputsAt(0).type().kind() in (
@@ -58,7 +59,7 @@ def _direct(value: Any, node: Any) -> Any | None:
     return None
 
 
-def _integer(graph: Any, value: Any, at: Any) -> Any | None:
+def _integer(graph: Graph, value: Value, at: Node) -> Any | None:
     """A value of type int that equals a 0-d integer tensor, or None; new nodes stand at `at`, or
     where the tensor's stand.
     """
@@ -75,7 +76,7 @@ def _integer(graph: Any, value: Any, at: Any) -> Any | None:
     return _arithmetic(graph, node)
 
 
-def _arithmetic(graph: Any, node: Any) -> Any | None:
+def _arithmetic(graph: Graph, node: Node) -> Any | None:
     kind, args = node.kind(), ir.inputs(node)
     operator = _SCALAR.get(kind)
     if kind == "aten::div" and len(args) == 3:
@@ -94,7 +95,7 @@ def _arithmetic(graph: Any, node: Any) -> Any | None:
     return Emit(graph, node).op(operator, *numbers, type=ir.INT)
 
 
-def _as_type(graph: Any, node: Any, number: Any) -> Any:
+def _as_type(graph: Graph, node: Node, number: Value) -> Value:
     """`number` as the node gives it: Int and Float convert, the others hand on what there is."""
     wanted, kind = node.output().type(), number.type().kind()
     if wanted.kind() == kind or wanted.kind() == "NumberType":
@@ -106,7 +107,7 @@ def _as_type(graph: Any, node: Any, number: Any) -> Any:
 
 
 @lowering_pass("fold-sizes", touches=("aten::__getitem__", "aten::len", "prim::ListUnpack"))
-def fold_sizes(graph: Any, context: Context) -> None:
+def fold_sizes(graph: Graph, context: Context) -> None:
     """Read one size at a time (`x.size()[0]` is `x.size(0)`, and so for `n, t, c = x.size()`), and
     take what is known of constants and of lists that are built here.
     """
@@ -140,7 +141,7 @@ _NEUTRAL = {"aten::add": 0, "aten::sub": 0, "aten::mul": 1, "aten::floordiv": 1}
 
 
 @lowering_pass("fold-neutral-arithmetic", touches=tuple(_NEUTRAL))
-def fold_neutral_arithmetic(graph: Any, context: Context) -> None:
+def fold_neutral_arithmetic(graph: Graph, context: Context) -> None:
     """Remove whole-number arithmetic that changes nothing: `n + 0`, `n * 1`, `n // 1`."""
     for node in ir.nodes_of(graph, *context.present(*_NEUTRAL)):
         whole = node.inputsSize() == 2 and all(
@@ -169,7 +170,7 @@ _WITH_SCALAR = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
 
 
 @lowering_pass("fold-scalar-tensors", touches=tuple(_WITH_SCALAR))
-def fold_scalar_tensors(graph: Any, context: Context) -> None:
+def fold_scalar_tensors(graph: Graph, context: Context) -> None:
     """A constant without axes beside a float tensor with axes is a number: `linear(x) *
     tensor(0.5)` is `linear(x) * 0.5`.
 
@@ -189,19 +190,19 @@ def fold_scalar_tensors(graph: Any, context: Context) -> None:
             certain.update(value.unique() for value in node.outputs() if sure)
 
 
-def _second_is_constant(node: Any) -> bool:
+def _second_is_constant(node: Node) -> bool:
     """Whether there is a constant instead of a tensor."""
     second = node.inputsAt(1)
     return bool(ir.is_constant(second) and second.type().kind() == "TensorType")
 
 
-def float_weights(node: Any) -> bool:
+def float_weights(node: Node) -> bool:
     weights = [ir.constant(value) for value in node.inputs()]
     floats = [w.is_floating_point() for w in weights if isinstance(w, torch.Tensor)]
     return bool(floats) and all(floats)
 
 
-def _fold_second(graph: Any, node: Any, sure: bool) -> None:
+def _fold_second(graph: Graph, node: Node, sure: bool) -> None:
     """A number that a trace wrapped (torch reads it back as one) promotes like a number, so it can
     always be one again; but no operator takes a bool for a number.
     """

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from builder.graph_types import Graph, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 
 
 @lowering_pass("fold-string-lengths", touches=("aten::len",))
-def fold_string_lengths(graph: Any, context: Context) -> None:
+def fold_string_lengths(graph: Graph, context: Context) -> None:
     """`len(s) > 0` is the condition under which s is not empty; a string with literal text in its
     format never is.
     """
@@ -28,7 +29,7 @@ def fold_string_lengths(graph: Any, context: Context) -> None:
                 ir.replace(node, [known])
 
 
-def _filled(value: Any) -> Any:
+def _filled(value: Value) -> Any:
     """Whether a string has text in it: a bool, a bool value of the graph, or None when it is not
     known.
     """

@@ -4,9 +4,8 @@ verified like ours.
 
 from __future__ import annotations
 
-from typing import Any
-
 from builder.errors import LoweringError
+from builder.graph_types import Graph, Node
 from builder.lowering import folding, ir
 from builder.lowering.ir import C
 from builder.lowering.locations import source_line
@@ -16,7 +15,7 @@ _CALLS = ("prim::CallFunction", "prim::CallMethod")
 
 
 @lowering_pass("inline", removes=_CALLS, ours=False, touches=_CALLS)
-def inline(graph: Any, context: Context) -> None:
+def inline(graph: Graph, context: Context) -> None:
     """Put the body of every called function and method instead of the call."""
     C._jit_pass_inline(graph)
 
@@ -30,13 +29,13 @@ def _foldable(context: Context) -> bool:
 
 
 @lowering_pass("eliminate-dead-code", ours=False, enabled=_unread)
-def eliminate_dead_code(graph: Any, context: Context) -> None:
+def eliminate_dead_code(graph: Graph, context: Context) -> None:
     """Remove nodes whose results are not read; a node with side effects stays."""
     C._jit_pass_dce(graph)
 
 
 @lowering_pass("propagate-constants", ours=False, enabled=_foldable)
-def propagate_constants(graph: Any, context: Context) -> None:
+def propagate_constants(graph: Graph, context: Context) -> None:
     """Compute what only depends on constants, and resolve the ifs whose condition became static.
 
     Quantization of a constant stays as it is in the file: the engine's int8 weights are made of it.
@@ -48,7 +47,7 @@ _LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "
 
 
 @lowering_pass("peephole-lists", ours=False, touches=_LIST_READERS)
-def peephole_lists(graph: Any, context: Context) -> None:
+def peephole_lists(graph: Graph, context: Context) -> None:
     """Read elements of a list where it was built: `[a, b][1]` is `b`, `len([a, b])` is 2."""
     of_lists = context.present("aten::__getitem__", "aten::len", "prim::ListUnpack")
     if of_lists or any(
@@ -57,7 +56,7 @@ def peephole_lists(graph: Any, context: Context) -> None:
         C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
 
 
-def _gives_list(node: Any) -> bool:
+def _gives_list(node: Node) -> bool:
     return bool(node.output().type().kind() == "ListType")
 
 
@@ -70,7 +69,7 @@ TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim
     ours=False,
     touches=(*TUPLES, "prim::Constant"),  # a constant may be a tuple
 )
-def lower_tuples(graph: Any, context: Context) -> None:
+def lower_tuples(graph: Graph, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops.
 
     A tuple that is chosen from a list while the model runs has no elements to speak of, and torch

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from builder.analysis import weight_shape
+from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.amounts import Piece
@@ -17,7 +18,7 @@ from builder.lowering.passes.widths import source, width
 
 
 @lowering_pass("sink-transposes", touches=MOVES)
-def sink_transposes(graph: Any, context: Context) -> None:
+def sink_transposes(graph: Graph, context: Context) -> None:
     """`linear(x.transpose(0, 1))` is `linear(x).transpose(0, 1)`, and a transpose goes behind a
     reshape that takes axes apart, where it joins those that follow: two become one, or none. One
     after a layer moves before it where it joins another there.
@@ -42,7 +43,7 @@ def sink_transposes(graph: Any, context: Context) -> None:
             ir.replace(node, [made])
 
 
-def _may_move(node: Any) -> bool:
+def _may_move(node: Node) -> bool:
     """Whether a rule reads a transpose together with its neighbors, as far as their kinds show."""
     beside = [node.inputsAt(0).node(), *(use.user for use in node.output().uses())]
     return any(other.kind() in _RULES for other in beside)
@@ -51,16 +52,16 @@ def _may_move(node: Any) -> bool:
 class _Emit(Emit):
     """One that learns the shapes of what it makes."""
 
-    def __init__(self, graph: Any, at: Any, lengths: Lengths) -> None:
+    def __init__(self, graph: Graph, at: Node, lengths: Lengths) -> None:
         super().__init__(graph, at)
         self.lengths = lengths
 
-    def op(self, kind: str, *args: Any, type: Any = None) -> Any:
+    def op(self, kind: str, *args: object, type: Type | None = None) -> Value:
         made = super().op(kind, *args, type=type)
         self.lengths.learn(made.node())
         return made
 
-    def order(self, node: Any) -> list[int] | None:
+    def order(self, node: Node) -> list[int] | None:
         """How a transpose arranges the axes of what it reads; None where that is not known, or for
         any other node.
         """
@@ -71,14 +72,14 @@ class _Emit(Emit):
         )
         return None if shape is None else moved(node, range(len(shape)))
 
-    def pieces(self, node: Any) -> list[Piece] | None:
+    def pieces(self, node: Node) -> list[Piece] | None:
         """What reshape makes of the axes that it reads."""
         shape, items = self.lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
         if shape is None or items is None:
             return None
         return self.lengths.pieces(shape, [self.lengths.of(item) for item in items])
 
-    def permuted(self, value: Any, order: Sequence[int]) -> Any:
+    def permuted(self, value: Value, order: Sequence[int]) -> Value:
         """The value's axes in this order, with the transposes before it taken into account."""
         if list(order) == sorted(order):
             return value
@@ -88,7 +89,7 @@ class _Emit(Emit):
         made = self.before_layer(value, order) if self.is_ours(value) else None
         return self.op("aten::permute", value, list(order)) if made is None else made
 
-    def before_layer(self, value: Any, order: Sequence[int]) -> Any:
+    def before_layer(self, value: Value, order: Sequence[int]) -> Value | None:
         """The value permuted by permuting what its producer reads, if that is a transpose;
         else None.
         """
@@ -107,7 +108,7 @@ class _Emit(Emit):
         ir.adopt(layer.node(), node)
         return layer
 
-    def _before_join(self, node: Any, order: Sequence[int]) -> Any:
+    def _before_join(self, node: Node, order: Sequence[int]) -> Value | None:
         """`reshape` that only joins axes, permuted before it does; None where no transpose is
         before it.
         """
@@ -122,12 +123,12 @@ class _Emit(Emit):
             "aten::reshape", value, self.ints([self.known(items[axis]) for axis in order])
         )
 
-    def known(self, item: Any) -> Any:
+    def known(self, item: Value) -> Any:
         """A size in a list, as a number where it is one."""
         length = self.lengths.of(item)
         return item if length is None or length.names else length.number
 
-    def is_ours(self, value: Any) -> bool:
+    def is_ours(self, value: Value) -> bool:
         """Whether the node that makes the value can be made again: it has no other reader, and it
         runs as often.
         """
@@ -136,7 +137,7 @@ class _Emit(Emit):
         return alone and node.owningBlock() == self.at.owningBlock()
 
 
-def _is_layer(node: Any) -> bool:
+def _is_layer(node: Node) -> bool:
     """Whether linear acts on the last axis alone: its weight is a matrix, its bias a vector."""
     bias = node.inputsAt(2)
     return width(node.output()) is not None and (
@@ -144,7 +145,7 @@ def _is_layer(node: Any) -> bool:
     )
 
 
-def _behind_layer(emit: _Emit, node: Any) -> Any:
+def _behind_layer(emit: _Emit, node: Node) -> Value | None:
     move = node.inputsAt(0).node()
     order = emit.order(move)
     if order is None or order[-1] != len(order) - 1 or not _is_layer(node):
@@ -152,7 +153,7 @@ def _behind_layer(emit: _Emit, node: Any) -> Any:
     return emit.permuted(emit.op("aten::linear", move.inputsAt(0), *ir.inputs(node)[1:]), order)
 
 
-def _behind_reshape(emit: _Emit, node: Any) -> Any:
+def _behind_reshape(emit: _Emit, node: Node) -> Value | None:
     """Where axes are taken apart. One that joins some of them, too, does that last: only where a
     transpose follows, which then comes first.
     """
@@ -176,7 +177,7 @@ def _behind_reshape(emit: _Emit, node: Any) -> Any:
     return emit.op("aten::reshape", value, node.inputsAt(1)) if joins else value
 
 
-def _is_moved(value: Any) -> bool:
+def _is_moved(value: Value) -> bool:
     """Whether a transpose alone reads the value, or a layer that one alone reads."""
     users = [use.user for use in value.uses()]
     if len(users) != 1 or ir.in_fallback(users[0]):
@@ -186,7 +187,7 @@ def _is_moved(value: Any) -> bool:
     )
 
 
-def _size(emit: _Emit, node: Any, order: Sequence[int], found: Sequence[Piece], at: int) -> Any:
+def _size(emit: _Emit, node: Node, order: Sequence[int], found: Sequence[Piece], at: int) -> Any:
     """The length of one of the pieces as an item of a list, before the transpose; None where
     nothing is that size.
     """
@@ -203,7 +204,7 @@ def _size(emit: _Emit, node: Any, order: Sequence[int], found: Sequence[Piece], 
     return emit.op("aten::size", value, axis, type=ir.INT)
 
 
-def _behind_unflatten(emit: _Emit, node: Any) -> Any:
+def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
     move, count = node.inputsAt(0).node(), ir.list_length(node.inputsAt(2))
     order = emit.order(move)
     axis = None if order is None else axis_at(node, 1, len(order))
@@ -217,7 +218,7 @@ def _behind_unflatten(emit: _Emit, node: Any) -> Any:
     return emit.permuted(value, [at for start in starts for at in start])
 
 
-def _together(emit: _Emit, node: Any) -> Any:
+def _together(emit: _Emit, node: Node) -> Value | None:
     """Two transposes, or the nodes between them."""
     order, value = emit.order(node), node.inputsAt(0)
     if order is None or _turns_keys(node, order):
@@ -229,11 +230,12 @@ def _together(emit: _Emit, node: Any) -> Any:
     return emit.before_layer(value, order) if emit.is_ours(value) else None
 
 
-def _turns_keys(node: Any, order: Sequence[int]) -> bool:
+def _turns_keys(node: Node, order: Sequence[int]) -> bool:
     """Whether it is the transpose of a product's matrices: attention is known by it, and a product
     does it itself.
     """
-    last = list(order) == [*range(len(order) - 2), len(order) - 1, len(order) - 2]
+    rank = len(order)
+    last = list(order) == [*range(rank - 2), rank - 1, rank - 2]
     return last and any(use.user.kind() in _PRODUCTS for use in node.output().uses())
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from builder.graph_types import Graph, Node
 from builder.lowering import ir
 from builder.lowering.folding import (
     eliminate_dead_code,
@@ -14,7 +13,7 @@ from builder.lowering.passes import Context, lowering_pass
 
 
 @lowering_pass("unroll-loops", touches=("prim::Loop",))
-def unroll_loops(graph: Any, context: Context) -> None:
+def unroll_loops(graph: Graph, context: Context) -> None:
     """Write the body of a loop once for each iteration, where the trip count is known and at most
     `unroll_limit`.
 
@@ -33,11 +32,11 @@ def unroll_loops(graph: Any, context: Context) -> None:
         eliminate_dead_code(graph)
 
 
-def _known(node: Any, context: Context) -> bool:
+def _known(node: Node, context: Context) -> bool:
     return trip_count(node, context.unroll_limit) is not None and not ir.in_fallback(node)
 
 
-def trip_count(node: Any, limit: int) -> int | None:
+def trip_count(node: Node, limit: int) -> int | None:
     """The trip count of a loop when it is known, within the limit, and nothing ends it
     earlier.
     """
@@ -49,12 +48,12 @@ def trip_count(node: Any, limit: int) -> int | None:
     return max(count, 0) if known and count <= limit else None
 
 
-def _outermost(loops: list[Any]) -> list[Any]:
+def _outermost(loops: list[Node]) -> list[Node]:
     """Those that no other one contains."""
     return [node for node in loops if not any(_inside(node, other) for other in loops)]
 
 
-def _inside(node: Any, other: Any) -> bool:
+def _inside(node: Node, other: Node) -> bool:
     block = node.owningBlock()
     while block.owningNode() is not None:
         if block.owningNode() == other:
@@ -63,7 +62,7 @@ def _inside(node: Any, other: Any) -> bool:
     return False
 
 
-def unroll(graph: Any, node: Any, count: int) -> None:
+def unroll(graph: Graph, node: Node, count: int) -> None:
     """Replace a loop by its body, once for each iteration."""
     body = next(iter(node.blocks()))
     counter, *params = body.inputs()
@@ -82,7 +81,7 @@ def unroll(graph: Any, node: Any, count: int) -> None:
     ir.replace(node, carried)
 
 
-def _locate(copy: Any, child: Any, loop: Any) -> None:
+def _locate(copy: Node, child: Node, loop: Node) -> None:
     """A copy has the source location of its original; a node that the scripting compiler made
     without one has that of the loop.
     """
@@ -93,6 +92,6 @@ def _locate(copy: Any, child: Any, loop: Any) -> None:
 
 
 @lowering_pass("resolve-static-ifs", touches=("prim::If",))
-def resolve_static_ifs(graph: Any, context: Context) -> None:
+def resolve_static_ifs(graph: Graph, context: Context) -> None:
     """Replace an if whose condition is a constant by the branch that is taken."""
     take_static_branches(graph)

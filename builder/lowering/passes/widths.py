@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.analysis import weight_shape
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
@@ -13,7 +14,7 @@ from builder.lowering.passes.moves import MOVES, moved
 
 
 @lowering_pass("fold-widths", touches=("aten::size",))
-def fold_widths(graph: Any, context: Context) -> None:
+def fold_widths(graph: Graph, context: Context) -> None:
     """The size of a last axis that linear, layer_norm or embedding makes or reads is the number
     that its weights determine; the other sizes of what linear makes are those of what it reads, and
     those of a transposed tensor the tensor's.
@@ -41,12 +42,12 @@ def fold_widths(graph: Any, context: Context) -> None:
             facts.learn(node)
 
 
-def _determines(size: Any) -> bool:
+def _determines(size: Node) -> bool:
     value = size.inputsAt(0)
     return value.node().kind() in MOVES or _width(value, size) is not None
 
 
-def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence[Any]]) -> None:
+def _fold(graph: Graph, node: Node, rank: int | None, static: Mapping[int, Sequence[Any]]) -> None:
     axis = ir.constant(node.inputsAt(1))
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
@@ -65,7 +66,7 @@ def _fold(graph: Any, node: Any, rank: int | None, static: Mapping[int, Sequence
         node.replaceInput(1, ir.insert_constant(graph, axis, node))
 
 
-def source(value: Any, axis: int, rank: int) -> tuple[Any, int]:
+def source(value: Value, axis: int, rank: int) -> tuple[Any, int]:
     """The tensor, and its axis, whose size this axis has."""
     while True:
         node = value.node()
@@ -79,7 +80,7 @@ def source(value: Any, axis: int, rank: int) -> tuple[Any, int]:
             return value, axis
 
 
-def width(value: Any) -> int | None:
+def width(value: Value) -> int | None:
     """The length of the last axis of a tensor that a layer with constant weights makes; None: not
     known.
     """
@@ -87,7 +88,7 @@ def width(value: Any) -> int | None:
     return _MADE[node.kind()](node) if node.kind() in _MADE else None
 
 
-def _width(value: Any, at: Any) -> int | None:
+def _width(value: Value, at: Node) -> int | None:
     """That of one that such a layer makes, or reads wherever the node `at` runs: in a branch that
     is not taken another number may stand.
     """
@@ -100,7 +101,7 @@ def _width(value: Any, at: Any) -> int | None:
     return next((length for length in read if length is not None), None)
 
 
-def _blocks_around(node: Any) -> list[Any]:
+def _blocks_around(node: Node) -> list[Any]:
     found = []
     while node is not None:
         found.append(node.owningBlock())
@@ -108,12 +109,12 @@ def _blocks_around(node: Any) -> list[Any]:
     return found
 
 
-def _of(weight: Any, axis: int) -> int | None:
+def _of(weight: Value, axis: int) -> int | None:
     shape = weight_shape(weight)
     return shape[axis] if shape is not None and len(shape) == 2 else None
 
 
-def _normalized(node: Any) -> int | None:
+def _normalized(node: Node) -> int | None:
     shape = ir.int_list(node.inputsAt(1))
     return shape[-1] if shape else None
 

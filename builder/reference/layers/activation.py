@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.dtypes import in_float32
 from builder.reference.registry import evaluates
 
@@ -32,13 +32,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
 
 @evaluates("ACTIVATION")
 @in_float32
-def activation(layer: Any, x: Tensor) -> Tensor:
+def activation(layer: ILayer, x: Tensor) -> Tensor:
     """`type` of x with `alpha` and `beta`, element by element; integers stay integers."""
     return ACTIVATIONS[layer.type.name](x, layer.alpha, layer.beta).to(x.dtype)
 
 
 @evaluates("PARAMETRIC_RELU")
 @in_float32
-def parametric_relu(layer: Any, x: Tensor, slopes: Tensor) -> Tensor:
+def parametric_relu(layer: ILayer, x: Tensor, slopes: Tensor) -> Tensor:
     """x where it is at least 0, else x times its slope; slopes broadcast to x."""
     return torch.where(x >= 0, x, x * slopes)

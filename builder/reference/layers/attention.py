@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.dtypes import REDUCED, in_float32
 from builder.reference.registry import evaluates
 
 
 @evaluates("ATTENTION_INPUT")
-def attention(layer: Any, *operands: Tensor) -> Tensor:
+def attention(layer: ILayer, *operands: Tensor) -> Tensor:
     """normalize(query x key^T + mask) x value, of (B, Hq, Sq, D), (B, Hkv, Skv, D) twice; Hq a
     multiple of Hkv.
 
@@ -39,7 +40,7 @@ def attention(layer: Any, *operands: Tensor) -> Tensor:
     return (weights @ value).to(operands[0].dtype)
 
 
-def _only_padded(options: Any) -> None:
+def _only_padded(options: object) -> None:
     forms = [
         getattr(options, name).name
         for name in ("query_form", "key_value_form")
@@ -71,7 +72,7 @@ def _allowed(options: Any, scores: Tensor) -> Tensor | None:
 
 
 @evaluates("ATTENTION_OUTPUT")
-def attention_output(layer: Any, x: Tensor) -> Tensor:
+def attention_output(layer: ILayer, x: Tensor) -> Tensor:
     """What the input layer of the same IAttention computed."""
     return x
 
@@ -79,7 +80,7 @@ def attention_output(layer: Any, x: Tensor) -> Tensor:
 @evaluates("ROTARY_EMBEDDING")
 @in_float32
 def rotary_embedding(
-    layer: Any, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None
+    layer: ILayer, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None
 ) -> Tensor:
     """The first `rotary_embedding_dim` (0: all) of x's last axis, pair by pair turned by each
     position's angle.
@@ -106,7 +107,7 @@ def rotary_embedding(
 
 @evaluates("KV_CACHE_UPDATE")
 def kv_cache_update(
-    layer: Any, cache: Tensor, update: Tensor, starts: Tensor, lengths: Tensor | None = None
+    layer: ILayer, cache: Tensor, update: Tensor, starts: Tensor, lengths: Tensor | None = None
 ) -> Tensor:
     """The cache (B, N, Smax, H) with update (B, N, S, H) written from place starts[b] on in each
     batch item.

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
+from builder.engine import ILayer
 from builder.reference.dtypes import in_float32, weights_tensor
 from builder.reference.layers.padding import dilated, torch_pads, trimming, window_padding
 from builder.reference.registry import evaluates
@@ -19,7 +20,7 @@ TRANSPOSED: dict[int, Any] = {
 }
 
 
-def _window(layer: Any) -> tuple[list[int], list[int], list[int]]:
+def _window(layer: ILayer) -> tuple[list[int], list[int], list[int]]:
     """The sizes, strides and dilations of the kernel, by spatial axis."""
     return list(layer.kernel_size_nd), list(layer.stride_nd), list(layer.dilation_nd)
 
@@ -27,7 +28,7 @@ def _window(layer: Any) -> tuple[list[int], list[int], list[int]]:
 @evaluates("CONVOLUTION")
 @in_float32
 def convolution(
-    layer: Any, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None
+    layer: ILayer, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """x of N, C and spatial axes; the kernel (K, C / groups, ...) and the bias (K) are weights, or
     inputs 1 and 2.
@@ -50,7 +51,7 @@ def convolution(
 @evaluates("DECONVOLUTION")
 @in_float32
 def deconvolution(
-    layer: Any, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None
+    layer: ILayer, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """The inverse of a convolution: each element of x adds its kernel (C, K / groups, ...); padding
     trims.
@@ -70,7 +71,7 @@ def deconvolution(
 
 
 def _weights(
-    layer: Any, x: Tensor, kernel: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]
+    layer: ILayer, x: Tensor, kernel: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Kernel and bias in x's dtype: inputs where they are set, else the layer's weights."""
     kernel = weights_tensor(layer.kernel, shape) if kernel is None else kernel

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.registry import evaluates
 
 
@@ -42,7 +42,7 @@ ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @evaluates("ELEMENTWISE")
-def elementwise(layer: Any, a: Tensor, b: Tensor) -> Tensor:
+def elementwise(layer: ILayer, a: Tensor, b: Tensor) -> Tensor:
     """`op` of a and b, of equal rank and dtype; an axis of length 1 is broadcast. Comparisons give
     bools.
     """
@@ -59,7 +59,7 @@ def elementwise(layer: Any, a: Tensor, b: Tensor) -> Tensor:
 
 
 @evaluates("SELECT")
-def select(layer: Any, condition: Tensor, then_value: Tensor, else_value: Tensor) -> Tensor:
+def select(layer: ILayer, condition: Tensor, then_value: Tensor, else_value: Tensor) -> Tensor:
     """then_value where the bool condition is true, else else_value; axes of length 1 are
     broadcast.
     """

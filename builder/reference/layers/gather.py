@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.registry import evaluates
 
 
 @evaluates("GATHER")
-def gather(layer: Any, data: Tensor, indices: Tensor) -> Tensor:
+def gather(layer: ILayer, data: Tensor, indices: Tensor) -> Tensor:
     """Values of `data` at `indices`, by GatherMode: along an axis, element by element, or by
     coordinate tuples.
 
@@ -48,16 +47,19 @@ def _gather_axis(
     with them.
     """
     if batch:
-        count = max(data.shape[0], index.shape[0]) if data.shape[0] and index.shape[0] else 0
-        data, index = data.expand(count, *data.shape[1:]), index.expand(count, *index.shape[1:])
+        counts = data.shape[0], index.shape[0]
+        count = max(counts) if all(counts) else 0
+        data = data.expand(count, *data.shape[1:])
+        index = index.expand(count, *index.shape[1:])
+        pairs = zip(data, index, strict=True)
+        rows = [_gather_axis(row, places, None, axis - 1, 0) for row, places in pairs]
         shape = (count, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :])
-        rows = [_gather_axis(row, i, None, axis - 1, 0) for row, i in zip(data, index, strict=True)]
         values = torch.stack(rows) if rows else data.new_empty(shape)
     elif data.shape[axis]:
         values = data.index_select(axis, index.reshape(-1))
-        values = values.reshape([*data.shape[:axis], *index.shape, *data.shape[axis + 1 :]])
+        values = values.reshape(_replaced(data, axis, index))
     else:
-        values = data.new_zeros([*data.shape[:axis], *index.shape, *data.shape[axis + 1 :]])
+        values = data.new_zeros(_replaced(data, axis, index))
     if outside is None:
         return values
     outside = outside.reshape(
@@ -69,6 +71,11 @@ def _gather_axis(
         ]
     )
     return values.masked_fill(outside, 0)
+
+
+def _replaced(data: Tensor, axis: int, index: Tensor) -> list[int]:
+    """data's shape with the index's in place of one axis."""
+    return [*data.shape[:axis], *index.shape, *data.shape[axis + 1 :]]
 
 
 def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...]) -> Tensor:

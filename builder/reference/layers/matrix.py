@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.dtypes import in_float32
 from builder.reference.registry import evaluates
 
 
 @evaluates("MATRIX_MULTIPLY")
 @in_float32
-def matrix_multiply(layer: Any, a: Tensor, b: Tensor) -> Tensor:
+def matrix_multiply(layer: ILayer, a: Tensor, b: Tensor) -> Tensor:
     """op0(a) times op1(b), collections of matrices or vectors; collection axes of length 1 are
     broadcast.
     """
@@ -29,7 +28,7 @@ def matrix_multiply(layer: Any, a: Tensor, b: Tensor) -> Tensor:
 
 @evaluates("EINSUM")
 @in_float32
-def einsum(layer: Any, *operands: Tensor) -> Tensor:
+def einsum(layer: ILayer, *operands: Tensor) -> Tensor:
     """The equation in einsum's notation; a missing right side has the labels that occur once, in
     alphabetical order.
     """

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.dtypes import axes_of, in_float32, weights_tensor
 from builder.reference.registry import evaluates
 
@@ -14,7 +13,7 @@ from builder.reference.registry import evaluates
 @evaluates("NORMALIZATION")
 @in_float32
 def normalization(
-    layer: Any, x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None
+    layer: ILayer, x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, computed in float32.
 
@@ -48,7 +47,7 @@ def _normal(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
 
 @evaluates("LRN")
 @in_float32
-def lrn(layer: Any, x: Tensor) -> Tensor:
+def lrn(layer: ILayer, x: Tensor) -> Tensor:
     """x / (k + alpha / window * sum of squares over `window` channels)^beta; channels are the third
     axis from last.
 
@@ -64,7 +63,7 @@ def lrn(layer: Any, x: Tensor) -> Tensor:
 
 @evaluates("SCALE")
 @in_float32
-def scale(layer: Any, x: Tensor) -> Tensor:
+def scale(layer: ILayer, x: Tensor) -> Tensor:
     """(x * scale + shift)^power; missing coefficients are 1, 0 and 1, and each is one, per channel
     or per element.
     """

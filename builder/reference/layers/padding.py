@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from builder.engine import ILayer
 
 Pads = list[tuple[int, int]]
 
 
 def window_padding(
-    layer: Any, lengths: list[int], window: list[int], stride: list[int]
+    layer: ILayer, lengths: list[int], window: list[int], stride: list[int]
 ) -> tuple[Pads, Pads]:
     """Padding before and after each spatial axis, and how far the last window reaches beyond that
     (rounding up).
@@ -27,7 +27,9 @@ def window_padding(
     return pads, beyond
 
 
-def _pads(layer: Any, mode: str, axis: int, length: int, size: int, step: int) -> tuple[int, int]:
+def _pads(
+    layer: ILayer, mode: str, axis: int, length: int, size: int, step: int
+) -> tuple[int, int]:
     if mode.startswith("CAFFE"):
         return layer.pre_padding[axis], layer.pre_padding[axis]
     if not mode.startswith("SAME"):
@@ -40,7 +42,7 @@ def _halves(mode: str, total: int) -> tuple[int, int]:
     return (small, large) if mode == "SAME_UPPER" else (large, small)
 
 
-def trimming(layer: Any, window: list[int], stride: list[int]) -> Pads:
+def trimming(layer: ILayer, window: list[int], stride: list[int]) -> Pads:
     """What a deconvolution's full result loses before and after: the padding, or P = max(window -
     S, 0) for SAME.
     """

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from builder.engine import ILayer
 from builder.reference.dtypes import in_float32
 from builder.reference.layers.padding import Pads, torch_pads, window_padding
 from builder.reference.registry import evaluates
@@ -26,7 +27,7 @@ AVERAGE: dict[int, Any] = {
 
 @evaluates("POOLING")
 @in_float32
-def pooling(layer: Any, x: Tensor) -> Tensor:
+def pooling(layer: ILayer, x: Tensor) -> Tensor:
     """x of N, C and spatial axes. The blend is (1 - blend_factor) * maximum + blend_factor *
     average.
     """

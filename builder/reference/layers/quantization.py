@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from builder.engine import tensorrt8
+from builder.engine import ILayer, tensorrt8
 from builder.reference.dtypes import output_dtype
 from builder.reference.registry import evaluates
 
@@ -14,7 +12,7 @@ RANGES = {"INT8": (-128, 127), "INT4": (-8, 7), "FP8": (-448, 448)}
 
 
 @evaluates("QUANTIZE")
-def quantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def quantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to
     even), saturated.
     """
@@ -28,7 +26,7 @@ def quantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
 
 
 @evaluates("DEQUANTIZE")
-def dequantize(layer: Any, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def dequantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """(x - zero) * scale, computed in float32, in the output's dtype."""
     wide = x.float() if zero is None else x.float() - _spread(zero, x, layer.axis)
     return (wide * _spread(scale, x, layer.axis)).to(output_dtype(layer))

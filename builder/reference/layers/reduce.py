@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.dtypes import axes_of, in_float32, output_dtype
 from builder.reference.registry import evaluates
 
@@ -73,7 +73,7 @@ REDUCTIONS: dict[str, Reduction] = {
 
 @evaluates("REDUCE")
 @in_float32
-def reduce(layer: Any, x: Tensor) -> Tensor:
+def reduce(layer: ILayer, x: Tensor) -> Tensor:
     """`op` over the axes of the mask, in x's dtype; MAX and MIN of nothing are the dtype's
     infinities or limits.
     """
@@ -86,7 +86,7 @@ def reduce(layer: Any, x: Tensor) -> Tensor:
 
 @evaluates("SOFTMAX")
 @in_float32
-def softmax(layer: Any, x: Tensor) -> Tensor:
+def softmax(layer: ILayer, x: Tensor) -> Tensor:
     """exp(x) over its sum along the one axis of the mask."""
     (axis,) = axes_of(layer.axes)
     return torch.softmax(x, axis)
@@ -94,14 +94,14 @@ def softmax(layer: Any, x: Tensor) -> Tensor:
 
 @evaluates("RAGGED_SOFTMAX")
 @in_float32
-def ragged_softmax(layer: Any, x: Tensor, bounds: Tensor) -> Tensor:
+def ragged_softmax(layer: ILayer, x: Tensor, bounds: Tensor) -> Tensor:
     """A softmax over the first bounds[..., 0] elements of each row; what lies behind them is 0."""
     inside = torch.arange(x.shape[-1]) < bounds
     return torch.softmax(x.masked_fill(~inside, -torch.inf), -1).masked_fill(~inside, 0)
 
 
 @evaluates("TOPK")
-def topk(layer: Any, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def topk(layer: ILayer, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The k largest (smallest) values along the mask's one axis, best first, and their places.
 
     TensorRT states no order among equal values; here the earlier comes first.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from builder.engine import ILayer
 from builder.reference.dtypes import in_float32
 from builder.reference.registry import evaluates
 
@@ -31,7 +31,7 @@ ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @evaluates("RESIZE")
 @in_float32
-def resize(layer: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
+def resize(layer: ILayer, x: Tensor, shape: Tensor | None = None) -> Tensor:
     """Each axis whose length changes is resampled in turn; the second input, else `shape`, else
     `scales` says how.
 
@@ -50,7 +50,7 @@ def resize(layer: Any, x: Tensor, shape: Tensor | None = None) -> Tensor:
     return x
 
 
-def _lengths(layer: Any, x: Tensor, shape: Tensor | None) -> list[int]:
+def _lengths(layer: ILayer, x: Tensor, shape: Tensor | None) -> list[int]:
     if shape is not None:
         return [int(n) for n in shape]
     lengths = _shape(layer)  # asked for first, as TensorRT warns of scales that are not set
@@ -59,7 +59,7 @@ def _lengths(layer: Any, x: Tensor, shape: Tensor | None) -> list[int]:
     return [math.floor(n * scale) for n, scale in zip(x.shape, layer.scales, strict=True)]
 
 
-def _shape(layer: Any) -> list[int] | None:
+def _shape(layer: ILayer) -> list[int] | None:
     """None where scales are set instead; some versions then give Dims of -1 axes, which cannot
     even be counted.
     """
@@ -69,7 +69,7 @@ def _shape(layer: Any) -> list[int] | None:
         return None
 
 
-def _places(layer: Any, origin: int, resized: int) -> Tensor:
+def _places(layer: ILayer, origin: int, resized: int) -> Tensor:
     """Where each output element lies in the input, as float32; UPPER puts a single one at the
     first.
     """
@@ -79,7 +79,7 @@ def _places(layer: Any, origin: int, resized: int) -> Tensor:
     return COORDINATES[layer.coordinate_transformation.name](x, origin, resized)
 
 
-def _taps(layer: Any, at: Tensor, length: int) -> tuple[Tensor, Tensor]:
+def _taps(layer: ILayer, at: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """(indices, weights), each (taps, places)."""
     cubic = layer.resize_mode.name == "CUBIC"
     offsets = torch.arange(-1, 3) if cubic else torch.arange(2)
@@ -111,7 +111,7 @@ GRID_OUTSIDE = {"FILL": "zeros", "CLAMP": "border", "REFLECT": "reflection"}
 
 @evaluates("GRID_SAMPLE")
 @in_float32
-def grid_sample(layer: Any, x: Tensor, grid: Tensor) -> Tensor:
+def grid_sample(layer: ILayer, x: Tensor, grid: Tensor) -> Tensor:
     """x (N, C, H, W) at places of grid (N, Ho, Wo, 2: x then y, from -1 to 1); FILL gives 0
     outside. As ONNX.
     """

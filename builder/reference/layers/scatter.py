@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.layers.gather import place
 from builder.reference.registry import evaluates
 
 
 @evaluates("SCATTER")
-def scatter(layer: Any, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def scatter(layer: ILayer, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """`data` with `updates` written at `indices`: element by element along `axis`, or slices at
     coordinate tuples.
 
@@ -41,7 +40,7 @@ def _inside(indices: Tensor, length: int, static: int) -> Tensor:
 
 
 @evaluates("ONE_HOT")
-def one_hot(layer: Any, indices: Tensor, values: Tensor, depth: Tensor) -> Tensor:
+def one_hot(layer: ILayer, indices: Tensor, values: Tensor, depth: Tensor) -> Tensor:
     """values[1] where the new axis's coordinate is the index, else values[0] (also all along for an
     index beyond).
     """

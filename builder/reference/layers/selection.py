@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.dtypes import output_dtype
 from builder.reference.registry import evaluates
 
 
 @evaluates("NON_ZERO")
-def non_zero(layer: Any, x: Tensor) -> Tensor:
+def non_zero(layer: ILayer, x: Tensor) -> Tensor:
     """Positions of x's elements that are not zero: one column each, a row for each axis, in
     row-major order.
     """
@@ -20,7 +19,7 @@ def non_zero(layer: Any, x: Tensor) -> Tensor:
 
 
 @evaluates("ASSERTION")
-def assertion(layer: Any, condition: Tensor) -> tuple[()]:
+def assertion(layer: ILayer, condition: Tensor) -> tuple[()]:
     """Nothing; raises where any element is false, with the layer's message."""
     if not bool(condition.all()):
         raise ValueError(f"assertion failed: {layer.message}")
@@ -29,7 +28,7 @@ def assertion(layer: Any, condition: Tensor) -> tuple[()]:
 
 @evaluates("NMS")
 def nms(
-    layer: Any,
+    layer: ILayer,
     boxes: Tensor,
     scores: Tensor,
     per_class: Tensor,
@@ -85,9 +84,8 @@ def _select(
 
 
 def _iou(a: Tensor, b: Tensor) -> float:
-    width, height = (
-        (torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])).clamp(min=0).tolist()
-    )
+    overlap = torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])
+    width, height = overlap.clamp(min=0).tolist()
     areas = [float((c[2] - c[0]) * (c[3] - c[1])) for c in (a, b)]
     union = sum(areas) - width * height
     return width * height / union if union > 0 else 0.0

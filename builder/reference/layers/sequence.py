@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from builder.engine import ILayer
 from builder.reference.dtypes import REDUCED
 from builder.reference.registry import evaluates
 
 
 @evaluates("REVERSE_SEQUENCE")
-def reverse_sequence(layer: Any, x: Tensor, lengths: Tensor) -> Tensor:
+def reverse_sequence(layer: ILayer, x: Tensor, lengths: Tensor) -> Tensor:
     """Of each slice along `batch_axis`, the first lengths[i] elements along `sequence_axis` in
     reverse order.
     """
@@ -27,7 +26,7 @@ def reverse_sequence(layer: Any, x: Tensor, lengths: Tensor) -> Tensor:
 
 
 @evaluates("CUMULATIVE")
-def cumulative(layer: Any, x: Tensor, axis: Tensor) -> Tensor:
+def cumulative(layer: ILayer, x: Tensor, axis: Tensor) -> Tensor:
     """Sums of x up to each place of the axis: with or without the place itself, from the start or
     from the end.
     """
@@ -44,7 +43,7 @@ def cumulative(layer: Any, x: Tensor, axis: Tensor) -> Tensor:
 
 
 @evaluates("PADDING")
-def padding(layer: Any, x: Tensor) -> Tensor:
+def padding(layer: ILayer, x: Tensor) -> Tensor:
     """Zeros around the last two axes; a negative amount trims."""
     (top, left), (bottom, right) = layer.pre_padding_nd, layer.post_padding_nd
     return functional.pad(x, (left, right, top, bottom))

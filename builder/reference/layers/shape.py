@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.registry import evaluates
 
 
 @evaluates("SHUFFLE")
-def shuffle(layer: Any, x: Tensor, dims: Tensor | None = None) -> Tensor:
+def shuffle(layer: ILayer, x: Tensor, dims: Tensor | None = None) -> Tensor:
     """A transpose, a reshape, a transpose, in this order; the second input replaces
     `reshape_dims`.
     """
@@ -22,7 +21,7 @@ def shuffle(layer: Any, x: Tensor, dims: Tensor | None = None) -> Tensor:
     return x.permute(tuple(layer.second_transpose)[: x.dim()])
 
 
-def reshape_dims(layer: Any) -> list[int] | None:
+def reshape_dims(layer: ILayer) -> list[int] | None:
     """The static dims; None where there is no reshape (some versions raise instead, as its rank is
     then negative).
     """
@@ -47,14 +46,14 @@ def resolve_dims(x: Tensor, wanted: list[int], zero_is_placeholder: bool) -> lis
 
 
 @evaluates("CONCATENATION")
-def concatenation(layer: Any, *tensors: Tensor) -> Tensor:
+def concatenation(layer: ILayer, *tensors: Tensor) -> Tensor:
     """The inputs joined along `axis`."""
     # torch.cat drops one-dimensional empty tensors whatever the axis, which here is the same value
     return torch.cat(tensors, dim=layer.axis)
 
 
 @evaluates("SQUEEZE")
-def squeeze(layer: Any, x: Tensor, axes: Tensor | None = None) -> Tensor:
+def squeeze(layer: ILayer, x: Tensor, axes: Tensor | None = None) -> Tensor:
     """x without the given axes, each of length 1; without `axes`, without all such."""
     if axes is None:
         return x.squeeze()
@@ -65,7 +64,7 @@ def squeeze(layer: Any, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 
 @evaluates("UNSQUEEZE")
-def unsqueeze(layer: Any, x: Tensor, axes: Tensor) -> Tensor:
+def unsqueeze(layer: ILayer, x: Tensor, axes: Tensor) -> Tensor:
     """x with axes of length 1 at the given places of the result."""
     rank = x.dim() + axes.numel()
     for axis in sorted(int(axis) % rank for axis in axes.reshape(-1)):

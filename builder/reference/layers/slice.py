@@ -4,17 +4,16 @@ of bounds.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.registry import evaluates
 
 
 @evaluates("SLICE")
 def slice_(
-    layer: Any,
+    layer: ILayer,
     x: Tensor,
     start: Tensor | None = None,
     size: Tensor | None = None,
@@ -57,7 +56,8 @@ def _cut(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:
     """An axis's values without any out of bounds: a view for steps forward."""
     if count == 0 or step <= 0:
         return x.index_select(axis, torch.arange(count) * step + first)
-    return x[(slice(None),) * axis + (slice(first, first + (count - 1) * step + 1, step),)]
+    last = first + (count - 1) * step
+    return x[(slice(None),) * axis + (slice(first, last + 1, step),)]
 
 
 def _strict(index: Tensor, length: int) -> Tensor:

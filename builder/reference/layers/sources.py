@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.dtypes import output_dtype, torch_dtype, weights_tensor
 from builder.reference.registry import evaluates
 
 
 @evaluates("CONSTANT")
-def constant(layer: Any) -> Tensor | None:
+def constant(layer: ILayer) -> Tensor | None:
     """The weights, in the layer's shape."""
     return weights_tensor(layer.weights, layer.shape)
 
 
 @evaluates("SHAPE")
-def shape(layer: Any, x: Tensor) -> Tensor:
+def shape(layer: ILayer, x: Tensor) -> Tensor:
     """x's lengths: a vector of int64, or int32 where TensorRT has none."""
     return torch.tensor(x.shape, dtype=output_dtype(layer))
 
 
 @evaluates("CAST")
-def cast(layer: Any, x: Tensor) -> Tensor:
+def cast(layer: ILayer, x: Tensor) -> Tensor:
     """x as `to_type`: floats lose their fraction on the way to integers, anything but 0 is true."""
     return x.to(torch_dtype(layer.to_type))
 
 
 @evaluates("IDENTITY")
-def identity(layer: Any, x: Tensor) -> Tensor:
+def identity(layer: ILayer, x: Tensor) -> Tensor:
     """x; where the output's type is another (weakly typed networks), x converted to it."""
     return x.to(output_dtype(layer))
 
 
 @evaluates("FILL")
 def fill(
-    layer: Any, shape: Tensor | None = None, alpha: Tensor | None = None, beta: Tensor | None = None
+    layer: ILayer,
+    shape: Tensor | None = None,
+    alpha: Tensor | None = None,
+    beta: Tensor | None = None,
 ) -> Tensor:
     """LINSPACE: start (alpha) plus, for each axis, its coordinate times that axis's delta (beta).
 
@@ -64,6 +66,6 @@ def fill(
 
 
 @evaluates("CONDITIONAL_INPUT")
-def conditional_input(layer: Any, x: Tensor) -> Tensor:
+def conditional_input(layer: ILayer, x: Tensor) -> Tensor:
     """x, on its way into a conditional's branches."""
     return x

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from builder.engine import ILayer
 from builder.reference.dtypes import REDUCED
 from builder.reference.registry import evaluates
 
@@ -41,7 +41,7 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @evaluates("UNARY")
-def unary(layer: Any, x: Tensor) -> Tensor:
+def unary(layer: ILayer, x: Tensor) -> Tensor:
     """`op` of x, element by element; ISINF, ISNAN and NOT give bools, the others x's dtype."""
     result = UNARY[layer.op.name](x.float() if x.dtype in REDUCED else x)
     return result if result.dtype == torch.bool else result.to(x.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Block, Graph, Node, NodeList, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.complex.rules import PART_DTYPES, RULES, Pair
@@ -19,7 +20,7 @@ _REAL_RESULTS = frozenset((*_ENDS, *(f"aten::{name}" for name in ("size", "dim",
 
 
 @lowering_pass("split-complex", touches=(*_STARTS, *_ENDS, "aten::is_complex"))
-def split_complex(graph: Any, context: Context) -> None:
+def split_complex(graph: Graph, context: Context) -> None:
     """What the graph computes with complex numbers, made of real ones or constants, is computed
     with two real tensors.
 
@@ -30,18 +31,18 @@ def split_complex(graph: Any, context: Context) -> None:
         _Splitter(graph).block(graph)
 
 
-def makes_complex(graph: Any) -> bool:
+def makes_complex(graph: Graph) -> bool:
     """Whether a graph of real inputs may compute with complex numbers."""
     return any(_is_start(node) or _is_opaque(node) for node in ir.walk(graph))
 
 
-def _is_start(node: Any) -> bool:
+def _is_start(node: Node) -> bool:
     return node.kind() in _STARTS or (
         node.kind() == "prim::Constant" and _is_complex(node.output())
     )
 
 
-def _is_complex(constant: Any) -> bool:
+def _is_complex(constant: Value) -> bool:
     """Whether a constant is a complex number, or a tensor of them."""
     known = (
         ir.constant(constant) if constant.type().kind() in ("TensorType", "ComplexType") else None
@@ -50,7 +51,7 @@ def _is_complex(constant: Any) -> bool:
 
 
 class _Splitter:
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.pairs: dict[int, Pair] = {}
         self.whole: set[int] = set()
@@ -58,14 +59,14 @@ class _Splitter:
         say).
         """
 
-    def block(self, block: Any) -> None:
+    def block(self, block: NodeList) -> None:
         for node in list(block.nodes()):
             if blocks := ir.blocks_of(node):
                 self._nested(node, blocks)
             else:
                 self._node(node)
 
-    def _nested(self, node: Any, blocks: list[Any]) -> None:
+    def _nested(self, node: Node, blocks: list[Block]) -> None:
         """What leaves a block has one type in every branch and round, so none that is complex there
         is split.
         """
@@ -77,16 +78,16 @@ class _Splitter:
             outputs = zip(node.outputs(), made, strict=True)
             self.whole |= {output.unique() for output, value in outputs if self._complex(value)}
 
-    def _makes_complex(self, loop: Any, body: Any) -> bool:
+    def _makes_complex(self, loop: Node, body: Block) -> bool:
         return any(map(self._complex, loop.inputs())) or any(
             _is_start(node) or _is_opaque(node) or any(map(self._complex, node.inputs()))
             for node in ir.walk(body)
         )
 
-    def _complex(self, value: Any) -> bool:
+    def _complex(self, value: Value) -> bool:
         return value.unique() in self.whole or value.unique() in self.pairs or _is_complex(value)
 
-    def _node(self, node: Any) -> None:
+    def _node(self, node: Node) -> None:
         reads = any(map(self._complex, node.inputs()))
         if node.kind() == "aten::is_complex" and not reads:
             return ir.replace(node, [ir.insert_constant(self.graph, False, node)])
@@ -110,20 +111,20 @@ class _Splitter:
         elif made is not None:
             ir.replace(node, [made])
 
-    def _stays(self, node: Any) -> bool:
+    def _stays(self, node: Node) -> bool:
         whole = any(value.unique() in self.whole for value in node.inputs())
         return whole or node.kind() not in RULES or ir.in_fallback(node)
 
-    def _arguments(self, node: Any) -> list[Any]:
+    def _arguments(self, node: Node) -> list[Any]:
         return [self._parts(value) if self._complex(value) else value for value in node.inputs()]
 
-    def _parts(self, value: Any) -> Pair:
+    def _parts(self, value: Value) -> Pair:
         if value.unique() not in self.pairs:
             self.pairs[value.unique()] = _constants(self.graph, value)
         return self.pairs[value.unique()]
 
 
-def _constants(graph: Any, value: Any) -> Pair:
+def _constants(graph: Graph, value: Value) -> Pair:
     """The parts of a constant. One without axes is a number, as a trace writes it: it leaves the
     other's dtype.
     """
@@ -136,7 +137,7 @@ def _constants(graph: Any, value: Any) -> Pair:
     return Pair(*(ir.insert_constant(graph, part, value.node()) for part in parts))
 
 
-def _is_opaque(node: Any) -> bool:
+def _is_opaque(node: Node) -> bool:
     """Whether an operator may give complex numbers of real ones, and has no rule here."""
     kind = node.kind()
     if not kind.startswith(("aten::", "prim::")):
@@ -146,7 +147,7 @@ def _is_opaque(node: Any) -> bool:
     return kind in _TYPED and _asked_dtype(node) in PART_DTYPES
 
 
-def _asked_dtype(node: Any) -> int | None:
+def _asked_dtype(node: Node) -> int | None:
     schema = ir.schema(node)
     names = [argument.name for argument in schema.arguments] if schema else []
     return ir.constant(node.inputsAt(names.index("dtype"))) if "dtype" in names else None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from builder.dtypes import code_of
+from builder.graph_types import Node, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.views import Emit
 
@@ -32,60 +33,60 @@ class Pair(NamedTuple):
     im: Any
 
 
-def _is_number(argument: Any) -> bool:
+def _is_number(argument: Pair | Value) -> bool:
     part = argument.re if isinstance(argument, Pair) else argument
     return bool(part.type().kind() in ("IntType", "FloatType", "BoolType", "NumberType"))
 
 
-def _lifted(emit: Emit, argument: Any) -> Pair:
+def _lifted(emit: Emit, argument: Pair | Value) -> Pair:
     """A real tensor as a complex one."""
     if isinstance(argument, Pair):
         return argument
     return Pair(argument, emit.op("aten::zeros_like", argument, *[None] * 5))
 
 
-def _each(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
+def _each(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
     """What does the same to both parts: it moves, chooses or adds elements."""
     return _both(emit, node, *arguments) if isinstance(arguments[0], Pair) else None
 
 
-def _both(emit: Emit, node: Any, *arguments: Any) -> Pair:
+def _both(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair:
     return Pair(*(_again(emit, node, arguments, part) for part in (0, 1)))
 
 
-def _again(emit: Emit, node: Any, arguments: tuple[Any, ...], part: int) -> Any:
+def _again(emit: Emit, node: Node, arguments: tuple[Pair | Value, ...], part: int) -> Value:
     values = [argument[part] if isinstance(argument, Pair) else argument for argument in arguments]
     kind = node.output().type()
     return emit.op(node.kind(), *values, type=ir.TENSOR if kind.kind() == "TensorType" else kind)
 
 
-def _summed(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
+def _summed(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
     """A sum that keeps its dtype."""
     return _each(emit, node, *arguments) if _keeps(arguments[-1]) else None
 
 
-def _keeps(dtype: Any) -> bool:
+def _keeps(dtype: Pair | Value) -> bool:
     """Whether a dtype is none, or that of the parts of a complex tensor."""
     return isinstance(dtype, Pair) or ir.is_none(dtype)
 
 
-def _zeros(emit: Emit, node: Any, like: Any, dtype: Any, *rest: Any) -> Pair | None:
+def _zeros(emit: Emit, node: Node, like: Pair, dtype: Value, *rest: Value) -> Pair | None:
     return _each(emit, node, like, dtype, *rest) if _keeps(dtype) else None
 
 
-def _asked(emit: Emit, node: Any, *arguments: Any) -> Any:
+def _asked(emit: Emit, node: Node, *arguments: Pair | Value) -> Value:
     """A query of the shape alone."""
     return _again(emit, node, arguments, 0)
 
 
-def _list(emit: Emit, node: Any, *items: Any) -> Pair | None:
+def _list(emit: Emit, node: Node, *items: Pair) -> Pair | None:
     if any(map(_is_number, items)):
         return None
     lifted = [_lifted(emit, item) for item in items]
     return Pair(*(emit.list([item[part] for item in lifted], ir.TENSOR) for part in (0, 1)))
 
 
-def _unpacked(emit: Emit, node: Any, items: Pair) -> list[Pair]:
+def _unpacked(emit: Emit, node: Node, items: Pair) -> list[Pair]:
     types = [ir.TENSOR] * node.outputsSize()
     parts = [
         ir.insert(emit.graph, node.kind(), [part], emit.at, types, emit.origin) for part in items
@@ -93,13 +94,13 @@ def _unpacked(emit: Emit, node: Any, items: Pair) -> list[Pair]:
     return [Pair(*both) for both in zip(*map(ir.outputs, parts), strict=True)]
 
 
-def _where(emit: Emit, node: Any, condition: Any, *choices: Any) -> Pair | None:
+def _where(emit: Emit, node: Node, condition: Value, *choices: Pair) -> Pair | None:
     if len(choices) != 2 or any(map(_is_number, choices)):
         return None
     return _both(emit, node, condition, *(_lifted(emit, choice) for choice in choices))
 
 
-def _added(emit: Emit, node: Any, a: Any, b: Any, alpha: Any) -> Pair | None:
+def _added(emit: Emit, node: Node, a: Any, b: Any, alpha: Pair | Value) -> Pair | None:
     """add, sub and rsub: a + alpha b, of which a number is the real part."""
     if isinstance(alpha, Pair) or _is_number(a):
         return None
@@ -109,7 +110,7 @@ def _added(emit: Emit, node: Any, a: Any, b: Any, alpha: Any) -> Pair | None:
     return Pair(*(emit.op(node.kind(), a[part], b[part], alpha) for part in (0, 1)))
 
 
-def _filled(emit: Emit, node: Any, a: Any, where: Any, number: Any) -> Pair | None:
+def _filled(emit: Emit, node: Node, a: Pair, where: Value, number: Pair | Value) -> Pair | None:
     """constant_pad_nd and masked_fill: a number is the real part of what fills."""
     if not (isinstance(a, Pair) and _is_number(number)):
         return None
@@ -117,7 +118,7 @@ def _filled(emit: Emit, node: Any, a: Any, where: Any, number: Any) -> Pair | No
     return Pair(*(emit.op(node.kind(), a[part], where, fill[part]) for part in (0, 1)))
 
 
-def _product(emit: Emit, node: Any, a: Any, b: Any) -> Pair:
+def _product(emit: Emit, node: Node, a: Any, b: Any) -> Pair:
     """mul and the products of matrices: (a + bi)(c + di) = ac - bd + (ad + bc)i."""
     times = partial(emit.op, node.kind())
     if _is_number(a):
@@ -130,7 +131,7 @@ def _product(emit: Emit, node: Any, a: Any, b: Any) -> Pair:
     return Pair(re, emit.op("aten::add", times(a.re, b.im), times(a.im, b.re), 1))
 
 
-def _quotient(emit: Emit, node: Any, a: Any, b: Any, *rounding: Any) -> Pair | None:
+def _quotient(emit: Emit, node: Node, a: Any, b: Pair | Value, *rounding: Any) -> Pair | None:
     """a / b = a conj(b) / |b|^2."""
     if rounding or (isinstance(b, Pair) and _is_number(b)):
         return None
@@ -144,11 +145,11 @@ def _quotient(emit: Emit, node: Any, a: Any, b: Any, *rounding: Any) -> Pair | N
     return Pair(divided(re, norm), divided(im, norm))
 
 
-def _times(emit: Emit, a: Any, b: Any) -> Any:
+def _times(emit: Emit, a: Value, b: Value) -> Value:
     return emit.op("aten::mul", a, b)
 
 
-def _squared(emit: Emit, node: Any, a: Any, exponent: Any = None) -> Pair | None:
+def _squared(emit: Emit, node: Node, a: Pair, exponent: Pair | Value | None = None) -> Pair | None:
     """square, and pow by two."""
     if not isinstance(a, Pair) or (
         exponent is not None and (isinstance(exponent, Pair) or ir.constant(exponent) != 2)
@@ -158,28 +159,28 @@ def _squared(emit: Emit, node: Any, a: Any, exponent: Any = None) -> Pair | None
     return Pair(re, emit.op("aten::mul", _times(emit, a.re, a.im), 2))
 
 
-def _exponential(emit: Emit, node: Any, a: Pair) -> Pair:
+def _exponential(emit: Emit, node: Node, a: Pair) -> Pair:
     return _polar(emit, node, emit.op("aten::exp", a.re), a.im)
 
 
-def _polar(emit: Emit, node: Any, length: Any, angle: Any) -> Pair:
+def _polar(emit: Emit, node: Node, length: Value, angle: Value) -> Pair:
     return Pair(*(_times(emit, length, emit.op(f"aten::{name}", angle)) for name in ("cos", "sin")))
 
 
-def _conjugate(emit: Emit, node: Any, a: Pair) -> Pair:
+def _conjugate(emit: Emit, node: Node, a: Pair) -> Pair:
     return Pair(a.re, emit.op("aten::neg", a.im))
 
 
-def _same(emit: Emit, node: Any, a: Pair) -> Pair:
+def _same(emit: Emit, node: Node, a: Pair) -> Pair:
     return a
 
 
-def _of_last_axis(emit: Emit, node: Any, x: Any) -> Pair:
+def _of_last_axis(emit: Emit, node: Node, x: Value) -> Pair:
     """view_as_complex: the last axis has two elements."""
     return Pair(*(emit.op("aten::select", x, -1, at) for at in (0, 1)))
 
 
-def _spectrum(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
+def _spectrum(emit: Emit, node: Node, *arguments: Value) -> Pair | None:
     """stft: with return_complex=False its parts are a last axis, which conversion supports (torch
     calls that deprecated, for eager code; it has no other operator of real results).
     """
@@ -196,9 +197,9 @@ def _spectrum(emit: Emit, node: Any, *arguments: Any) -> Pair | None:
 _STFT = 9  # arguments of the overload that does not pad, which torch.stft calls
 
 
-def _of_parts(emit: Emit, node: Any, re: Any, im: Any) -> Pair:
+def _of_parts(emit: Emit, node: Node, re: Value, im: Value) -> Pair:
     parts = emit.op(
-        "aten::broadcast_tensors", emit.list([re, im], ir.TENSOR), type=torch._C.ListType(ir.TENSOR)
+        "aten::broadcast_tensors", emit.list([re, im], ir.TENSOR), type=ir.C.ListType(ir.TENSOR)
     )
     return Pair(
         *ir.outputs(
@@ -209,11 +210,11 @@ def _of_parts(emit: Emit, node: Any, re: Any, im: Any) -> Pair:
     )
 
 
-def _on_last_axis(emit: Emit, node: Any, a: Pair) -> Any:
+def _on_last_axis(emit: Emit, node: Node, a: Pair) -> Value:
     return emit.op("aten::stack", emit.list(list(a), ir.TENSOR), -1)
 
 
-def _cast(emit: Emit, node: Any, x: Any, dtype: Any, *rest: Any) -> Any:
+def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *rest: Value) -> Any:
     """To a complex dtype: both parts to half of it; of a complex tensor to a real one: the real
     part.
     """

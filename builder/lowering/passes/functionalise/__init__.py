@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from builder.graph_types import Graph
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.containers import BUILDERS
@@ -12,7 +11,7 @@ from builder.lowering.passes.functionalise.walk import Walk
 
 
 @lowering_pass("functionalise")
-def functionalise(graph: Any, context: Context) -> None:
+def functionalise(graph: Graph, context: Context) -> None:
     """Replace every in-place write by a new value, and let later readers of that memory read it.
 
     Slice assignment, `copy_`, `fill_`, `zero_`, `index_put_`, `masked_fill_`, `scatter_`, every

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from builder.graph_types import Block, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.alias import Alias, Items, Storage
 from builder.lowering.passes.functionalise.memory import Memory, cannot
@@ -33,7 +34,7 @@ class End:
     storages: list[Storage]
 
 
-def branch(walk: Walk, node: Any) -> None:
+def branch(walk: Walk, node: Node) -> None:
     """Rewrite both branches of an if from the same memory, and join what they leave."""
     memory, ends, finals = walk.memory, [], []
     age = memory.journal.tick()
@@ -65,11 +66,11 @@ def branch(walk: Walk, node: Any) -> None:
         _output(memory, output, one, other)
 
 
-def _end(memory: Memory, value: Any) -> End | None:
+def _end(memory: Memory, value: Value) -> End | None:
     return End(memory.alias(value), memory.storages(value)) if holds(value) else None
 
 
-def _left(memory: Memory, block: Any, finals: dict[Alias, Final], alias: Alias) -> Final:
+def _left(memory: Memory, block: Block, finals: dict[Alias, Final], alias: Alias) -> Final:
     """What a branch leaves of an alias: a container that it does not change may hold what it
     does.
     """
@@ -104,11 +105,11 @@ def _final(memory: Memory, alias: Alias) -> Final:
     return Final(whole, items, tuple(memory.read(item) for item in _values(items)))
 
 
-def _values(items: Items) -> list[Any]:
+def _values(items: Items) -> list[Value]:
     return list(items.values()) if isinstance(items, dict) else list(items)
 
 
-def _join(memory: Memory, node: Any, alias: Alias, finals: list[Final]) -> None:
+def _join(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None:
     one, other = finals
     if one.items is None or other.items is None:
         return _join_whole(memory, node, alias, finals)
@@ -120,7 +121,7 @@ def _join(memory: Memory, node: Any, alias: Alias, finals: list[Final]) -> None:
     return _join_whole(memory, node, alias, finals)
 
 
-def _join_whole(memory: Memory, node: Any, alias: Alias, finals: list[Final]) -> None:
+def _join_whole(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None:
     """One output for both branches: a tensor, or a list whose elements are not known after the if;
     such a list may hold the elements of either branch.
     """
@@ -133,7 +134,7 @@ def _join_whole(memory: Memory, node: Any, alias: Alias, finals: list[Final]) ->
     memory.renew(alias, _phi(node, finals[0].value, finals[1].value))
 
 
-def _join_items(memory: Memory, node: Any, alias: Alias, one: Final, other: Final) -> None:
+def _join_items(memory: Memory, node: Node, alias: Alias, one: Final, other: Final) -> None:
     """The same number of elements in both branches: those that differ become outputs of the if, one
     by one.
     """
@@ -153,7 +154,7 @@ def _join_items(memory: Memory, node: Any, alias: Alias, one: Final, other: Fina
     alias.items, alias.held = items, (-1,)
 
 
-def _phi(node: Any, one: Any, other: Any) -> Any:
+def _phi(node: Node, one: Value, other: Value) -> Value:
     """A new output of an if: `one` from its first branch, `other` from its second."""
     output = node.addOutput()
     output.setType(one.type() if one.type().str() == other.type().str() else torch_type(one, other))
@@ -170,7 +171,7 @@ def torch_type(one: Any, other: Any) -> Any:
     return ir.TENSOR
 
 
-def _output(memory: Memory, output: Any, one: End | None, other: End | None) -> None:
+def _output(memory: Memory, output: Value, one: End | None, other: End | None) -> None:
     if one is None or other is None:
         return
     if one.alias is other.alias:

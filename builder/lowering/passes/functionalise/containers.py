@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from builder.errors import InPlaceError
+from builder.graph_types import Node, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.alias import Alias
 from builder.lowering.passes.functionalise.memory import Memory, cannot
@@ -16,7 +17,7 @@ from builder.lowering.passes.functionalise.sharing import holds
 Handler = Callable[[Memory, Any, Alias], bool]
 
 
-def construct(memory: Memory, node: Any, values: list[Any]) -> None:
+def construct(memory: Memory, node: Node, values: list[Value]) -> None:
     """Remember the elements of a container that is built here; a dictionary's keys must be
     constants for that.
     """
@@ -29,7 +30,7 @@ def construct(memory: Memory, node: Any, values: list[Any]) -> None:
         memory.linked(node.output(), [value for value in values[1::2] if holds(value)])
 
 
-def _get(memory: Memory, node: Any, box: Alias) -> bool:
+def _get(memory: Memory, node: Node, box: Alias) -> bool:
     """`list[i]`, `tuple[i]`, `dict[key]`."""
     key = ir.constant(node.inputsAt(1))
     items = box.items or []
@@ -41,7 +42,7 @@ def _get(memory: Memory, node: Any, box: Alias) -> bool:
     return True
 
 
-def _unpack(memory: Memory, node: Any, box: Alias) -> bool:
+def _unpack(memory: Memory, node: Node, box: Alias) -> bool:
     if len(box.items or ()) != node.outputsSize():
         return False
     for value, item in zip(node.outputs(), box.items or (), strict=True):
@@ -49,18 +50,18 @@ def _unpack(memory: Memory, node: Any, box: Alias) -> bool:
     return True
 
 
-def _length(memory: Memory, node: Any, box: Alias) -> bool:
+def _length(memory: Memory, node: Node, box: Alias) -> bool:
     memory.same(node.output(), memory.alias(memory.emit.constant(len(box.items or ()))))
     return True
 
 
-def _copy(memory: Memory, node: Any, box: Alias) -> bool:
+def _copy(memory: Memory, node: Node, box: Alias) -> bool:
     if isinstance(box.items, dict):
         return _new_dict(memory, node, dict(box.items))
     return _new(memory, node, list(box.items or ()))
 
 
-def _new_dict(memory: Memory, node: Any, items: dict[Any, Any]) -> bool:
+def _new_dict(memory: Memory, node: Node, items: dict[str, Value]) -> bool:
     """A new dictionary instead of the node's output."""
     pairs = [
         value
@@ -74,7 +75,7 @@ def _new_dict(memory: Memory, node: Any, items: dict[Any, Any]) -> bool:
     return True
 
 
-def _new(memory: Memory, node: Any, items: list[Any]) -> bool:
+def _new(memory: Memory, node: Node, items: list[Value]) -> bool:
     """A new list instead of the node's output."""
     values = [memory.read(item) for item in items]
     fresh = ir.insert(
@@ -84,21 +85,21 @@ def _new(memory: Memory, node: Any, items: list[Any]) -> bool:
     return True
 
 
-def _slice(memory: Memory, node: Any, box: Alias) -> bool:
+def _slice(memory: Memory, node: Node, box: Alias) -> bool:
     bounds = ir.inputs(node)[1:]
     if not isinstance(box.items, list) or not all(ir.is_constant(bound) for bound in bounds):
         return False
     return _new(memory, node, box.items[slice(*(bound.toIValue() for bound in bounds))])
 
 
-def _concatenate(memory: Memory, node: Any, box: Alias) -> bool:
+def _concatenate(memory: Memory, node: Node, box: Alias) -> bool:
     other = memory.alias(node.inputsAt(1)).items
     if not isinstance(box.items, list) or not isinstance(other, list):
         return False
     return _new(memory, node, [*box.items, *other])
 
 
-def _repeat(memory: Memory, node: Any, box: Alias) -> bool:
+def _repeat(memory: Memory, node: Node, box: Alias) -> bool:
     """`[1] * 4`"""
     times = ir.constant(node.inputsAt(1))
     if not isinstance(box.items, list) or not isinstance(times, int):
@@ -106,7 +107,7 @@ def _repeat(memory: Memory, node: Any, box: Alias) -> bool:
     return _new(memory, node, box.items * times)
 
 
-def _contains(memory: Memory, node: Any, box: Alias) -> bool:
+def _contains(memory: Memory, node: Node, box: Alias) -> bool:
     key, items = ir.constant(node.inputsAt(1)), box.items
     if isinstance(items, list):
         items = _constants(memory, items)
@@ -116,7 +117,7 @@ def _contains(memory: Memory, node: Any, box: Alias) -> bool:
     return True
 
 
-def _constants(memory: Memory, items: list[Any]) -> list[Any] | None:
+def _constants(memory: Memory, items: list[Value]) -> list[Any] | None:
     """The Python values of elements; None where one is not known."""
     values = [memory.read(item) for item in items]
     return [value.toIValue() for value in values] if all(map(ir.is_constant, values)) else None
@@ -125,7 +126,7 @@ def _constants(memory: Memory, items: list[Any]) -> list[Any] | None:
 def _extreme(best: Callable[[list[Any]], Any]) -> Handler:
     """`min` and `max` of one list."""
 
-    def handler(memory: Memory, node: Any, box: Alias) -> bool:
+    def handler(memory: Memory, node: Node, box: Alias) -> bool:
         items = _constants(memory, box.items) if isinstance(box.items, list) else None
         if not items or node.inputsSize() != 1 or not all(type(item) is int for item in items):
             return False
@@ -135,7 +136,7 @@ def _extreme(best: Callable[[list[Any]], Any]) -> Handler:
     return handler
 
 
-def _sorted(memory: Memory, node: Any, box: Alias) -> bool:
+def _sorted(memory: Memory, node: Node, box: Alias) -> bool:
     """`sorted` of numbers or strings."""
     items = _constants(memory, box.items) if isinstance(box.items, list) else None
     if items is None or not all(isinstance(item, int | str) for item in items):
@@ -143,7 +144,7 @@ def _sorted(memory: Memory, node: Any, box: Alias) -> bool:
     return _new(memory, node, [memory.emit.constant(item) for item in sorted(items)])
 
 
-def _to_dict(memory: Memory, node: Any, box: Alias) -> bool:
+def _to_dict(memory: Memory, node: Node, box: Alias) -> bool:
     """`dict` and `OrderedDict` of pairs, or of a dictionary."""
     if isinstance(box.items, dict):
         return _new_dict(memory, node, dict(box.items))
@@ -157,7 +158,7 @@ def _to_dict(memory: Memory, node: Any, box: Alias) -> bool:
     return _new_dict(memory, node, items)
 
 
-def _get_or(memory: Memory, node: Any, box: Alias) -> bool:
+def _get_or(memory: Memory, node: Node, box: Alias) -> bool:
     """`dict.get(key)`, with a default or None."""
     key, *default = ir.inputs(node)[1:]
     if not isinstance(box.items, dict) or not ir.is_constant(key):
@@ -167,13 +168,13 @@ def _get_or(memory: Memory, node: Any, box: Alias) -> bool:
     return True
 
 
-def _keys(memory: Memory, node: Any, box: Alias) -> bool:
+def _keys(memory: Memory, node: Node, box: Alias) -> bool:
     return isinstance(box.items, dict) and _new(
         memory, node, [memory.emit.constant(key) for key in box.items]
     )
 
 
-def _pairs(memory: Memory, node: Any, box: Alias) -> bool:
+def _pairs(memory: Memory, node: Node, box: Alias) -> bool:
     """`dict.items()`: a list of tuples whose elements are known as well."""
     if not isinstance(box.items, dict):
         return False
@@ -189,7 +190,7 @@ def _pairs(memory: Memory, node: Any, box: Alias) -> bool:
 
 
 def _views(of: Callable[[dict[Any, Any]], list[Any]]) -> Handler:
-    def handler(memory: Memory, node: Any, box: Alias) -> bool:
+    def handler(memory: Memory, node: Node, box: Alias) -> bool:
         return isinstance(box.items, dict) and _new(memory, node, of(box.items))
 
     return handler
@@ -221,7 +222,7 @@ READERS: dict[str, Handler] = {
 }
 
 
-def write(memory: Memory, node: Any) -> None:
+def write(memory: Memory, node: Node) -> None:
     """Do what a node does to a container; an InPlaceError where that depends on what is not
     known.
     """
@@ -244,32 +245,33 @@ def write(memory: Memory, node: Any) -> None:
     return None
 
 
-def _key(value: Any) -> Any:
+def _key(value: Value) -> Any:
     if not ir.is_constant(value):
         raise ValueError("a key that is not known")
     return value.toIValue()
 
 
-def _dict(items: Any) -> dict[Any, Any]:
+def _dict(items: dict[str, Value]) -> dict[Any, Any]:
     if not isinstance(items, dict):
         raise TypeError("a dictionary whose keys are not known")
     return items
 
 
-def _extend(items: Any, memory: Memory, other: Any) -> None:
-    items.extend(memory.alias(other).items)
+def _extend(items: list[Any], memory: Memory, other: Value) -> None:
+    more: Any = memory.alias(other).items
+    items.extend(more)
 
 
-def _remove(items: Any, memory: Memory, value: Any) -> None:
+def _remove(items: list[Value], memory: Memory, value: Value) -> None:
     known = [_key(item) for item in items]
     del items[known.index(_key(value))]
 
 
-def _sort(items: Any, memory: Memory, reverse: Any) -> None:
+def _sort(items: list[Value], memory: Memory, reverse: Value) -> None:
     items.sort(key=_key, reverse=_key(reverse))
 
 
-def _multiply(items: Any, memory: Memory, times: Any) -> None:
+def _multiply(items: list[Value], memory: Memory, times: Value) -> None:
     items[:] = items * _key(times)
 
 
@@ -291,7 +293,7 @@ _WRITERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _write_unknown(memory: Memory, node: Any, box: Alias) -> None:
+def _write_unknown(memory: Memory, node: Node, box: Alias) -> None:
     """A list of unknown length can grow at either end, and be reversed."""
     memory.taint_containers(box, node)
     if node.kind() == "aten::reverse":
@@ -315,7 +317,7 @@ def _write_unknown(memory: Memory, node: Any, box: Alias) -> None:
     return None
 
 
-def _cannot(node: Any) -> InPlaceError:
+def _cannot(node: Node) -> InPlaceError:
     return cannot(
         node,
         "changes a container whose content is not known before the model runs",

@@ -12,7 +12,7 @@ KNOWABLE = ("IntType", "BoolType", "StringType")
 """Types of the arguments."""
 
 
-def _format(template: str, *arguments: Any) -> str | None:
+def _format(template: str, *arguments: int | str) -> str | None:
     """As torch formats: `{}` only. None for a template with other braces."""
     parts = template.split("{}")
     if len(parts) != len(arguments) + 1 or any("{" in part or "}" in part for part in parts):

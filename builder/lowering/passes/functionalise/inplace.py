@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from builder.graph_types import Node, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.views import Emit
 
-_INT = torch._C.IntType.get()
+_INT = ir.INT
 # The functional twin of these answers in another dtype even without a second tensor.
 _ALWAYS_CAST = frozenset(
     [
@@ -56,24 +57,24 @@ _NEVER_CAST = frozenset(
 )
 
 
-def cast_like(emit: Emit, new: Any, old: Any) -> Any:
+def cast_like(emit: Emit, new: Value, old: Value) -> Value:
     """`new` in the dtype of `old`."""
     dtype = emit.op("prim::dtype", old, type=_INT)
     return emit.op("aten::to", new, dtype, False, False, None)
 
 
-def _copy(emit: Emit, node: Any, old: Any) -> Any:
+def _copy(emit: Emit, node: Node, old: Value) -> Value:
     return emit.op("aten::expand_as", cast_like(emit, node.inputsAt(1), old), old)
 
 
-def _fill(emit: Emit, node: Any, old: Any) -> Any:
+def _fill(emit: Emit, node: Node, old: Value) -> Value:
     value = node.inputsAt(1)
     if value.type().kind() == "TensorType":
         return _copy(emit, node, old)
     return emit.op("aten::full_like", old, value, None, None, None, None, None)
 
 
-def _zero(emit: Emit, node: Any, old: Any) -> Any:
+def _zero(emit: Emit, node: Node, old: Value) -> Value:
     return emit.op("aten::zeros_like", old, None, None, None, None, None)
 
 
@@ -84,7 +85,7 @@ _SPECIAL: dict[str, Callable[[Emit, Any, Any], Any]] = {
 }
 
 
-def result(emit: Emit, node: Any, old: Any) -> Any | None:
+def result(emit: Emit, node: Node, old: Value) -> Any | None:
     """The new content of the first input of an in-place node; None when there is no functional
     form.
     """
@@ -97,7 +98,7 @@ def result(emit: Emit, node: Any, old: Any) -> Any | None:
     return cast_like(emit, new, old) if _changes_dtype(node, twin.removeprefix("aten::")) else new
 
 
-def _changes_dtype(node: Any, name: str) -> bool:
+def _changes_dtype(node: Node, name: str) -> bool:
     second_tensor = any(value.type().kind() == "TensorType" for value in ir.inputs(node)[1:])
     return name.strip("_") in _ALWAYS_CAST or (second_tensor and name not in _NEVER_CAST)
 

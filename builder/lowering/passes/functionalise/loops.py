@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from builder.graph_types import Node, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.alias import Alias, Storage
 from builder.lowering.passes.functionalise.memory import Memory, cannot
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from builder.lowering.passes.functionalise.walk import Walk
 
 
-def loop(walk: Walk, node: Any) -> None:
+def loop(walk: Walk, node: Node) -> None:
     """Rewrite a loop; each iteration starts from the memory that the last one left."""
     memory, inits = walk.memory, ir.inputs(node)[2:]
     roots = _written_roots(memory, node)
@@ -57,14 +58,14 @@ def loop(walk: Walk, node: Any) -> None:
         _leave(memory, init, param, kept, storages, output)
 
 
-def _enter(memory: Memory, init: Any, param: Any, kept: bool) -> None:
+def _enter(memory: Memory, init: Value, param: Value, kept: bool) -> None:
     if kept:
         memory.same(param, memory.alias(init))
     elif holds(param):
         memory.linked(param, [init])
 
 
-def _link(memory: Memory, groups: list[Group], carried: list[Any]) -> None:
+def _link(memory: Memory, groups: list[Group], carried: list[Value]) -> None:
     """Link what may be the same memory from the second iteration on, before the body is walked: a
     write must taint the names that an earlier iteration gave to the memory. `carried` are the
     loop's parameters, or the initial value of one that stays the same object.
@@ -78,7 +79,7 @@ def _link(memory: Memory, groups: list[Group], carried: list[Any]) -> None:
 
 
 def _leave(
-    memory: Memory, init: Any, param: Any, kept: bool, storages: list[Storage], output: Any
+    memory: Memory, init: Value, param: Value, kept: bool, storages: list[Storage], output: Value
 ) -> None:
     if kept:
         memory.same(output, memory.alias(init))
@@ -87,7 +88,7 @@ def _leave(
         memory.linked(output, [init, param])
 
 
-def _same_object(value: Any, param: Any) -> bool:
+def _same_object(value: Value, param: Value) -> bool:
     """Whether an iteration returns the very tensor that it was given, perhaps written in place."""
     while value != param:
         if not writes(value.node()):
@@ -96,7 +97,7 @@ def _same_object(value: Any, param: Any) -> bool:
     return holds(param)
 
 
-def _written_roots(memory: Memory, node: Any) -> list[Alias]:
+def _written_roots(memory: Memory, node: Node) -> list[Alias]:
     """The memory from outside of a loop that its body writes, found by following each written value
     to where it comes from.
     """
@@ -113,7 +114,7 @@ def _written_roots(memory: Memory, node: Any) -> list[Alias]:
     return list(found)
 
 
-def _root(memory: Memory, node: Any, alias: Alias) -> Alias:
+def _root(memory: Memory, node: Node, alias: Alias) -> Alias:
     """The alias that the loop carries: a tensor's whole memory, or a list of unknown length."""
     if isinstance(alias.items, dict):
         raise cannot(node, "a dictionary changes in a loop whose trip count is not known")
@@ -123,7 +124,7 @@ def _root(memory: Memory, node: Any, alias: Alias) -> Alias:
     return alias.storage.root or alias
 
 
-def _with_carried(memory: Memory, node: Any, carried: list[Any]) -> Any:
+def _with_carried(memory: Memory, node: Node, carried: list[Value]) -> Node:
     """A loop like `node` that carries these values as well; `node` itself when there are none."""
     if not carried:
         return node

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from builder.errors import InPlaceError
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.folding import QUANTIZERS
 from builder.lowering.locations import source_line
@@ -19,7 +20,7 @@ from builder.lowering.passes.quantization import DISABLE_OBSERVERS
 _FIX = "write to a .clone() of the tensor, or assign the result to a new name"
 
 
-def cannot(node: Any, what: str, fix: str = _FIX) -> InPlaceError:
+def cannot(node: Node, what: str, fix: str = _FIX) -> InPlaceError:
     """The error for a write that has no faithful form."""
     return InPlaceError(
         f"{node.kind()} writes in place and {what}", where=source_line(node), fix=fix
@@ -44,7 +45,7 @@ def _may_be(alias: Alias, container: str) -> bool:
 class Memory:
     """The aliases of all values seen so far; new nodes are inserted before `at`."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph, self.journal, self.shared = graph, Journal(), ir.Constants(graph)
         self.at: Any = None
         self._aliases: dict[int, Alias] = {}
@@ -54,7 +55,7 @@ class Memory:
     def emit(self) -> Emit:
         return Emit(self.graph, self.at, shared=self.shared)
 
-    def alias(self, value: Any) -> Alias:
+    def alias(self, value: Value) -> Alias:
         """The alias of a value; a new one shares no memory."""
         found = self._aliases.get(value.unique())
         if found is not None:
@@ -67,7 +68,7 @@ class Memory:
             held=self._holding(items or []),
         )
 
-    def _constant_items(self, value: Any) -> Items | None:
+    def _constant_items(self, value: Value) -> Items | None:
         """The elements of a constant list or dictionary, as constants beside it."""
         if not ir.is_constant(value) or value.type().kind() not in ("ListType", "DictType"):
             return None
@@ -79,12 +80,12 @@ class Memory:
             }
         return [ir.insert_constant(self.graph, element, value.node()) for element in known]
 
-    def same(self, value: Any, alias: Alias) -> None:
+    def same(self, value: Value, alias: Alias) -> None:
         """Say that `value` is the very tensor or container of `alias`."""
         self._aliases[value.unique()] = alias
 
     def define(
-        self, value: Any, storage: Storage, parent: Alias | None = None, **rest: Any
+        self, value: Value, storage: Storage, parent: Alias | None = None, **rest: Any
     ) -> Alias:
         """Give `value` an alias of its own in `storage`."""
         alias = Alias(
@@ -94,21 +95,21 @@ class Memory:
         self._aliases[value.unique()] = alias
         return alias
 
-    def container(self, value: Any, items: Items) -> Alias:
+    def container(self, value: Value, items: Items) -> Alias:
         """A new list, tuple or dictionary with known elements."""
         return self.define(value, Storage(built=True), items=items, held=self._holding(items))
 
-    def known(self, value: Any) -> bool:
+    def known(self, value: Value) -> bool:
         return value.unique() in self._aliases
 
-    def linked(self, value: Any, others: list[Any], *, built: bool = False) -> None:
+    def linked(self, value: Value, others: list[Value], *, built: bool = False) -> None:
         """Say that `value` may share memory with any of `others`, values of the original graph, or
         with their elements; `built` as of Storage.
         """
         storages = [storage for other in others for storage in self.storages(other)]
         self.linked_to(value, storages, built=built)
 
-    def storages(self, value: Any) -> list[Storage]:
+    def storages(self, value: Value) -> list[Storage]:
         """The memory of a value of the original graph, and of the elements that it is known to
         hold.
         """
@@ -120,7 +121,7 @@ class Memory:
         inner = [self.alias(item) for item in items if holds(item)]
         return [alias, *(found for item in inner for found in self.with_elements(item))]
 
-    def linked_to(self, value: Any, storages: list[Storage], *, built: bool = False) -> None:
+    def linked_to(self, value: Value, storages: list[Storage], *, built: bool = False) -> None:
         """Say that `value` may share any of these memories."""
         storage = Storage(built=built)
         storage.link(storages)
@@ -137,7 +138,7 @@ class Memory:
         self._loops.pop()
         self.journal.undo(mark)
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: Value) -> Value:
         """The value to use here and now for `value` of the original graph."""
         found = self._aliases.get(value.unique())
         return self.now(found) if found is not None else value
@@ -158,11 +159,11 @@ class Memory:
             self.set(alias, self._again(alias), storage.version)
         return alias.current
 
-    def set(self, alias: Alias, current: Any, version: int) -> None:
+    def set(self, alias: Alias, current: Value, version: int) -> None:
         self.journal.note(alias)
         alias.current, alias.version = current, version
 
-    def _again(self, alias: Alias) -> Any:
+    def _again(self, alias: Alias) -> Value:
         """Make a view again from the present content of its parent."""
         if alias.parent is None:
             raise cannot(alias.current.node(), "the memory that it writes to cannot be determined")
@@ -191,7 +192,7 @@ class Memory:
             alias.current, alias.held = current, held
         return alias.current
 
-    def _construct(self, alias: Alias) -> Any:
+    def _construct(self, alias: Alias) -> Value:
         kind_of = alias.current.type()
         if isinstance(alias.items, dict):
             values = [
@@ -204,7 +205,7 @@ class Memory:
         kind = "prim::TupleConstruct" if kind_of.kind() == "TupleType" else "prim::ListConstruct"
         return ir.insert(self.graph, kind, values, self.at, [kind_of]).output()
 
-    def write(self, alias: Alias, new: Any, node: Any) -> None:
+    def write(self, alias: Alias, new: Value, node: Node) -> None:
         """Let `alias` hold `new`, and everything that it views with it."""
         if alias.storage.constant:
             quantized = any(self.graph.findNode(kind, True) is not None for kind in QUANTIZERS)
@@ -223,7 +224,7 @@ class Memory:
             self.set(changed, current, version)
         storage.version = version
 
-    def _into_parent(self, emit: Emit, alias: Alias, new: Any, node: Any) -> tuple[Alias, Any]:
+    def _into_parent(self, emit: Emit, alias: Alias, new: Value, node: Node) -> tuple[Alias, Any]:
         parent = alias.parent
         assert parent is not None
         if alias.element is not None:
@@ -242,11 +243,11 @@ class Memory:
             )
         return base, content
 
-    def taint(self, storage: Storage, node: Any) -> None:
+    def taint(self, storage: Storage, node: Node) -> None:
         """The content of memory that may be `storage` is unknown from here on."""
         self._taint(storage.linked - {storage} if storage.linked else (), node)
 
-    def taint_containers(self, box: Alias, node: Any) -> None:
+    def taint_containers(self, box: Alias, node: Node) -> None:
         """The content of a container that may be `box`, or may hold it, is unknown from here on."""
         linked = box.storage.linked - {box.storage} if box.storage.linked else ()
         same = box.current.type().str()
@@ -260,13 +261,13 @@ class Memory:
             found.append(other)
         self._taint(found, node)
 
-    def _taint(self, storages: Iterable[Storage], node: Any) -> None:
+    def _taint(self, storages: Iterable[Storage], node: Node) -> None:
         for other in storages:
             if any(other in around.reads for around in self._loops):
                 raise cannot(node, "a tensor that may share that memory is read in the same loop")
             other.taint = node
 
-    def renew(self, root: Alias, current: Any) -> None:
+    def renew(self, root: Alias, current: Value) -> None:
         """Let a root hold `current`, the whole of its memory; its views are made again when they
         are read.
         """

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from builder.graph_types import Block, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.sharing import holds, sources, writes
 
@@ -24,12 +25,12 @@ class Origins:
         return self.fresh | self.outer.keys()
 
 
-def body_of(loop: Any) -> list[Any]:
+def body_of(loop: Node) -> list[Node]:
     """All nodes in the body of a loop, at every depth."""
     return list(ir.walk(next(iter(loop.blocks()))))
 
 
-def values_inside(loop: Any, body: Sequence[Any]) -> set[int]:
+def values_inside(loop: Node, body: Sequence[Node]) -> set[int]:
     """The ids of all values that the body of a loop defines, block inputs included."""
     inside = {value.unique() for node in body for value in node.outputs()}
     inside |= {
@@ -41,12 +42,12 @@ def values_inside(loop: Any, body: Sequence[Any]) -> set[int]:
     return inside
 
 
-def stores(node: Any) -> bool:
+def stores(node: Node) -> bool:
     """Whether a node puts values into a list or a dictionary."""
     return writes(node) and node.inputsAt(0).type().kind() != "TensorType"
 
 
-def origins(targets: Iterable[Any], inside: set[int], stored: Iterable[Any] = ()) -> Origins:
+def origins(targets: Iterable[Value], inside: set[int], stored: Iterable[Any] = ()) -> Origins:
     """What any of these values may share memory with, in this iteration or an earlier one. What is
     read from a container may be any of `stored`.
     """
@@ -79,7 +80,7 @@ class Group:
     outer: list[Any] = field(default_factory=list)
 
 
-def shared_between_iterations(loop: Any) -> list[Group]:
+def shared_between_iterations(loop: Node) -> list[Group]:
     """What may be the same memory when an iteration of a loop starts.
 
     `prev = cur` at the end of the body makes `prev` share memory with `cur` in the next iteration,
@@ -135,11 +136,11 @@ class _Groups:
 _PASSED_ON = ("prim::Param", "prim::If", "prim::Loop")
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: Value) -> bool:
     return bool(value.type().kind() == "TensorType")
 
 
-def _behind(value: Any) -> list[Any]:
+def _behind(value: Value) -> list[Value]:
     """The values that one value inside of a loop may share memory with, one step back."""
     node, at = value.node(), value.offset()
     if node.kind() == "prim::Param":
@@ -151,7 +152,7 @@ def _behind(value: Any) -> list[Any]:
     return [node.inputsAt(0)] if writes(node) else sources(node, ir.inputs(node))
 
 
-def _behind_param(block: Any, at: int) -> list[Any]:
+def _behind_param(block: Block, at: int) -> list[Value]:
     """A loop's parameter comes from outside and from the iteration before; the first one is the
     counter.
     """

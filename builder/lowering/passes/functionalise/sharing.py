@@ -5,8 +5,8 @@ share memory with.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
+from builder.graph_types import Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalise.views import UNDECLARED_VIEWS
 
@@ -23,22 +23,22 @@ alias, but the elements are the same objects.
 """
 
 
-def copies_container(node: Any) -> bool:
+def copies_container(node: Node) -> bool:
     """Whether a node builds a container of elements that another one holds."""
     return node.kind() in COPIES and node.output().type().kind() in ("ListType", "DictType")
 
 
-def holds(value: Any) -> bool:
+def holds(value: Value) -> bool:
     """Whether a value is a tensor or may hold one."""
     return value.type().kind() in HOLDERS
 
 
-def written(node: Any) -> list[int]:
+def written(node: Node) -> list[int]:
     """The indices of the inputs that a node writes in place."""
     return _written(node.schema())
 
 
-def writes(node: Any) -> bool:
+def writes(node: Node) -> bool:
     """Whether a node writes one of its inputs in place."""
     return bool(written(node))
 
@@ -61,7 +61,7 @@ def _gives_alias(schema_text: str) -> bool:
     return any(output.alias_info is not None for output in ir.parse_schema(schema_text).returns)
 
 
-def sources(node: Any, values: list[Any]) -> list[Any]:
+def sources(node: Node, values: list[Value]) -> list[Value]:
     """Those of its inputs, as they were written, with which the outputs of a node may share
     memory.
     """
@@ -79,7 +79,7 @@ def sources(node: Any, values: list[Any]) -> list[Any]:
     return [value for value in values if (holds(value) if boxes else _holds_tensor(value.type()))]
 
 
-def _copies(node: Any) -> bool:
+def _copies(node: Node) -> bool:
     """Whether a cast certainly changes the dtype, as one just cast to another."""
     before = node.inputsAt(0).node() if node.kind() == "aten::to" else None
     if before is None or before.kind() != "aten::to":
@@ -88,7 +88,7 @@ def _copies(node: Any) -> bool:
     return all(type(number) is int for number in numbers) and numbers[0] != numbers[1]
 
 
-def _holds_tensor(kind_of: Any) -> bool:
+def _holds_tensor(kind_of: Type) -> bool:
     """Whether a tensor may be in a value of this type: a list of sizes shares memory with no
     tensor.
     """

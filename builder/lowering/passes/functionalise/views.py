@@ -8,13 +8,11 @@ new base. None: it cannot be determined.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import torch
-
+from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 
-Inverse = Callable[["Emit", Any, Any, Any], Any]
+Inverse = Callable[["Emit", Node, Value, Value], "Value | None"]
 _INT_MAX = 2**63 - 1
 
 
@@ -24,43 +22,45 @@ class Emit:
     """
 
     def __init__(
-        self, graph: Any, at: Any, origin: Any = None, shared: ir.Constants | None = None
+        self, graph: Graph, at: Node, origin: Node | None = None, shared: ir.Constants | None = None
     ) -> None:
         self.graph, self.at, self.origin, self.shared = graph, at, origin or at, shared
 
-    def constant(self, value: Any) -> Any:
+    def constant(self, value: object) -> Value:
         """A constant: a number, a string, None or a list of them."""
         if self.shared is not None:
             return self.shared(value)
         return ir.insert_constant(self.graph, value, self.at, self.origin)
 
-    def op(self, kind: str, *args: Any, type: Any = None) -> Any:
+    def op(self, kind: str, *args: object, type: Type | None = None) -> Value:
         """One operator with one output (a tensor unless `type` is given); Python arguments
         become constants.
         """
-        values = [arg if isinstance(arg, torch._C.Value) else self.constant(arg) for arg in args]
+        values = [arg if isinstance(arg, ir.C.Value) else self.constant(arg) for arg in args]
         return ir.insert(
             self.graph, kind, values, self.at, [type] if type else (), self.origin
         ).output()
 
-    def list(self, values: list[Any], element: Any) -> Any:
+    def list(self, values: Sequence[Value], element: Type) -> Value:
         """A list built of values."""
         return ir.insert(
-            self.graph, "prim::ListConstruct", values, self.at, [torch._C.ListType(element)]
+            self.graph, "prim::ListConstruct", values, self.at, [ir.C.ListType(element)]
         ).output()
 
-    def ints(self, items: Sequence[Any]) -> Any:
+    def ints(self, items: Sequence[Value | int]) -> Value:
         """A list of whole numbers, each a value or known."""
         return self.list(
             [self.constant(item) if isinstance(item, int) else item for item in items], ir.INT
         )
 
-    def size(self, tensor: Any) -> Any:
+    def size(self, tensor: Value) -> Value:
         """All sizes of a tensor."""
-        return self.op("aten::size", tensor, type=torch._C.ListType.ofInts())
+        return self.op("aten::size", tensor, type=ir.C.ListType.ofInts())
 
 
-def put_range(emit: Emit, base: Any, new: Any, dim: Any, start: Any, end: Any) -> Any:
+def put_range(
+    emit: Emit, base: Value, new: Value, dim: Value, start: Value | None, end: Value | None
+) -> Value:
     """`base` with `[start:end]` of `dim` replaced by `new`: the pieces before and after it are
     concatenated to it.
 
@@ -71,14 +71,10 @@ def put_range(emit: Emit, base: Any, new: Any, dim: Any, start: Any, end: Any) -
     before = [] if at_start else [emit.op("aten::slice", base, dim, None, start, 1)]
     after = [] if at_end else [emit.op("aten::slice", base, dim, end, None, 1)]
     pieces = [*before, new, *after]
-    return (
-        new
-        if len(pieces) == 1
-        else emit.op("aten::cat", emit.list(pieces, torch._C.TensorType.get()), dim)
-    )
+    return new if len(pieces) == 1 else emit.op("aten::cat", emit.list(pieces, ir.TENSOR), dim)
 
 
-def put_index(emit: Emit, base: Any, new: Any, dim: Any, index: Any) -> Any:
+def put_index(emit: Emit, base: Value, new: Value, dim: Value, index: Value) -> Value:
     """`base` with position `index` of `dim` replaced by `new`, which lacks that dimension."""
     known = ir.constant(index)
     if known is None:
@@ -87,11 +83,11 @@ def put_index(emit: Emit, base: Any, new: Any, dim: Any, index: Any) -> Any:
     return put_range(emit, base, emit.op("aten::unsqueeze", new, dim), dim, index, end)
 
 
-def _select(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _select(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return put_index(emit, base, new, node.inputsAt(1), node.inputsAt(2))
 
 
-def _slice(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _slice(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     _, dim, start, end, step = ir.inputs(node)
     bounds = [ir.constant(value) for value in (start, end)]
     known = all(ir.is_constant(value) for value in (start, end, step))
@@ -108,30 +104,30 @@ def _may_be_empty(start: int | None, end: int | None) -> bool:
     return end is not None and ((start < 0) != (end < 0) or end < start)
 
 
-def _narrow(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _narrow(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     _, dim, start, length = ir.inputs(node)
     if not (ir.is_constant(start) and ir.is_constant(length)) or ir.constant(start) < 0:
-        end = emit.op("aten::add", start, length, type=torch._C.IntType.get())
+        end = emit.op("aten::add", start, length, type=ir.INT)
         return emit.op("aten::slice_scatter", base, new, dim, start, end, 1)
     return put_range(
         emit, base, new, dim, start, emit.constant(ir.constant(start) + ir.constant(length))
     )
 
 
-def _same_sizes(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _same_sizes(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return emit.op("aten::reshape", new, emit.size(base))
 
 
-def _identity(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _identity(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return new
 
 
-def _again(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _again(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     """Operators that are their own inverse."""
     return emit.op(node.kind(), new, *ir.inputs(node)[1:])
 
 
-def _permute(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _permute(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     order = ir.int_list(node.inputsAt(1))
     if order is None:
         return None
@@ -139,35 +135,35 @@ def _permute(emit: Emit, node: Any, base: Any, new: Any) -> Any:
     return emit.op("aten::permute", new, [order.index(axis) for axis in range(len(order))])
 
 
-def _movedim(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _movedim(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return emit.op("aten::movedim", new, node.inputsAt(2), node.inputsAt(1))
 
 
-def _unsqueeze(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _unsqueeze(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return emit.op("aten::squeeze", new, node.inputsAt(1))
 
 
-def _diagonal(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _diagonal(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return emit.op("aten::diagonal_scatter", base, new, *ir.inputs(node)[1:])
 
 
-def _real(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _real(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return emit.op("aten::complex", new, emit.op("aten::imag", base))
 
 
-def _imag(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _imag(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return emit.op("aten::complex", emit.op("aten::real", base), new)
 
 
-def _as_complex(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _as_complex(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return emit.op("aten::view_as_complex", emit.op("aten::contiguous", new, 0))
 
 
-def _as_real(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _as_real(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return emit.op("aten::view_as_real", new)
 
 
-def _unknown(emit: Emit, node: Any, base: Any, new: Any) -> Any:
+def _unknown(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     return None
 
 
@@ -204,11 +200,11 @@ VIEWS: dict[str, Inverse] = {
 }
 
 
-def _put_unbound(emit: Emit, node: Any, base: Any, new: Any, at: int) -> Any:
+def _put_unbound(emit: Emit, node: Node, base: Value, new: Value, at: int) -> Value | None:
     return put_index(emit, base, new, node.inputsAt(1), emit.constant(at))
 
 
-def _put_split(emit: Emit, node: Any, base: Any, new: Any, at: int) -> Any:
+def _put_split(emit: Emit, node: Node, base: Value, new: Value, at: int) -> Value | None:
     _, sizes, dim = ir.inputs(node)
     each, size = ir.int_list(sizes), ir.constant(sizes)
     if isinstance(size, int):
@@ -221,10 +217,10 @@ def _put_split(emit: Emit, node: Any, base: Any, new: Any, at: int) -> Any:
     return put_range(emit, base, new, dim, emit.constant(sum(each[:at])), end)
 
 
-def _put_chunk(emit: Emit, node: Any, base: Any, new: Any, at: int) -> Any:
+def _put_chunk(emit: Emit, node: Node, base: Value, new: Value, at: int) -> Value | None:
     """A chunk is ceil(size / chunks) long, so its bounds are arithmetic on the size."""
     _, chunks, dim = ir.inputs(node)
-    integer = torch._C.IntType.get()
+    integer = ir.INT
     size, count = emit.op("aten::size", base, dim, type=integer), ir.constant(chunks)
     if count is None:
         return None
@@ -234,7 +230,7 @@ def _put_chunk(emit: Emit, node: Any, base: Any, new: Any, at: int) -> Any:
     return put_range(emit, base, new, dim, start if at else None, end if at + 1 < count else None)
 
 
-LISTS_OF_VIEWS: dict[str, Callable[[Emit, Any, Any, Any, int], Any]] = {
+LISTS_OF_VIEWS: dict[str, Callable[[Emit, Node, Value, Value, int], Value | None]] = {
     "aten::unbind": _put_unbound,
     "aten::split": _put_split,
     "aten::split_with_sizes": _put_split,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from builder.graph_types import Graph, Node, NodeList, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalise import containers, inplace
 from builder.lowering.passes.functionalise.alias import Alias
@@ -29,9 +30,9 @@ _BOXES = ("ListType", "TupleType", "DictType")
 class Walk:
     """Rewrites one graph; `dead` are the nodes that have no readers afterwards."""
 
-    def __init__(self, graph: Any, unroll_limit: int = 0) -> None:
+    def __init__(self, graph: Graph, unroll_limit: int = 0) -> None:
         self.graph, self.memory, self.unroll_limit = graph, Memory(graph), unroll_limit
-        self.dead: list[Any] = []
+        self.dead: list[Node] = []
         self.depth = 0
 
     def run(self) -> None:
@@ -40,7 +41,7 @@ class Walk:
         for node in reversed(self.dead):
             node.destroy()
 
-    def block(self, block: Any, end: Any) -> list[Any]:
+    def block(self, block: NodeList, end: Node) -> list[Value]:
         """Rewrite the nodes of a block and what it returns; give the values that it returned
         originally.
         """
@@ -52,14 +53,14 @@ class Walk:
         self.refresh(end, returned)
         return returned
 
-    def refresh(self, node: Any, values: list[Any]) -> None:
+    def refresh(self, node: Node, values: list[Value]) -> None:
         """Let a node read the present content of its inputs."""
         for index, value in enumerate(values):
             now = self.memory.read(value)
             if now != value:
                 node.replaceInput(index, now)
 
-    def node(self, node: Any) -> None:
+    def node(self, node: Node) -> None:
         kind = node.kind()
         if kind == "prim::Constant":
             return
@@ -80,7 +81,7 @@ class Walk:
             return containers.construct(self.memory, node, values)
         self._define(node, kind, values)
 
-    def _count(self, node: Any) -> None:
+    def _count(self, node: Node) -> None:
         """Let a node read the numbers and strings that are known by now: the lengths of lists, the
         keys of dictionaries, and what follows of them.
         """
@@ -88,7 +89,7 @@ class Walk:
             if value.type().kind() in KNOWABLE and self.memory.known(value):
                 node.replaceInput(index, self.memory.read(value))
 
-    def _counted(self, node: Any, compute: Callable[..., Any]) -> bool:
+    def _counted(self, node: Node, compute: Callable[..., Any]) -> bool:
         """Compute an operator whose arguments are all known."""
         if not all(ir.is_constant(v) and v.type().kind() in KNOWABLE for v in node.inputs()):
             return False
@@ -100,7 +101,7 @@ class Walk:
         self.dead.append(node)
         return True
 
-    def _branch(self, node: Any) -> None:
+    def _branch(self, node: Node) -> None:
         taken = ir.constant(node.inputsAt(0))
         if isinstance(taken, bool):
             block = list(node.blocks())[0 if taken else 1]
@@ -108,7 +109,7 @@ class Walk:
         self.refresh(node, ir.inputs(node))
         return self._inner(branch, node)
 
-    def _loop(self, node: Any) -> None:
+    def _loop(self, node: Node) -> None:
         """One over a list whose length is known by now is written out: so is what it does to other
         lists.
         """
@@ -117,7 +118,7 @@ class Walk:
             return self._inner(loop, node)
         return self._instead(node, lambda: unroll(self.graph, node, count))
 
-    def _instead(self, node: Any, replace: Callable[[], None]) -> None:
+    def _instead(self, node: Node, replace: Callable[[], None]) -> None:
         """Go on with what a node is replaced by."""
         before, end = node.prev(), ir.insert_constant(self.graph, None, node).node()
         end.moveAfter(node)
@@ -131,12 +132,12 @@ class Walk:
             self.node(made)
         self.dead.append(end)
 
-    def _inner(self, rewrite: Any, node: Any) -> None:
+    def _inner(self, rewrite: Any, node: Node) -> None:
         self.depth += 1
         rewrite(self, node)
         self.depth -= 1
 
-    def _read_container(self, kind: str, node: Any, values: list[Any]) -> bool:
+    def _read_container(self, kind: str, node: Node, values: list[Value]) -> bool:
         """Resolve a read of a container with known elements; the node is dead then (it stays for
         dead code elimination).
         """
@@ -148,7 +149,7 @@ class Walk:
             self.dead.append(node)
         return known
 
-    def _define(self, node: Any, kind: str, values: list[Any]) -> None:
+    def _define(self, node: Node, kind: str, values: list[Value]) -> None:
         """Note with whom the outputs of a node share memory."""
         memory = self.memory
         if (kind in VIEWS and values[0].type().kind() not in _BOXES) or kind in LISTS_OF_VIEWS:
@@ -173,7 +174,7 @@ class Walk:
             if holds(value):
                 self.memory.alias(value)
 
-    def _elements(self, node: Any, kind: str, holder: Alias) -> None:
+    def _elements(self, node: Node, kind: str, holder: Alias) -> None:
         """Elements of a list of views are views themselves; one at an unknown position may be any
         of them.
         """
@@ -188,7 +189,7 @@ class Walk:
         for element in elements:
             element.siblings = [other for other in elements if other is not element]
 
-    def _some_element(self, node: Any, holder: Alias) -> None:
+    def _some_element(self, node: Node, holder: Alias) -> None:
         """Element i of what unbind gives is a select; of other lists it may be any memory of
         theirs.
         """
@@ -201,7 +202,7 @@ class Walk:
         )
         memory.define(node.output(), holder.storage, holder.parent, view=select)
 
-    def _write(self, node: Any) -> None:
+    def _write(self, node: Node) -> None:
         """Replace one in-place node by the value that it leaves."""
         memory, target = self.memory, node.inputsAt(0)
         self.dead.append(node)
@@ -220,7 +221,7 @@ class Walk:
         memory.write(alias, new, node)
         memory.same(node.output(), alias)
 
-    def _view_in_place(self, node: Any, alias: Alias, old: Any) -> None:
+    def _view_in_place(self, node: Node, alias: Alias, old: Value) -> None:
         """`x.unsqueeze_(0)`: every name of this tensor is a view of it from here on."""
         if self.depth:
             raise cannot(node, "changes the shape of a tensor in only one branch or iteration")

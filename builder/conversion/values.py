@@ -1,0 +1,27 @@
+"""The values that a converter or evaluator receives, by how much is known of them.
+
+A value that is none of these is a string, None, or a list or dictionary of values.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.dynamic import Size as Size
+from builder.engine import ITensor as ITensor
+
+Number = bool | int | float
+"""A number that is known while the network is built."""
+
+Scalar = Number | DynamicScalar
+"""A number, known or computed by the network."""
+
+Tensor = ITensor | torch.Tensor
+"""A tensor that the network computes, or a static one."""
+
+Operand = Tensor | Scalar
+"""Whatever an element-wise layer can read."""
+
+PerAxis = int | list[int]
+"""An argument such as `kernel_size`: one number for all axes, or one for each."""
