@@ -322,6 +322,7 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=24)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--share", action="store_true", help="record goldens in own tasks")
     parser.add_argument("--tasks", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--result-bytes", type=int, default=4096)
@@ -335,7 +336,11 @@ def main() -> None:
     parser.add_argument("--verify", default="plan")
     given = parser.parse_args()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TRT_BUILD_STORE_KEY": KEY}
+    from builder.farm import sharing
+
     if given.mode == "kills":
+        if given.share:
+            sharing.LEAST_BYTES = 0
         found = kills(given.models, given.kills, given.nodes, given.seed)
     elif given.mode == "scaling":
         found = scaling(given.tasks or 32, given.seconds)
