@@ -53,13 +53,14 @@ The networks are in `benchmarks/networks.py`, with random weights. Limits of the
 def text() -> str:
     """The page."""
     engines = records.newest(records.read(records.ENGINES))
+    torch_rows = records.newest(records.read(records.TORCH))
     parts = [
         HEAD,
         *_engines(engines),
-        *_torch(records.newest(records.read(records.TORCH)), engines),
+        *_torch([row for row in torch_rows if not row.get("settings")], engines),
     ]
     profiles = records.newest(records.read(records.PROFILES))
-    parts += profiles_page.section(profiles, records.newest(records.read(records.TORCH)))
+    parts += profiles_page.section(profiles, torch_rows)
     parts += _serving(records.newest(records.read(records.SERVING)))
     if NOTES.exists():
         parts.append(NOTES.read_text("utf-8"))

@@ -229,6 +229,8 @@ def test_the_page_compares_static_profiles_with_the_alternatives() -> None:
     assert "static / ONNX with the same profiles, geometric mean of 1 rows: 0.500." in text
     assert "| 1.600 | 0.500 | 0.800 | 0.500 | 1.600 |" in text
     assert "`unet` has no time of `torchscript` because of: no trace." in text
+    one = {**row, "graphs": {"one": 1.0}}
+    assert profiles_page.ratios(one, compiled) == {"compile": 1.0 / 0.5}
     without = "\n".join(profiles_page.section([row], []))
     assert "torch.compile, geometric" not in without
     assert "| 1.600 |  | 0.800 | 0.500 |  |" in without
