@@ -73,7 +73,7 @@ def together(directions: list[Weights]) -> Weights | None:
     return Weights(**joined)
 
 
-State = tuple[Any, ...]
+State = tuple[ITensor, ...]
 """(h,) or (h, c), each [batch, width], or [2, batch, width] for two directions."""
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -71,7 +70,7 @@ def einsum(ctx: ConversionContext, equation: str, tensors: list[ITensor]) -> ITe
     return ctx.unsqueeze(output, [form.result.index(c) for c in missing])
 
 
-Operand = tuple[Any, str]
+Operand = tuple[ITensor, str]
 
 
 def _diagonal(ctx: ConversionContext, x: ITensor, term: str) -> Operand:

@@ -16,7 +16,7 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 from builder.graph_types import Node
 
-Coefficient = Any
+Coefficient = Tensor | None
 """A weight of one axis: torch.Tensor, ITensor or None."""
 _BATCH = (
     "Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool"
@@ -93,8 +93,8 @@ def native_batch_norm(
 def by_running_statistics(
     ctx: ConversionContext,
     x: ITensor,
-    weight: Coefficient,
-    bias: Coefficient,
+    weight: Any,
+    bias: Any,
     mean: Any,
     variance: Any,
     eps: float,
