@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.dtypes import name_of
-from builder.errors import ModelError, TrtBuildError
+from builder.errors import LoweringError, ModelError, TrtBuildError
 
 if TYPE_CHECKING:
     from builder.frontends import ExportedModule
@@ -111,7 +111,12 @@ def _guesses(
 
     loading.load(plugins)
     loaded = frontends.load(file, module, libraries=libraries)
-    lowered = lowering.lower(loaded)
+    try:
+        lowered = lowering.lower(loaded)
+    except LoweringError as error:
+        if isinstance(loaded, frontends.ExportedModule):
+            raise
+        lowered = lowering.as_written(loaded, error)  # torch can serve it all the same
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)

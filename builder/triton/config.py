@@ -20,6 +20,8 @@ from builder.templates import config_templates
 from builder.triton import batching, check, dtypes, graphs, section, sequences, warmup
 from builder.triton.artifact import IO, ModelArtifact
 
+OPTIONAL_OUTPUTS = "optional_outputs"
+"""The parameter that names the outputs which a response may leave out, separated by commas."""
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 
 
@@ -212,6 +214,7 @@ def _provenance(message: pb.ModelConfig, artifact: ModelArtifact, platform: str)
         "source_sha256": (
             sha256(artifact.spec.path.read_bytes()) if artifact.spec.path.is_file() else None
         ),
+        OPTIONAL_OUTPUTS: ",".join(artifact.flags),
     }
     for key, value in stated.items():
         if value:

@@ -10,7 +10,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import UsageError
 from builder.store import published
-from builder.triton.config import parse_config
+from builder.triton.config import OPTIONAL_OUTPUTS, parse_config
 
 ANY = -1
 
@@ -85,10 +85,18 @@ def _outputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
         if name not in new:
             yield f"output {name!r} is no longer there"
             continue
+        if name in _optional(after) and name not in _optional(before):
+            yield f"output {name!r} may now be None"
         yield from _dtype("output", tensor, new[name])
         was, now = _shape(before, tensor), _shape(after, new[name])
         if not _accepts(was, now):
             yield f"output {name!r} has the shape {now}, and had {was}"
+
+
+def _optional(config: pb.ModelConfig) -> list[str]:
+    """The outputs that a response may leave out."""
+    key = f"trt_build.{OPTIONAL_OUTPUTS}"
+    return config.parameters[key].string_value.split(",") if key in config.parameters else []
 
 
 def _dtype(

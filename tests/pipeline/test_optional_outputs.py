@@ -115,6 +115,8 @@ def test_triton_joins_no_requests_and_the_record_names_the_output(tmp_path: Path
     published = served.read(tmp_path / "out" / "bysize")
     assert published.config.max_batch_size == 0
     assert not published.config.HasField("dynamic_batching")
+    stated = published.config.parameters["trt_build.optional_outputs"]
+    assert stated.string_value == "output_1"
     marked = {io["name"]: io.get("optional", False) for io in published.sidecar["outputs"]}
     assert marked == {"output_0": False, "output_1": True}
     assert "may be None" in published.sidecar["batching"]["reason"]
@@ -173,3 +175,11 @@ def test_presence_is_compared_like_a_value() -> None:
     assert compare({"x": one}, alone).passed
     assert not compare({"x": one, "y": one}, alone).passed
     assert not compare({"x": one}, with_both).passed
+
+
+def test_init_writes_a_manifest_for_a_model_that_torch_runs_as_written(tmp_path: Path) -> None:
+    _, file = loaded(WritesInPlace, tmp_path)
+    file.with_suffix(".yaml").unlink()
+    done = CliRunner().invoke(main, ["init", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "outputs: [output_0, output_1]" in file.with_suffix(".yaml").read_text()

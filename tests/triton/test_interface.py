@@ -56,6 +56,13 @@ def test_tensors_that_go_and_what_becomes_required() -> None:
     assert list(incompatible(before, after)) == ["input 'z' is now required"]
 
 
+def test_an_output_that_may_now_be_none_is_incompatible() -> None:
+    stated = ' parameters { key: "trt_build.optional_outputs" value { string_value: "y" } }'
+    always, sometimes = parse_config(config(), "a"), parse_config(config() + stated, "b")
+    assert list(incompatible(always, sometimes)) == ["output 'y' may now be None"]
+    assert list(incompatible(sometimes, always)) == []
+
+
 def test_a_smaller_batch_and_a_sequence_are_incompatible() -> None:
     before = parse_config(config(), "before")
     smaller = parse_config(config().replace("max_batch_size: 8", "max_batch_size: 4"), "after")
