@@ -162,6 +162,18 @@ def test_markdown_has_a_row_for_each_model_and_no_markup_of_names(found: dict[st
     assert "&lt;script&gt;alert('1')&lt;/script&gt;\\|\\`\\*\\\\x1b\\[31m" in text
 
 
+def test_markdown_has_a_column_for_what_changed(found: dict[str, Any]) -> None:
+    """Header, delimiter row and rows have the same cells, or the table is not one."""
+    since = {**found, "since": "2026-11-24", "removed": []}
+    since["models"] = [{**one, "changes": [{"figure": "precision"}]} for one in found["models"]]
+    lines = report.render(since, "markdown").splitlines()
+    table = [re.sub(r"\\\|", "", line) for line in lines if line.startswith("|")]
+    assert len(table) == 2 + len(found["models"])
+    assert {line.count("|") for line in table} == {11}
+    assert table[0].endswith("| build | changed |") and set(table[1]) == {"|", "-", ":"}
+    assert all(line.endswith("| precision |") for line in table[2:])
+
+
 def test_junit_has_the_failures(found: dict[str, Any]) -> None:
     root = ElementTree.fromstring(report.render(found, "junit"))
     suites = {suite.get("name"): suite for suite in root}
