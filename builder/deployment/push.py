@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 from builder.errors import ServerError, TrtBuildError, UsageError
 from builder.parity import ModelParity, config_check, verify
 from builder.serving import PLAIN, Access, control
-from builder.store import CONFIG, published
+from builder.store import CONFIG, published, tidy
 from builder.triton import candidate, history, parse_config, versions
 
 UNCHANGED, PUSHED, REJECTED, ROLLED_BACK = "unchanged", "pushed", "rejected", "rolled back"
@@ -83,6 +83,8 @@ def push(
     EnvironmentProblem where no server answers, PublishError.
     """
     folders = history.models(source, only)
+    # former steps of any model whose time is over: a server in poll mode holds them until then
+    tidy(target.repository)
     with control.connected(target.http, target.access, target.timeout, target.grpc) as api:
         explicit = api.is_explicit()
         return [

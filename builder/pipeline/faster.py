@@ -86,7 +86,7 @@ def _timed(checked: Checked) -> list[Golden]:
 def _on_gpu(plans: Sequence[Plan], golden: Golden) -> Sequence[float]:
     """The median milliseconds of a call of each plan on this golden, timed alternately."""
     from builder.engine import Engine
-    from builder.parity.arrays import to_torch
+    from builder.parity import to_torch
 
     with ExitStack() as stack:
         engines = [stack.enter_context(Engine(plan.data)) for plan in plans]

@@ -18,8 +18,8 @@ from builder.triton.config import parse_config
 
 SETTLE_SECONDS = 60.0
 """Until a model that is being unloaded and its process are gone; a longer time is a leak."""
-POLL_SLACK = 60.0
-"""Beyond the grace period of a former step, which the next publication removes."""
+POLL_SLACK = 120.0
+"""Beyond the grace period of a former step, which the next push removes, and the poll after it."""
 
 
 @dataclass

@@ -27,6 +27,7 @@ from builder.errors import ServerError
 from builder.parity.clients import GrpcClient, HttpClient
 from builder.serving import CONTROL_HEADER, PLAIN, Access, Server, control, serve
 from builder.serving.stubs import Stubs
+from builder.store import retired
 from builder.triton import publish, publish_ensemble
 from tests.chaos.pushing import spoil
 from tests.triton.artifacts import Raise, artifact, pair, reseal, tensor
@@ -264,6 +265,18 @@ def test_a_model_that_loads_slowly_holds_up_no_client(tmp_path: Path) -> None:
         for waiting in waits:
             waiting.join()
     assert took > SLOW and max(waiting.longest for waiting in waits) < SLOW / 2
+
+
+def test_a_push_of_any_model_removes_former_steps_whose_time_is_over(
+    running: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, served = running
+    former = {name for name in names(served) if name.startswith("pair.")}
+    assert run(repository_of(tmp_path, 2), server, served, "--only", "pair").exit_code == 0
+    assert former < names(served)
+    monkeypatch.setattr(retired, "GRACE_SECONDS", 0.0)
+    assert run(repository_of(tmp_path, 3), server, served, "--only", "net").exit_code == 0
+    assert not former & names(served)
 
 
 SLOW = 8.0
