@@ -1,4 +1,4 @@
-"""Timing caches in the store: none is lost, whoever writes at once, and only whole ones are read.
+"""Timing caches in the store: concurrent writers lose none, and only whole ones are read.
 
 A timing cache of these tests is JSON: the kind of GPU, and times by the name of a tactic.
 """

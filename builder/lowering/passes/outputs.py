@@ -1,7 +1,7 @@
 """Flatten the graph's outputs to plain tensors, and remember the names that their structure gives.
 
 An output that is None on one path has two tensors: its value, which is empty where it is None, and
-a flag, which is true where it is a tensor. Whoever runs the graph leaves out what the flag denies.
+a flag, which is true where it is a tensor. Callers leave out outputs whose flag is false.
 """
 
 from __future__ import annotations
