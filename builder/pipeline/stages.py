@@ -71,7 +71,8 @@ class Lowered:
     def optional(self) -> dict[str, str]:
         """By the name of each output that may be None, the source line that decides it."""
         names = dict(zip(self.graph.results, self.outputs, strict=False))
-        return {names[name]: where for name, where in self.graph.deciding.items()}
+        deciding = self.graph.deciding.items()
+        return {names[name]: where for name, where in deciding if name in names}
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,7 @@ def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
     state.check(lowered.spec, lowered.outputs)
     found = kept.find(lowered.outputs) if kept else None
     if found is None:
-        paths = lowered.graph.results if lowered.optional else ()
+        paths = lowered.graph.results if lowered.graph.flags else ()
         found = parity.record_goldens(
             lowered.module, lowered.spec, lowered.outputs, paths, tuple(lowered.optional)
         )

@@ -136,10 +136,15 @@ def test_check_has_the_verdict_and_the_warnings_of_repo(tmp_path: Path) -> None:
         assert report["warnings"] == list(built[report["name"]].warnings)
 
 
-def test_a_manifest_that_wants_one_engine_or_batches_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     full = save(tmp_path / "full", ByData, "fallback: {require_full: true}\n")
     batched = save(tmp_path / "batched", ByData, "batching: {enabled: true}\n")
-    for source, text in ((full, "always gives all of its outputs"), (batched, "may be None")):
+    named = save(tmp_path / "named", ByData, "outputs: [only]\n")
+    for source, text in (
+        (full, "always gives all of its outputs"),
+        (batched, "may be None"),
+        (named, "names 1 outputs, the module returns 2"),
+    ):
         (result,) = build_repository(source, tmp_path / "out", isolate=False)
         assert not result.ok and text in str(result.error)
 
