@@ -367,6 +367,15 @@ def test_what_stays_on_the_gpu_lies_in_a_row_before_the_stream_is_awaited(
     assert torch.equal(given[0]._value, by_columns) and torch.equal(given[1]._value, view)
 
 
+def test_an_empty_answer_has_the_strides_that_triton_expects(modules: dict[str, Any]) -> None:
+    """nonzero of zeros has the strides (1, 0), which torch takes for contiguous and Triton does
+    not.
+    """
+    nothing = torch.nonzero(torch.zeros(1, 4))
+    given = modules["tensors"].from_torch("y", nothing)._value
+    assert given.shape == (0, 2) and given.dtype == torch.int64 and given.stride() == (2, 1)
+
+
 FLIPPED = ["1/lowered.pt", "1/plan.json", "1/model.py", "1/trt_build_runtime/call.py"]
 
 

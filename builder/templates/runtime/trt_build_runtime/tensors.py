@@ -34,7 +34,7 @@ def from_torch(name: str, tensor: torch.Tensor) -> Any:
     (handed_out).
     """
     value = tensor.detach() if tensor.requires_grad else tensor
-    value = value.contiguous() if value.dim() else value.reshape(1)
+    value = _in_rows(value) if value.dim() else value.reshape(1)
     if value.dtype == torch.bool and not value.is_cuda:
         return pb_utils.Tensor(name, value.numpy())
     try:
@@ -43,3 +43,12 @@ def from_torch(name: str, tensor: torch.Tensor) -> Any:
         if value.dtype != torch.bool:
             raise
         return pb_utils.Tensor(name, value.cpu().numpy())  # a server whose DLPack has no bool
+
+
+def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its elements in a row. Triton compares the strides of an empty tensor, too,
+    which torch takes for contiguous whatever they are.
+    """
+    if tensor.numel():
+        return tensor.contiguous()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
