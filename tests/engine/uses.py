@@ -37,6 +37,11 @@ RUNTIME = {"engine": "ICudaEngine", "context": "IExecutionContext", "runtime": "
 HERE = {
     "engine/config.py": {"config": "IBuilderConfig"},
     "engine/run.py": RUNTIME,
+    "engine/timing.py": {
+        "builder": "Builder",
+        "settings": "IBuilderConfig",
+        "whole": "ITimingCache",
+    },
     "conversion/convert.py": {"tensor": "ITensor"},
     "templates/runtime/trt_build_runtime/engine.py": RUNTIME,
     "templates/runtime/trt_build_runtime/call.py": {"context": "IExecutionContext"},

@@ -114,9 +114,9 @@ def test_targets_that_differ_in_options_share_the_goldens(
     recorded: list[str] = []
     original = parity.record_goldens
 
-    def record(module: Any, spec: ModelSpec, names: Any) -> Recording:
+    def record(module: Any, spec: ModelSpec, *more: Any) -> Recording:
         recorded.append(spec.precision)
-        return original(module, spec, names)
+        return original(module, spec, *more)
 
     monkeypatch.setattr(parity, "record_goldens", record)
     options = BuildOptions(compute_capabilities=((8, 9),))

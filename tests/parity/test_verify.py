@@ -413,7 +413,7 @@ def test_an_unknown_kind_is_usage(endpoint: Endpoint) -> None:
 
 @pytest.mark.skipif(gpu.driver() is not None, reason="there is a GPU")
 def test_without_a_gpu_cuda_shared_memory_is_an_environment_problem(endpoint: Endpoint) -> None:
-    with pytest.raises(EnvironmentProblem, match="needs a GPU"):
+    with pytest.raises(EnvironmentProblem, match="requires a GPU"):
         verify(endpoint.repository, endpoint.http_url, None, shared_memory=["cuda"])
 
 

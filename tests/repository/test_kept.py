@@ -78,13 +78,13 @@ def _record(path: Path) -> dict[str, Any]:
 def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The labels of what was built and checked in this process."""
     seen: list[str] = []
-    check = run.check
+    check = run.check_recorded
 
-    def counted(order: Any, *rest: Any, **named: Any) -> Any:
+    def counted(recorded: Any, order: Any, *rest: Any) -> Any:
         seen.append(order.spec.name)
-        return check(order, *rest, **named)
+        return check(recorded, order, *rest)
 
-    monkeypatch.setattr(run, "check", counted)
+    monkeypatch.setattr(run, "check_recorded", counted)
     yield seen
 
 

@@ -287,7 +287,7 @@ def test_endpoints_in_float16_spare_the_casts_that_half_needs_not(tmp_path: Path
     save(Two(), tmp_path / "net.pt", MANIFEST + "precision: fp16\nio: fp16\n")
     (spec,) = load(tmp_path)
     module = torch.jit.load(spec.path)
-    found = reduced(spec, lower(module, specs=spec.inputs), record(module, spec, ("y",)))
+    found = reduced(spec, lower(module, specs=spec.inputs), ("y",), record(module, spec, ("y",)))
     network = convert(found.lowered, found.spec.inputs, precision="fp16").network
     products = (
         layer
