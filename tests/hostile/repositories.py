@@ -260,7 +260,8 @@ def damage(folder: Path, seed: int, made: Published) -> Case:
     model = folder / "r" / MODEL
     if chance.random() < 0.5:
         model = chance.choice(sorted(path for path in model.parent.iterdir() if path != model))
-    files = sorted(path for path in model.rglob("*") if path.is_file())
+    # an empty file, which keeps Python from writing bytecode, has nothing to damage
+    files = sorted(path for path in model.rglob("*") if path.is_file() and path.stat().st_size)
     file = chance.choice(files)
     kind = chance.choice(("flip", "flip", "flip", "cut", "empty", "grow", "remove", "exchange"))
     data = file.read_bytes()
