@@ -198,7 +198,7 @@ class Facts:
         self.ranked = ranked
 
     def know(self, value: Value, dtype: torch.dtype | None, rank: Rank) -> None:
-        """Note what is known of a value from outside."""
+        """Set a value's dtype and rank from outside."""
         self._facts[value.unique()] = (dtype, rank)
 
     def dtype(self, value: Value) -> torch.dtype | None:

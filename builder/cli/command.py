@@ -60,7 +60,7 @@ class Command(click.Command):
         try:
             with places.local(ctx, terminal):
                 code = int(super().invoke(ctx) or 0)
-            # a full disk is told here, or the interpreter meets it on its way out
+            # report a full disk here; the interpreter would fail when it exits
             for stream in _streams(terminal):
                 stream.flush()
             return code
@@ -70,7 +70,7 @@ class Command(click.Command):
             terminal.note("interrupted; nothing is left half-written")
             return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         except BaseException as error:
-            if isinstance(error, BrokenPipeError) and _nobody_reads(terminal):
+            if isinstance(error, BrokenPipeError) and _output_is_closed(terminal):
                 return UNREAD
             if terminal.debug:
                 import traceback
@@ -86,10 +86,8 @@ def _streams(terminal: Terminal) -> list[TextIO]:
     return [stream for stream in (terminal.out or sys.stdout, sys.stderr) if stream]
 
 
-def _nobody_reads(terminal: Terminal) -> bool:
-    """Whether it is our output that nobody reads on (`| head -1`); what is left of it goes nowhere
-    then.
-    """
+def _output_is_closed(terminal: Terminal) -> bool:
+    """Whether the reader of our output is gone (`| head -1`); the rest is discarded then."""
     watch = select.poll()
     for stream in _streams(terminal):
         watch.register(stream.fileno(), 0)
@@ -108,7 +106,7 @@ def _discard_unwritable(terminal: Terminal) -> None:
 
 
 def _discard(number: int) -> None:
-    """What is left for this stream goes nowhere: else the interpreter fails as it flushes once more
+    """Discard the rest of this stream's output: else the interpreter fails as it flushes once more
     on its way out.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
@@ -116,7 +114,7 @@ def _discard(number: int) -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does; only the main thread may say so."""
+    """Let SIGTERM end the command as Ctrl-C does; only the main thread may set that."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Terminated

@@ -55,7 +55,7 @@ def _compiler(order: Order, clock: pipeline.Clock) -> stages.Compile:
 
 
 def _add(report: Report, stage: stages.Stage) -> None:
-    """Add what is known after a stage."""
+    """Add the facts of a stage."""
     from builder.pipeline import reduced_precision
 
     if isinstance(stage, stages.Lowered):

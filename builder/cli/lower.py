@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 @click.command("lower", cls=Command, short_help="Print a model's graph after any pass.")
 @click.argument("file", type=options.PATH)
-@click.option(
-    "--module", help="A submodule or method of the file; the manifest beside it says so otherwise."
-)
+@click.option("--module", help="A submodule or method of the file; by default the manifest's.")
 @click.option(
     "--trace", is_flag=True, help="For each pass the nodes before and after, and the time."
 )

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @options.url
 @options.grpc_url
 @options.access
-@click.option("--serve", is_flag=True, help="Start a tritonserver for the occasion, on free ports.")
+@click.option(
+    "--serve", is_flag=True, help="Start a tritonserver on free ports, and stop it afterwards."
+)
 @click.option(
     "--engine", is_flag=True, help="Ask the plans themselves on this machine's GPU: no server."
 )
@@ -202,7 +204,7 @@ def _unsigned(
     from builder.store import step_names
     from builder.triton import signatures
 
-    if serve:  # what is not signed is not run
+    if serve:  # unsigned models are not run
         signatures.require(repository, key, models or ())
         return {}
     found = signatures.problems(repository, key, models or (), served=True)

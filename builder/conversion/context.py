@@ -1,4 +1,4 @@
-"""ConversionContext: the network under construction and what is known of every value in it.
+"""ConversionContext: the network under construction and the facts of its values.
 
 A value is one of: an ITensor; a torch.Tensor (static: a weight, or computed from weights); a
 DynamicScalar; a Python int, float, bool, str or None; a list or dict of values.

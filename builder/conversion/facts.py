@@ -1,4 +1,4 @@
-"""What is known of the tensors of the network under construction: names, dtypes, axes and their
+"""Facts of the tensors of the network under construction: names, dtypes, axes and their
 symbolic lengths.
 """
 

@@ -14,7 +14,7 @@ from builder.engine import ITensor, trt
 
 
 def alike(ctx: ConversionContext, source: ITensor, target: ITensor) -> ITensor:
-    """`target` carries what is known of `source`: dtype and sizes."""
+    """Copy the facts of `source` to `target`: dtype and sizes."""
     ctx.remember_dtype(target, ctx.dtype(source))
     return ctx.copy_sizes(source, target)
 
@@ -145,7 +145,7 @@ def reduce(
     """One IReduceLayer over these (non-negative) axes; a tensor without axes, or no axes, stays as
     it is.
 
-    What is known to hold nothing is a constant: not every TensorRT reduces such a tensor.
+    A tensor without elements is a constant: not every TensorRT reduces such a tensor.
     """
     if not axes:
         return x

@@ -30,7 +30,7 @@ class BatchSizes:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """`data`: `padded` is [time, batch, ...]; what is behind a row's length is nobody's."""
+    """`data`: `padded` is [time, batch, ...]; values behind a row's length are padding."""
 
     padded: Any
     lengths: Lengths

@@ -158,7 +158,7 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
 
 
 def rest(precision: str) -> str:
-    """The precision of what is not rounded to 8 bits: `fp16` of `mixed`."""
+    """The precision of all values that are not rounded to 8 bits: `fp16` of `mixed`."""
     scheme = SCHEMES.get(precision)
     return scheme.rest if scheme else precision
 
@@ -250,7 +250,7 @@ def overflows(
 ) -> bool:
     """For a TensorRT that chooses precisions itself: whether a constant is beyond the range of
     `half`, so that the node must stay in float32. What fills a mask becomes the greatest of `half`
-    in place: a -3e38 in float32 would be -inf to whoever reads it in half. A warning names either.
+    in place: a -3e38 in float32 would be -inf to a reader in half. A warning names either.
     """
     given = vars(arguments)
     if not any(is_tensor(value) and ctx.dtype(value).is_floating_point for value in given.values()):

@@ -66,7 +66,7 @@ class GraphWalker:
         return [self.value(value) for value in block.outputs()]
 
     def value(self, value: Value) -> Any:
-        """What is known of a graph value."""
+        """The facts of a graph value."""
         return self.ctx.values[value.debugName()]
 
     def visit(self, node: Node) -> None:

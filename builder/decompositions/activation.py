@@ -28,7 +28,7 @@ def log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
 
 @decomposition("aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
 def log_softmax_of_half(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
-    """log_softmax, of half as float32 where half_to_float says so"""
+    """log_softmax, of half as float32 with half_to_float"""
     x = self
     if half_to_float:
         x = self.to(torch.float)

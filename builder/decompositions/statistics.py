@@ -35,7 +35,7 @@ def nansum(self: Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtyp
 def nanmean(
     self: Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None
 ) -> Tensor:
-    """the mean of what is not NaN"""
+    """the mean of the elements that are not NaN"""
     x = zero_for_nan(self)
     known = torch.logical_not(torch.isnan(self)).to(x.dtype)
     total = torch.sum(x, dim, keepdim, dtype=dtype)
@@ -243,7 +243,7 @@ def quantile_at_number(
 def nanquantile(
     self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
-    """quantile of what is not NaN"""
+    """quantile of the elements that are not NaN"""
     result = quantiles_past_nan(self, q, dim, keepdim, interpolation)
     if q.dim() == 0:
         result = result.squeeze(0)
@@ -299,7 +299,7 @@ def median(self: Tensor) -> Tensor:
     note=NO_NAN,
 )
 def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """the median of what is not NaN"""
+    """the median of the elements that are not NaN"""
     if self.dim() == 0:
         return self, torch.zeros([], dtype=torch.long)
     x = self
@@ -319,7 +319,7 @@ def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tens
 
 @decomposition("aten::nanmedian(Tensor self) -> Tensor", note=NO_NAN)
 def nanmedian(self: Tensor) -> Tensor:
-    """the median of what is not NaN"""
+    """the median of the elements that are not NaN"""
     return torch.nanmedian(self.reshape([-1]), 0)[0]
 
 

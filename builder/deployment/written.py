@@ -1,5 +1,5 @@
 """Files that trt-build wrote and the user may edit: each states the digest of its lines, so that an
-edited file is told from one that can be replaced.
+edited file is distinguished from one that can be replaced.
 """
 
 from __future__ import annotations

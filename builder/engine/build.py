@@ -38,7 +38,7 @@ class Plan:
 def build(
     conversion: Conversion, options: BuildOptions = DEFAULT, report: progress.Report | None = None
 ) -> Plan:
-    """Compile a Conversion; `report` is told where TensorRT stands.
+    """Compile a Conversion; `report` gets TensorRT's progress.
 
     Raises EngineError with TensorRT's own words where it refuses the network, or memory cannot
     suffice; UsageError for options that the flavour lacks; BuildCancelled (a KeyboardInterrupt)
@@ -71,7 +71,7 @@ def _compile(conversion: Conversion, settings: Any, options: BuildOptions) -> by
 @contextmanager
 def _alone() -> Any:
     """One build at a time on a GPU, over all processes of the machine: it times tactics, and two
-    would disturb each other. RTX measures nothing and waits for nobody.
+    would disturb each other. RTX measures nothing and takes no lock.
     """
     if flavour.name() == "tensorrt-rtx":
         yield

@@ -78,7 +78,7 @@ def because(asked: str = "auto") -> str:
     if asked != "auto":
         return "as asked for"
     if os.environ.get(ENVIRONMENT_VARIABLE, "auto") != "auto":
-        return f"${ENVIRONMENT_VARIABLE} says so"
+        return f"${ENVIRONMENT_VARIABLE} is set to it"
     if resolve() == "tensorrt":
         return "a CUDA device was found"
     return (
@@ -123,7 +123,7 @@ def installed_version(name: str) -> str | None:
 
 
 def load() -> ModuleType:
-    """The chosen TensorRT module; Polygraphy is told of the choice before it looks for one
+    """The chosen TensorRT module; Polygraphy gets the choice before it looks for one
     itself.
     """
     global _loaded

@@ -16,7 +16,7 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """TensorRT's builder settings; what is left out is TensorRT's default.
+    """TensorRT's builder settings; None is TensorRT's default.
 
     `compute_capabilities` ((8, 9), ...) are RTX's targets, all that it knows where empty.
     `memory_pools` holds bytes by pool (`tactic_dram`); the workspace has its own field.

@@ -72,7 +72,7 @@ def frozen_graph(
         graph.findNode(kind, True) is not None
         for kind in ("prim::If", "prim::Loop", "prim::SetAttr")
     ):
-        propagate_constants(graph)  # what is left of `if self.training`
+        propagate_constants(graph)  # resolve `if self.training`
     _drop_self(graph)
     steps.end(LOWER_GRAPH, graph)
     return graph, module._c._get_method(method).schema

@@ -133,8 +133,8 @@ def sizes_of(profile: Profile) -> dict[str, dict[str, int]]:
 
 
 def odd(span: tuple[int, int, int]) -> int:
-    """A size that nobody tuned for: odd if there is one, none of min, opt and max if there is one,
-    nearest to the middle.
+    """A size that no profile is tuned for: odd if there is one, none of min, opt and max if there
+    is one, nearest to the middle.
     """
     low, _, high = span
     middle = (low + high) // 2

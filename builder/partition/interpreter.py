@@ -212,7 +212,7 @@ class ShapeInterpreter(operators.Operators):
         return results if is_unknown(values) else self._ranged(node, results)
 
     def _ranged(self, node: Node, results: list[Any]) -> list[Any]:
-        """The results of a node that reads what is known; sizes that depend on data as the user's
+        """The results of a node whose inputs are known; sizes that depend on data as the user's
         range has them.
         """
         names = [value.debugName() for value in node.outputs()]
@@ -284,6 +284,6 @@ def _without_words() -> Iterator[None]:
 
 
 class _NoNetwork:
-    """Stands where the network would: nothing is ever added to it."""
+    """Takes the place of the network: nothing is added to it."""
 
     num_layers = 0

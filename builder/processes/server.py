@@ -27,7 +27,7 @@ def main(descriptor: int) -> None:
     """Fork a worker for every socket that comes, until the other side closes."""
     # Ctrl-C reaches the whole process group; the caller decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are not waited for
     with socket.socket(fileno=descriptor) as control:
         while True:
             message, descriptors, *_ = socket.recv_fds(control, 1, 1)

@@ -119,7 +119,7 @@ def _work(connection: Connection, private: Path) -> NoReturn:
     sys.unraisablehook = _unraisable
     os.dup2(2, 1)  # what a model or a library prints must not mix with the caller's answers
     sys.stdout = PrintableStream(sys.stderr)
-    # suppressed: nobody waits for the answer any more
+    # suppressed: the caller is gone
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
         connection.send(("pid", os.getpid()))
         *call, environment, folder, limits, sandbox, _questions = connection.recv()

@@ -66,7 +66,7 @@ class ModelResult:
     """The file with the checked artifact, by its SHA-256, where the order asks for it."""
 
     def reached(self, stage: Stage) -> None:
-        """Fill in what is known after a stage of the pipeline."""
+        """Fill in the facts of a stage of the pipeline."""
         from builder.engine import layer_dtypes
         from builder.parity import plan_check
         from builder.pipeline import reduced_precision, stages

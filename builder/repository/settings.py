@@ -1,4 +1,4 @@
-"""What build_repository, explain and search_precision are told alike."""
+"""The settings that build_repository, explain and search_precision share."""
 
 from __future__ import annotations
 

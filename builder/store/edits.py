@@ -104,7 +104,7 @@ def _is_version(folder: Path, path: Path) -> bool:
 
 
 def notes(folder: Path, hashes: Hashes) -> list[str]:
-    """What a user is told of an unchanged model that somebody changed by hand."""
+    """The report on a model that was edited by hand."""
     reported = [
         f"{edit}; it is kept. `trt-build adopt` writes it into the manifest, --overwrite-edits"
         " drops it"

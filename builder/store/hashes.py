@@ -22,7 +22,7 @@ remembered.
 class Hashes:
     """Hashes files; those whose size, times and inode are the remembered ones are not read again.
 
-    The change time (ctime) is compared as well: unlike the modification time nobody can set it
+    The change time (ctime) is compared as well: unlike the modification time it cannot be set
     back. A context manager that writes what it learnt on the way out; a cache that cannot be read
     or written costs time only.
     """

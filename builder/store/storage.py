@@ -94,7 +94,7 @@ class Store:
         self._moves = any(protocol in MOVING for protocol in protocols)
 
     def get(self, key: str) -> Entry | None:
-        """The entry of this key; None where there is none, or what is there is damaged."""
+        """The entry of this key; None where there is none, or it is damaged."""
         path = self.place("plans", key[:2], key, "record.json")
         record = self._signed(path)
         if record is None:

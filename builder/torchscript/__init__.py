@@ -1,4 +1,4 @@
-"""Takes a TorchScript file that nobody vouches for: inspected as an archive, tried in a child
+"""Loads an untrusted TorchScript file: inspected as an archive, tried in a child
 process, then loaded.
 """
 

@@ -1,4 +1,4 @@
-"""What is known of a TorchScript archive before any of it is loaded."""
+"""Facts of a TorchScript archive, read before any of it is loaded."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def lost_batches(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
 
 def _narrowed(artifact: ModelArtifact) -> str | None:
     """What profiles of different batches cost: Triton knows one greatest batch for all of a model's
-    shapes, and the batches beyond it are built for nobody. None where nothing is lost by that.
+    shapes, and larger batches are built for no request. None where nothing is lost by that.
     """
     axis, (obstacle, size) = _axis(artifact), _obstacle(artifact)
     if (

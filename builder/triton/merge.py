@@ -199,7 +199,7 @@ def _plan_file(folder: Path, capability: str, files: Mapping[str, str]) -> Path:
 
 
 def _serves(folder: Path, facts: dict[str, Any]) -> str:
-    """The compute capability that a plan is for. Raises PublishError where it does not say so."""
+    """The compute capability that a plan is for. Raises PublishError where it is not recorded."""
     if (facts.get("options") or {}).get("hardware_compatible") == AMPERE_PLUS:
         return AMPERE_PLUS
     capabilities = facts.get("compute_capabilities") or []

@@ -51,7 +51,10 @@ def test_the_environment_settles_auto(
 ) -> None:
     host(BOTH, True)
     monkeypatch.setenv(flavour.ENVIRONMENT_VARIABLE, "tensorrt-rtx")
-    assert (flavour.resolve(), flavour.because()) == ("tensorrt-rtx", "$TRT_BUILD_FLAVOUR says so")
+    assert (flavour.resolve(), flavour.because()) == (
+        "tensorrt-rtx",
+        "$TRT_BUILD_FLAVOUR is set to it",
+    )
 
 
 @pytest.mark.parametrize(("installed", "gpu"), [([], True), (BOTH[:1], False)])

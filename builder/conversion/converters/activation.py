@@ -142,7 +142,7 @@ def gelu(ctx: ConversionContext, x: ITensor, approximate: str) -> Any:
 def gelu_erf(ctx: ConversionContext, x: ITensor) -> ITensor:
     """(x / 2) (1 + erf(x / sqrt 2)), where TensorRT has no such activation.
 
-    Its kernel takes 11.4 us in BERT-base (batch 8, H200), and 10.4 where erf is told to stay in
+    Its kernel takes 11.4 us in BERT-base (batch 8, H200), and 10.4 where erf stays in
     float32; but then TensorRT found no format for the convolutions and gelu of wav2vec2 that it
     fuses.
     """

@@ -30,7 +30,7 @@ def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
 def tensordot(
     ctx: ConversionContext, x: Tensor, other: Tensor, dims_self: list[int], dims_other: list[int]
 ) -> ITensor:
-    """Sums over pairs of axes; what is left of self comes first"""
+    """Sums over pairs of axes; the remaining axes of self come first"""
     return contract(
         ctx, x, other, [ctx.axis(x, d) for d in dims_self], [ctx.axis(other, d) for d in dims_other]
     )

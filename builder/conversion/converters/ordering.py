@@ -244,7 +244,7 @@ def _register_extreme(name: str, largest: bool) -> None:
     ) -> Any:
         if node.outputsAt(1).uses() or ctx.dtype(x) == torch.bool or not ctx.rank(x):
             return extreme(ctx, x, dim, keepdim, largest)
-        # Nobody asks for the place: a reduction is cheaper. The place's value is never read.
+        # Nothing reads the indices: a reduction is cheaper.
         return reduce(ctx, name.upper(), x, [ctx.axis(x, dim)], keepdim), torch.tensor(0)
 
 

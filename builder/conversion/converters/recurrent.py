@@ -109,7 +109,7 @@ def dropout_in_training(ctx: ConversionContext, call: SimpleNamespace) -> str | 
 
 
 def reads_states(node: Node) -> bool:
-    """Whether anything reads the final states: what nobody reads is not computed."""
+    """Whether anything reads the final states: unread states are not computed."""
     return any(value.uses() for value in list(node.outputs())[1:])
 
 

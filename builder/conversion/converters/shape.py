@@ -138,7 +138,7 @@ for _name, _build in {
 def movedim(
     ctx: ConversionContext, x: ITensor, source: int | list[int], destination: int | list[int]
 ) -> ITensor:
-    """The source axes go to the destinations; the others keep their order in what is left."""
+    """The source axes go to the destinations; the others keep their order."""
     origins = [source] if isinstance(source, int) else source
     targets = [destination] if isinstance(destination, int) else destination
     pairs = zip(origins, targets, strict=True)

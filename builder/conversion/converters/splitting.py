@@ -35,7 +35,7 @@ def pieces(ctx: ConversionContext, x: ITensor, axis: int, lengths: list[Size]) -
 def split(
     ctx: ConversionContext, node: Node, x: ITensor, split_size: Size, dim: int
 ) -> list[ITensor]:
-    """Parts of `each` values; the last has what is left."""
+    """Parts of `each` values; the last has the remainder."""
     axis = ctx.axis(x, dim)
     return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, split_size))
 
@@ -91,7 +91,7 @@ def split_with_sizes(
     "aten::unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]",
 )
 def chunk(ctx: ConversionContext, node: Node, x: ITensor, chunks: int, dim: int) -> list[ITensor]:
-    """At most `chunks` parts of ceil(size / chunks) values each; the last has what is left."""
+    """At most `chunks` parts of ceil(size / chunks) values each; the last has the remainder."""
     axis = ctx.axis(x, dim)
     rounded = ctx.arithmetic("add", ctx.size(x, axis), chunks - 1)
     each = ctx.arithmetic("floordiv", rounded, chunks)

@@ -66,7 +66,7 @@ CHEAP = frozenset(
     " aten::sub aten::mul aten::abs aten::neg aten::sum aten::max aten::min aten::mean aten::all"
     " aten::any aten::logical_and aten::logical_or aten::logical_not aten::__not__".split()
 )
-"""What may be computed although nobody asks for it: it reads nothing out of bounds, and costs
+"""What may be computed without being needed: it reads nothing out of bounds, and costs
 little.
 """
 DIVISIONS = frozenset(("aten::floordiv", "aten::remainder"))

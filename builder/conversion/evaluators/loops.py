@@ -200,8 +200,8 @@ def _carried(
 
 
 def _joined_axis(parameter: Value, output: Value) -> int | None:
-    """The axis at whose end each iteration joins something to a tensor that nobody else reads; None
-    where that is not so.
+    """The axis at whose end each iteration joins something to a tensor that nothing else reads;
+    None where that is not so.
     """
     parts = output.node().inputsAt(0).node() if output.node().kind() == "aten::cat" else None
     if (
@@ -216,7 +216,7 @@ def _joined_axis(parameter: Value, output: Value) -> int | None:
 
 
 class _Growing:
-    """A list to which each iteration adds a tensor, `at_the_end` or in front, and which nobody
+    """A list to which each iteration adds a tensor, `at_the_end` or in front, and which nothing
     reads before the loop has ended.
     """
 

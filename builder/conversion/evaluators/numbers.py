@@ -266,7 +266,7 @@ def unequal(ctx: ConversionContext, a: Any, b: Any) -> Any:
 
 @evaluator("aten::format")
 def format_text(ctx: ConversionContext, text: str, *values: object) -> str:
-    """str.format; what is not static shows as its type's name."""
+    """str.format; dynamic arguments show as the names of their types."""
     shown = [
         v if isinstance(v, str | int | float | bool | list) else type(v).__name__ for v in values
     ]

@@ -109,7 +109,7 @@ def _as_type(graph: Graph, node: Node, number: Value) -> Value:
 @lowering_pass("fold-sizes", touches=("aten::__getitem__", "aten::len", "prim::ListUnpack"))
 def fold_sizes(graph: Graph, context: Context) -> None:
     """Read one size at a time (`x.size()[0]` is `x.size(0)`, and so for `n, t, c = x.size()`), and
-    take what is known of constants and of lists that are built here.
+    use constants and lists that are built here.
     """
     for node in ir.nodes_of(graph, "prim::ListUnpack"):
         sizes = node.inputsAt(0).node()

@@ -24,8 +24,8 @@ class Profiles:
         self.known = Recent(SHAPES)
 
     def check(self, tensors: list[torch.Tensor]) -> None:
-        """Refuse what an engine would refuse, whoever answers; InvalidRequest names the axis and
-        its range.
+        """Refuse what an engine would refuse, also where torch answers; InvalidRequest names the
+        axis and its range.
         """
         if self.declared["profiles"] and self.find(tensors) is None:
             raise InvalidRequest(outside(self.declared, tensors))
