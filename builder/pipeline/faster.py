@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from builder.errors import TrtBuildError
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     Time = Callable[[Sequence[Plan], Golden], Sequence[float]]
 
-ROUNDS, WARM_UP, CALLS = 9, 10, 10
-"""Rounds in which each plan is timed, and calls before the first round and in each."""
+ROUNDS, CALLS = 9, 10
+"""Rounds in which each plan is timed, after one to warm up, and the calls in each."""
 GAIN = 0.98
 """The mixed plan must take at most this share of the time: 2 % is the noise of a measurement."""
 
@@ -77,10 +78,9 @@ def _plan(checked: Checked) -> Plan:
 
 
 def _timed(checked: Checked) -> list[Golden]:
-    """The first golden at the optimum and at the maximum of each profile."""
-    goldens = {golden.name: golden for golden in checked.built.converted.prepared.goldens}
-    sizes = ("-opt", "-max")
-    return [golden for name, golden in goldens.items() if name.endswith(sizes)]
+    """The goldens at the optimum and at the maximum of each profile."""
+    goldens = checked.built.converted.prepared.goldens
+    return [golden for golden in goldens if golden.name.endswith(("-opt", "-max"))]
 
 
 def _on_gpu(plans: Sequence[Plan], golden: Golden) -> Sequence[float]:
@@ -93,12 +93,18 @@ def _on_gpu(plans: Sequence[Plan], golden: Golden) -> Sequence[float]:
         inputs = [
             [to_torch(golden.inputs[name]).cuda() for name in engine.inputs] for engine in engines
         ]
-        spent: list[list[float]] = [[] for _ in engines]
-        for number in range(ROUNDS + 1):
-            for at, engine in enumerate(engines):
-                begun = time.perf_counter()
-                for _ in range(CALLS if number else WARM_UP):
-                    engine.infer(inputs[at])
-                if number:
-                    spent[at].append((time.perf_counter() - begun) / CALLS * 1e3)
-        return [statistics.median(one) for one in spent]
+        calls = [
+            partial(engine.infer, given) for engine, given in zip(engines, inputs, strict=True)
+        ]
+        for call in calls:
+            _milliseconds(call)  # warm-up
+        rounds = [[_milliseconds(call) for call in calls] for _ in range(ROUNDS)]
+        return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    """The mean time of a call, over CALLS of them."""
+    begun = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - begun) / CALLS * 1e3
