@@ -16,7 +16,6 @@ from builder.parity import ModelParity, verify_served
 from builder.store import signing
 
 AUTO, SERVER, PLAN = "auto", "server", "plan"
-CHOICES = (AUTO, SERVER, PLAN)
 """What a target's `verify` may be (docs/farm.md)."""
 KEPT = {*PASSED, "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS"} - {signing.KEY_VARIABLE}
 """Variables of the build that its server gets: no credentials, and not the store's key."""

@@ -9,6 +9,5 @@ from .precision_search import Search as Search
 from .precision_search import search_precision as search_precision
 from .recorded import record_goldens as record_goldens
 from .request import request_of as request_of
-from .result import PHASES as PHASES
 from .result import ModelResult as ModelResult
 from .settings import Settings as Settings

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from builder.lowering import PassRecord
     from builder.pipeline import Stage
 
-PHASES = ("load", "lower", "goldens", "calibrate", "convert", "reference", "build", "publish")
-"""The phases that `progress` is called with, in order."""
-
 
 @dataclass
 class ModelResult:
