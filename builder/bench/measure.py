@@ -20,7 +20,7 @@ from builder.bench.results import FEW, LevelResult, Limit, ModelBench, client_li
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import PublishedModel, served, shared_memory
 from builder.serving import PLAIN, Access
-from builder.store import shaped
+from builder.store import published, shaped
 
 Progress = Callable[[str, str], None]
 
@@ -131,7 +131,7 @@ def _run(
 
 def _without_steps(repository: Path) -> list[str]:
     """All models but the steps of ensembles, which are asked through them."""
-    models = {name: served.read(repository / name) for name in served.names(repository)}
+    models = {name: served.read(repository / name) for name in published.model_names(repository)}
     steps = {
         step.model_name
         for model in models.values()

@@ -10,6 +10,7 @@ from builder.deployment.models import Model, read, readable
 from builder.deployment.rules import DAMAGED, ERROR, MODEL_RULES, SERVER_RULES, UNREADABLE, Models
 from builder.deployment.server_facts import ServerFacts, of_image, this_machine
 from builder.errors import EnvironmentProblem, UsageError
+from builder.store import published
 from builder.triton import releases
 
 
@@ -33,11 +34,7 @@ def preflight(
     `server`, errors first. `digests` False skips the reading of all files. Raises UsageError where
     there is no repository.
     """
-    if not repository.is_dir():
-        raise UsageError(
-            f"{repository} is not a model repository",
-            fix="build one with trt-build repo MODELS --out REPOSITORY",
-        )
+    published.require_repository(repository)
     models, found = _read(repository)
     if only:
         steps = {one for name in only if name in models for one in models[name].steps}

@@ -19,6 +19,7 @@ from builder.deployment.server_facts import (
     of_image,
 )
 from builder.errors import PublishError, UsageError
+from builder.store import published
 from builder.triton import image_for
 
 NVIDIA = "nvcr.io/nvidia/tritonserver"
@@ -191,11 +192,7 @@ def workload(repository: Path, settings: Settings) -> Workload:
 
 def _image(repository: Path, given: str | None) -> tuple[bool, str]:
     """Whether Triton's TensorRT backend is to run plans, and the image."""
-    if not repository.is_dir():
-        raise UsageError(
-            f"{repository} is not a model repository",
-            fix="build one with trt-build repo MODELS --out REPOSITORY",
-        )
+    published.require_repository(repository)
     try:
         found = image_for(repository)
     except PublishError:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.errors import EnvironmentProblem, UsageError
+from builder.errors import UsageError
 from builder.parity import served, streams
 from builder.parity.clients import Client, connected
 from builder.parity.comparison import compare
 from builder.parity.results import FAILURES
 from builder.parity.served import PublishedModel
-from builder.parity.verification import unreachable
+from builder.parity.verification import raise_if_unreachable
 from builder.serving import PLAIN, Access
 from builder.store import retired, shaped
 from builder.triton import Golden
@@ -96,11 +96,7 @@ def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
         outputs = infer()
         taken = (time.perf_counter() - begin) * 1e3
     except FAILURES as error:
-        if unreachable(error):
-            raise EnvironmentProblem(
-                f"no Triton answers over {protocol}: {error}",
-                fix="trt-build serve, or the right --url",
-            ) from error
+        raise_if_unreachable(error, protocol)
         return ModelHealth(name, protocol, asked, str(error))
     try:
         with shaped(folder):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from builder.errors import UsageError
 from builder.manifest import Tolerance
-from builder.store import SIDECAR
+from builder.store import SIDECAR, published
 from builder.triton import Golden, damage, dtypes, goldens, parse_config, versions
 
 
@@ -77,27 +77,9 @@ class PublishedModel:
         return served.reshape(*served.shape, 1) if without_axes else served
 
 
-def names(repository: Path) -> list[str]:
-    """The models of the repository: every folder in it, as Triton has it. UsageError where there is
-    no repository or no model.
-    """
-    if not repository.is_dir():
-        raise UsageError(
-            f"{repository} is not a model repository",
-            fix="build one with trt-build repo MODELS --out REPOSITORY",
-        )
-    found = sorted(path.name for path in repository.iterdir() if path.is_dir())
-    if not found:
-        raise UsageError(
-            f"{repository} contains no model",
-            fix="build one with trt-build repo MODELS --out REPOSITORY",
-        )
-    return found
-
-
 def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
     """`models`, or all of the repository. UsageError for one that it does not have."""
-    known = names(repository)
+    known = published.model_names(repository)
     unknown = [name for name in models or () if name not in known]
     if unknown:
         raise UsageError(

@@ -159,12 +159,17 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
                 for text in config_check.differences(model.config, client.config(model.name))
             )
         except FAILURES as error:
-            if unreachable(error):
-                raise EnvironmentProblem(
-                    f"no Triton answers over {protocol}: {error}",
-                    fix="trt-build serve, or the right --url",
-                ) from error
+            raise_if_unreachable(error, protocol)
             yield f"{protocol}: {error}"
+
+
+def raise_if_unreachable(error: Exception, protocol: str) -> None:
+    """Raise EnvironmentProblem where no server listens; for other errors do nothing."""
+    if unreachable(error):
+        raise EnvironmentProblem(
+            f"no Triton answers over {protocol}: {error}",
+            fix="trt-build serve, or the right --url",
+        ) from error
 
 
 def unreachable(error: Exception) -> bool:

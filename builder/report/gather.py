@@ -65,11 +65,7 @@ def gather(
 
 def _names(repository: Path, only: Sequence[str], found: Records) -> list[str]:
     """The published models, and those that a recorded build could not publish."""
-    if not repository.is_dir():
-        raise UsageError(
-            f"{repository} is not a model repository",
-            fix="build one with trt-build repo MODELS --out REPOSITORY",
-        )
+    published.require_repository(repository)
     failed = {name for name, (one, *_) in found[records.BUILD].items() if not one.get("ok")}
     try:
         known = {folder.name for folder in history.models(repository)}

@@ -17,10 +17,11 @@ from types import TracebackType
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from builder.errors import EnvironmentProblem, ServerError, UsageError
+from builder.errors import EnvironmentProblem, ServerError
 from builder.serving import flags, guardian, log, ports, precheck, scratch
 from builder.serving.installation import Installation, find
 from builder.serving.stubs import Stubs
+from builder.store import published
 
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 20.0
@@ -293,16 +294,10 @@ def start(
     models: Sequence[str] | None = None,
 ) -> Server:
     """Start the process and return at once."""
-    if not repository.is_dir():
-        raise UsageError(
-            f"{repository} is not a model repository",
-            fix="build one with trt-build repo MODELS --out REPOSITORY",
-        )
-    if models is None and not any(path.is_dir() for path in repository.iterdir()):
-        raise UsageError(
-            f"{repository} contains no model",
-            fix="build one with trt-build repo MODELS --out REPOSITORY",
-        )
+    if models is None:
+        published.model_names(repository)
+    else:
+        published.require_repository(repository)
     precheck.check(repository, models)
     port = ports.resolve(address, port)
     scratch.remove_stale()

@@ -45,6 +45,24 @@ VERSIONS = "versions"
 """The folder with what belongs to each kept version and not to its version folder: its config,
 trt-build.json, goldens and warm-up.
 """
+BUILD_ONE = "build one with trt-build repo MODELS --out REPOSITORY"
+
+
+def require_repository(repository: Path) -> None:
+    """Raise UsageError where there is no folder `repository`."""
+    if not repository.is_dir():
+        raise UsageError(f"{repository} is not a model repository", fix=BUILD_ONE)
+
+
+def model_names(repository: Path) -> list[str]:
+    """The models of the repository: every folder in it, as Triton has it. Raises UsageError where
+    there is no repository or no model.
+    """
+    require_repository(repository)
+    names = sorted(path.name for path in repository.iterdir() if path.is_dir())
+    if not names:
+        raise UsageError(f"{repository} contains no model", fix=BUILD_ONE)
+    return names
 
 
 @contextlib.contextmanager
