@@ -231,6 +231,14 @@ def weights_along(weight: Tensor, like: Tensor, axis: int) -> Tensor:
     return weight.reshape(shape)
 
 
+def weighted(loss: Tensor, factor: Tensor, reduction: int) -> Tensor:
+    if reduction == 1:
+        loss = loss.sum() / factor.sum()
+    elif reduction == 2:
+        loss = loss.sum()
+    return loss
+
+
 @decomposition(
     "aten::nll_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt"
     " ignore_index=-100) -> Tensor",
@@ -253,11 +261,7 @@ def nll_loss(
     if weight is not None:
         factor = factor * weights_of_labels(weight, labels)
     loss = torch.where(kept, loss * factor, torch.zeros_like(loss))
-    if reduction == 1:
-        loss = loss.sum() / factor.sum()
-    elif reduction == 2:
-        loss = loss.sum()
-    return loss
+    return weighted(loss, factor, reduction)
 
 
 def entropy_of_probabilities(
@@ -300,11 +304,7 @@ def entropy_spread_over_classes(
         factor = factor * weights_of_labels(weight, labels)
     spread = -torch.sum(terms, [axis])
     spread = torch.where(kept, spread, torch.zeros_like(spread))
-    if reduction == 1:
-        spread = spread.sum() / factor.sum()
-    elif reduction == 2:
-        spread = spread.sum()
-    return spread
+    return weighted(spread, factor, reduction)
 
 
 @decomposition(

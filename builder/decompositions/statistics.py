@@ -50,9 +50,7 @@ def areas_of_equal_steps(y: Tensor, dim: int) -> Tensor:
 def areas_of_steps(y: Tensor, x: Tensor, dim: int) -> Tensor:
     at = x
     if x.dim() == 1 and y.dim() > 1:
-        shape = [1] * y.dim()
-        shape[dim] = -1
-        at = x.reshape(shape)
+        at = x.reshape(along(y, dim))
     n = y.size(dim) - 1
     areas = areas_of_equal_steps(y, dim)
     return areas * (torch.narrow(at, dim, 1, n) - torch.narrow(at, dim, 0, n))
