@@ -11,7 +11,7 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.lengths import Lengths
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.values import Tensor
-from builder.engine import ITensor, tensorrt8, trt
+from builder.engine import ILayer, ITensor, tensorrt8, trt
 
 
 class Arrangement(Lengths):
@@ -30,6 +30,12 @@ class Arrangement(Lengths):
         else:
             layer.reshape_dims = trt.Dims(static)
             layer.zero_is_placeholder = any(isinstance(s, DynamicScalar) for s in sizes)
+        return self._reshaped(layer, tensor, sizes)
+
+    def _reshaped(
+        self, layer: ILayer, tensor: ITensor, sizes: Sequence[Size | sympy.Expr]
+    ) -> ITensor:
+        """The output of a layer that gives `tensor` these sizes."""
         result = layer.get_output(0)
         self.remember_dtype(result, self.dtype(tensor))
         self.facts(result).reshaped = True
@@ -104,10 +110,7 @@ class Arrangement(Lengths):
             layer.set_input(
                 1, self._shape_without_or_with(tensor, axes, insert=method == "add_unsqueeze")
             )
-        result = layer.get_output(0)
-        self.remember_dtype(result, self.dtype(tensor))
-        self.facts(result).reshaped = True
-        return self.set_sizes(result, exprs)
+        return self._reshaped(layer, tensor, exprs)
 
     def _shape_without_or_with(self, tensor: ITensor, axes: Sequence[int], insert: bool) -> ITensor:
         sizes = self.sizes(tensor)

@@ -186,7 +186,7 @@ def test_a_helper_that_a_converter_imports_is_part_of_its_version() -> None:
 
 
 def test_a_public_name_of_another_package_counts_as_the_file_that_defines_it() -> None:
-    assert "from builder.engine import ITensor, tensorrt8, trt" in sources._text(
+    assert "from builder.engine import ILayer, ITensor, tensorrt8, trt" in sources._text(
         "builder.conversion.arrangement"
     )
     found = sources._closure("builder.conversion.arrangement")

@@ -146,10 +146,7 @@ def _maximum_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) ->
     """
     length = ctx.size(x, axis)
     if isinstance(length, int) and isinstance(size, int):
-        starts, ends = _bounds(ctx, length, size)
-        index = torch.minimum(
-            starts[:, None] + torch.arange(int((ends - starts).max())), ends[:, None] - 1
-        )
+        index = _positions(*_bounds(ctx, length, size))
         parts = ctx.net.add_gather(x, ctx.constant(index), axis).get_output(0)
         return reduce(ctx, "MAX", parts, [axis + 1], False)
     member = _member(ctx, length, size)
@@ -164,6 +161,12 @@ def _maximum_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) ->
     )
     ctx.set_sizes(masked, [*ctx.sizes(x)[:axis], size, *ctx.sizes(x)[axis:]])
     return reduce(ctx, "MAX", masked, [axis + 1], False)
+
+
+def _positions(starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """[parts, longest]: the positions of each part's elements; shorter parts repeat their last."""
+    longest = int((ends - starts).max())
+    return torch.minimum(starts[:, None] + torch.arange(longest), ends[:, None] - 1)
 
 
 def _adaptive_with_indices(
@@ -191,9 +194,7 @@ def _gathered_maximum(
     lengths = [int(n) for n in x.shape[first:]]
     flat = torch.zeros(1, 1, dtype=torch.int64)
     for length, (starts, ends) in zip(lengths, parts, strict=True):
-        index = torch.minimum(
-            starts[:, None] + torch.arange(int((ends - starts).max())), ends[:, None] - 1
-        )
+        index = _positions(starts, ends)
         flat = (
             (flat[:, None, :, None] * length + index[None, :, None, :]).flatten(0, 1).flatten(1, 2)
         )

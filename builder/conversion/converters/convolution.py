@@ -119,112 +119,39 @@ def general(
 
 _SIZES = {1: "[1]", 2: "[1, 1]", 3: "[1, 1, 1]"}
 _ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
-
-
 _HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
 
 
-def _register_plain(axes: int) -> None:
+def _plain(axes: int) -> str:
+    """The schema of `conv1d`, `conv2d` or `conv3d`."""
     ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
-
-    @converter(
+    return (
         f"aten::conv{axes}d{_HEAD}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
-        "SymInt groups=1) -> Tensor",
-        constants=("weight", "bias"),
-        when=floats,
+        "SymInt groups=1) -> Tensor"
     )
-    def plain(
-        ctx: ConversionContext,
-        x: ITensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: PerAxis,
-        padding: PerAxis,
-        dilation: PerAxis,
-        groups: int,
-    ) -> Any:
-        return convolve(ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups))
 
 
-def _register_named_padding(axes: int) -> None:
+def _padded_by_name(axes: int) -> str:
+    """The schema of a convolution with padding="same" or "valid"."""
     ones, of = _SIZES[axes], f"SymInt[{axes}]"
-
-    @converter(
+    return (
         f'aten::conv{axes}d.padding{_HEAD}{of} stride={ones}, str padding="valid", {of}'
-        f" dilation={ones}, SymInt groups=1) -> Tensor",
-        constants=("weight", "bias"),
-        when=floats,
+        f" dilation={ones}, SymInt groups=1) -> Tensor"
     )
-    def padded(
-        ctx: ConversionContext,
-        x: ITensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: PerAxis,
-        padding: str,
-        dilation: PerAxis,
-        groups: int,
-    ) -> Any:
-        return convolve(
-            ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups)
-        )
 
 
-def _register_transposed(axes: int) -> None:
+def _transpose(axes: int) -> str:
+    """The schema of `conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`."""
     ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
     overload = "" if axes == 1 else ".input"
-
-    @converter(
+    return (
         f"aten::conv_transpose{axes}d{overload}{_HEAD}{of} stride={ones}, {of} padding={zeros}, "
-        f"{of} output_padding={zeros}, SymInt groups=1, {of} dilation={ones}) -> Tensor",
-        constants=("weight", "bias"),
-        when=floats,
-    )
-    def transposed(
-        ctx: ConversionContext,
-        x: ITensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: PerAxis,
-        padding: PerAxis,
-        output_padding: PerAxis,
-        groups: int,
-        dilation: PerAxis,
-    ) -> Any:
-        return convolve(
-            ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, groups, output_padding)
-        )
-
-
-for _axes in _SIZES:
-    _register_plain(_axes)
-    _register_named_padding(_axes)
-    _register_transposed(_axes)
-
-
-@converter(
-    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
-    " padding, SymInt[] dilation, SymInt groups) -> Tensor",
-    constants=("weight", "bias"),
-    when=floats,
-)
-def by_mode(
-    ctx: ConversionContext,
-    x: ITensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: str,
-    dilation: list[int],
-    groups: int,
-) -> Any:
-    """Padding by name: what a traced convolution with padding="same" records"""
-    return convolve(
-        ctx, x, weight, bias, named_padding(ctx, weight, stride, padding, dilation, groups)
+        f"{of} output_padding={zeros}, SymInt groups=1, {of} dilation={ones}) -> Tensor"
     )
 
 
 @converter(
+    *map(_plain, _SIZES),
     "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None,"
     " SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor",
     "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "
@@ -232,18 +159,59 @@ def by_mode(
     constants=("weight", "bias"),
     when=floats,
 )
-def thnn(
+def plain(
     ctx: ConversionContext,
     x: ITensor,
     weight: Tensor,
     bias: Tensor | None,
     stride: PerAxis,
     padding: PerAxis,
+    dilation: PerAxis = 1,
+    groups: int = 1,
 ) -> Any:
-    """The undilated, ungrouped convolution"""
-    return convolve(
-        ctx, x, weight, bias, Window.of(kernel_axes(ctx, weight), stride, padding, 1, 1)
-    )
+    """The convolution with numbers for its padding"""
+    window = Window.of(kernel_axes(ctx, weight), stride, padding, dilation, groups)
+    return convolve(ctx, x, weight, bias, window)
+
+
+@converter(
+    *map(_padded_by_name, _SIZES),
+    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
+    " padding, SymInt[] dilation, SymInt groups) -> Tensor",
+    constants=("weight", "bias"),
+    when=floats,
+)
+def padded_by_name(
+    ctx: ConversionContext,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: PerAxis,
+    padding: str,
+    dilation: PerAxis,
+    groups: int,
+) -> Any:
+    """Padding by name: what a traced convolution with padding="same" records"""
+    window = named_padding(ctx, weight, stride, padding, dilation, groups)
+    return convolve(ctx, x, weight, bias, window)
+
+
+@converter(*map(_transpose, _SIZES), constants=("weight", "bias"), when=floats)
+def transposed(
+    ctx: ConversionContext,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: PerAxis,
+    padding: PerAxis,
+    output_padding: PerAxis,
+    groups: int,
+    dilation: PerAxis,
+) -> Any:
+    """The transposed convolution"""
+    axes = kernel_axes(ctx, weight)
+    window = Window.of(axes, stride, padding, dilation, groups, output_padding)
+    return convolve(ctx, x, weight, bias, window)
 
 
 @converter(

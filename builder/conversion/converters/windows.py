@@ -76,14 +76,8 @@ def im2col(
     x = ctx.permute(x, order)
     sizes = ctx.sizes(x)
     *front, channels, high, wide, rows, columns = sizes
-    return ctx.reshape(x, [*front, _times(ctx, channels, high, wide), _times(ctx, rows, columns)])
-
-
-def _times(ctx: ConversionContext, *sizes: Size) -> Size:
-    result: Size = 1
-    for size in sizes:
-        result = ctx.arithmetic("mul", result, size)
-    return result
+    values, places = ctx.product([channels, high, wide]), ctx.product([rows, columns])
+    return ctx.reshape(x, [*front, values, places])
 
 
 def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
