@@ -98,17 +98,8 @@ class LoweredGraph:
             if names is None or value.debugName() in names
         ]
         own, shown = [value for value, _ in pairs], [twin for _, twin in pairs]
-        packed = ir.insert(
-            graph,
-            "prim::TupleConstruct",
-            shown,
-            graph.return_node(),
-            [ir.C.TupleType([v.type() for v in shown])],
-        )
         found = [value.debugName() for value in own]
-        for _ in list(graph.outputs()):
-            graph.eraseOutput(0)
-        graph.registerOutput(packed.output())
+        ir.return_tuple(graph, shown)
         with torch.no_grad():
             return dict(zip(found, ir.C._jit_interpret_graph(graph, tensors), strict=True))
 

@@ -126,10 +126,17 @@ def inherit(first: Node, last: Node, origin: Node) -> None:
     """Give every node strictly between `first` and `last`, and in their blocks, the metadata of
     `origin`.
     """
-    node = last.prev()
-    while node != first:
+    for node in between(first, last):
         _inherit(node, origin)
+
+
+def between(first: Node, last: Node) -> list[Node]:
+    """The nodes strictly between two of one block, in order."""
+    nodes, node = [], last.prev()
+    while node != first:
+        nodes.append(node)
         node = node.prev()
+    return nodes[::-1]
 
 
 def _inherit(node: Node, origin: Node) -> None:
@@ -209,6 +216,15 @@ def replace(node: Node, values: Iterable[Value]) -> None:
 def bypass(node: Node, index: int = 0) -> None:
     """Let every use of the node's only output read its input `index`, and destroy the node."""
     replace(node, [node.inputsAt(index)])
+
+
+def return_tuple(graph: Graph, values: Sequence[Value]) -> None:
+    """Let a tuple of these values be the graph's only output."""
+    tuple_type = C.TupleType([value.type() for value in values])
+    made = insert(graph, "prim::TupleConstruct", values, graph.return_node(), [tuple_type])
+    for _ in list(graph.outputs()):
+        graph.eraseOutput(0)
+    graph.registerOutput(made.output())
 
 
 def splice(node: Node, block: Block) -> None:

@@ -42,21 +42,17 @@ def source_location(node: Node) -> str:
     if not frames:
         return "graph"
     own = _own(frames)
+    shown = own or frames[0]
+    inner = f" (in {_told(frames[0])})" if shown != frames[0] else ""
     if exported := _EXPORTED.search(node.sourceRange()):
-        shown = own or frames[0]
-        inner = f" (in {_told(frames[0])})" if shown != frames[0] else ""
         return _told(shown, exported[1]) + inner
     if not _is_traced(node):
         near = _near(node) if own is None else None
         return _told(frames[0], text) + (f", near {_told(near)}" if near else "")
-    shown = own or frames[0]
-    inner = f" (in {_told(frames[0])})" if shown != frames[0] else ""
-    saved = f", saved as: {text}" if text else ""
-    return (
-        _told(shown, "" if saved else linecache.getline(shown[0], int(shown[1])).strip())
-        + saved
-        + inner
-    )
+    if text:
+        return f"{_told(shown)}, saved as: {text}{inner}"
+    line = linecache.getline(shown[0], int(shown[1])).strip()
+    return _told(shown, line) + inner
 
 
 def source_line(node: Node) -> str:

@@ -143,7 +143,7 @@ class _Marker:
             results = self.graph.insertGraph(
                 owner._get_method(node.s("name")).graph, ir.inputs(node)
             )
-        added = _between(before, node)
+        added = ir.between(before, node)
         for child in (inner for top in added for inner in [top, *_inside(top)] if marked):
             ir.mark(child)
         ir.replace(node, results)
@@ -152,14 +152,6 @@ class _Marker:
 
 def _class_name(owner: Any) -> str:
     return str(owner._type().qualified_name()).rsplit(".", 1)[-1]
-
-
-def _between(first: Node, last: Node) -> list[Node]:
-    nodes, node = [], last.prev()
-    while node != first:
-        nodes.append(node)
-        node = node.prev()
-    return nodes[::-1]
 
 
 def _inside(node: Node) -> list[Any]:

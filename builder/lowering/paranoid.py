@@ -67,17 +67,7 @@ def packed(graph: Graph) -> Graph:
         if ir.in_fallback(node):
             node.removeAttribute(ir.FALLBACK)  # a file cannot hold it
     keep_returned(copy)
-    values = list(copy.outputs())
-    made = ir.insert(
-        copy,
-        "prim::TupleConstruct",
-        values,
-        copy.return_node(),
-        [ir.C.TupleType([v.type() for v in values])],
-    )
-    for _ in values:
-        copy.eraseOutput(0)
-    copy.registerOutput(made.output())
+    ir.return_tuple(copy, list(copy.outputs()))
     return copy
 
 

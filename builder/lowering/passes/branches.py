@@ -195,9 +195,7 @@ class _Merge:
 
     def _where(self, yes: Value, no: Value) -> Value:
         flag = self.emit.op("prim::NumToTensor", self.condition)
-        made = self.emit.op("aten::where", flag, yes, no)
-        self.facts.know(made, self.facts.dtype(yes), self.facts.rank(yes))
-        return made
+        return self._known_as(yes, self.emit.op("aten::where", flag, yes, no))
 
     def _one_call(self, yes: Node, no: Node) -> Value:
         """One call whose numbers are selected."""
@@ -257,8 +255,11 @@ class _Merge:
         made = ir.insert(
             self.emit.graph, node.kind(), arguments, self.emit.at, origin=node
         ).output()
-        before = node.output()
-        self.facts.know(made, self.facts.dtype(before), self.facts.rank(before))
+        return self._known_as(node.output(), made)
+
+    def _known_as(self, like: Value, made: Value) -> Value:
+        """`made`, noted with the dtype and rank of `like`."""
+        self.facts.know(made, self.facts.dtype(like), self.facts.rank(like))
         return made
 
 

@@ -52,6 +52,14 @@ def input_facts(graph: Graph, context: Context) -> Facts:
     return facts
 
 
+def input_shapes(graph: Graph, context: Context) -> dict[int, tuple[int | str, ...]]:
+    """The shapes of the graph's inputs that the specs state, by `Value.unique`."""
+    return {
+        value.unique(): spec.shape
+        for value, spec in zip(graph.inputs(), context.specs, strict=False)
+    }
+
+
 def _moves_axes(graph: Graph, context: Context) -> bool:
     """Whether a tensor gets other axes in place."""
     return bool(ir.nodes_of(graph, *context.present(*_IN_PLACE)))

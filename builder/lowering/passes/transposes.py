@@ -10,7 +10,7 @@ from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.amounts import Piece
-from builder.lowering.passes.dtypes import bottom_up, input_facts
+from builder.lowering.passes.dtypes import bottom_up, input_facts, input_shapes
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.lengths import Lengths
 from builder.lowering.passes.moves import MOVES, axis_at, moved
@@ -29,11 +29,7 @@ def sink_transposes(graph: Graph, context: Context) -> None:
     """
     if not any(_may_move(node) for node in ir.nodes_of(graph, *MOVES)):
         return
-    known = {
-        value.unique(): spec.shape
-        for value, spec in zip(graph.inputs(), context.specs, strict=False)
-    }
-    lengths = Lengths(input_facts(graph, context), known)
+    lengths = Lengths(input_facts(graph, context), input_shapes(graph, context))
     for node in bottom_up(graph):
         rule = None if ir.in_fallback(node) else _RULES.get(node.kind())
         made = None if rule is None else rule(_Emit(graph, node, lengths), node)

@@ -9,7 +9,7 @@ from builder.analysis import weight_shape
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.passes.dtypes import bottom_up, input_facts
+from builder.lowering.passes.dtypes import bottom_up, input_facts, input_shapes
 from builder.lowering.passes.moves import MOVES, moved
 
 
@@ -31,10 +31,7 @@ def fold_widths(graph: Graph, context: Context) -> None:
     if not known:
         return
     facts = input_facts(graph, context)
-    static = {
-        value.unique(): spec.shape
-        for value, spec in zip(graph.inputs(), context.specs, strict=False)
-    }
+    static = input_shapes(graph, context)
     for node in bottom_up(graph):
         if node.kind() == "aten::size" and node.output().unique() in known:
             _fold(graph, node, facts.rank(node.inputsAt(0)), static)

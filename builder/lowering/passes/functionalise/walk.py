@@ -123,11 +123,7 @@ class Walk:
         before, end = node.prev(), ir.insert_constant(self.graph, None, node).node()
         end.moveAfter(node)
         replace()
-        new, made = [], end.prev()
-        while made != before:
-            new.append(made)
-            made = made.prev()
-        for made in reversed(new):
+        for made in ir.between(before, end):
             self.memory.at = made
             self.node(made)
         self.dead.append(end)
