@@ -43,6 +43,14 @@ def converted(ctx: ConversionContext, x: ITensor, dtype: torch.dtype | int | Non
     return ctx.cast(x, wanted)
 
 
+def in_dtype(ctx: ConversionContext, x: ITensor, dtype: torch.dtype | int | None) -> ITensor:
+    """x in the dtype of an operator's argument, None for its own: cast before anything is
+    computed.
+    """
+    wanted = dtype_of_code(dtype)
+    return x if wanted is None else ctx.cast(x, wanted)
+
+
 _TAIL = "bool non_blocking=False, bool copy=False"
 
 

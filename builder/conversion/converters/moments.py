@@ -8,9 +8,9 @@ import torch
 
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.casting import in_dtype
 from builder.conversion.converters.reduction import Axes, over
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.layers import choose, combine, equal, floating, reduce
 from builder.conversion.registry import converter
 from builder.conversion.values import Number
@@ -130,12 +130,7 @@ def linalg_vector_norm(
     dtype: int | None,
 ) -> ITensor:
     """The order-norm over axes"""
-    return vector_norm(ctx, _in(ctx, x, dtype), ord, dim, keepdim)
-
-
-def _in(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
-    wanted = dtype_of_code(dtype)
-    return x if wanted is None else ctx.cast(x, wanted)
+    return vector_norm(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim)
 
 
 @converter("aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor")
@@ -147,7 +142,7 @@ def norm(ctx: ConversionContext, x: ITensor, p: float) -> ITensor:
 @converter("aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor")
 def norm_in(ctx: ConversionContext, x: ITensor, p: float | None, dtype: int) -> ITensor:
     """The p-norm of all elements, computed in `dtype`"""
-    return vector_norm(ctx, _in(ctx, x, dtype), 2 if p is None else p, None, False)
+    return vector_norm(ctx, in_dtype(ctx, x, dtype), 2 if p is None else p, None, False)
 
 
 @converter(
@@ -166,7 +161,7 @@ def norm_over_in(
     ctx: ConversionContext, x: ITensor, p: float | None, dim: Axes, keepdim: bool, dtype: int
 ) -> ITensor:
     """The p-norm over axes, computed in `dtype`"""
-    return vector_norm(ctx, _in(ctx, x, dtype), 2 if p is None else p, dim, keepdim)
+    return vector_norm(ctx, in_dtype(ctx, x, dtype), 2 if p is None else p, dim, keepdim)
 
 
 @converter("aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
@@ -185,7 +180,7 @@ def linalg_norm(
     dtype: int | None,
 ) -> ITensor:
     """A vector norm of one axis (of all elements without `ord`), a matrix norm of two"""
-    x = _in(ctx, x, dtype)
+    x = in_dtype(ctx, x, dtype)
     if ord is None:
         return vector_norm(ctx, x, 2, dim, keepdim)
     axes = (
@@ -210,7 +205,7 @@ def linalg_norm_by_name(
     dtype: int | None,
 ) -> ITensor:
     """The Frobenius norm; the nuclear norm needs singular values"""
-    return _frobenius(ctx, _in(ctx, x, dtype), ord, dim, keepdim)
+    return _frobenius(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim)
 
 
 _MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
@@ -226,7 +221,7 @@ def linalg_matrix_norm(
     dtype: int | None,
 ) -> ITensor:
     """The largest or smallest sum of sizes of a row (inf) or column (1)"""
-    return matrix_norm(ctx, _in(ctx, x, dtype), ord, [ctx.axis(x, d) for d in dim], keepdim)
+    return matrix_norm(ctx, in_dtype(ctx, x, dtype), ord, [ctx.axis(x, d) for d in dim], keepdim)
 
 
 @converter(f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}")
@@ -239,7 +234,7 @@ def linalg_matrix_norm_by_name(
     dtype: int | None,
 ) -> ITensor:
     """The Frobenius norm"""
-    return _frobenius(ctx, _in(ctx, x, dtype), ord, dim, keepdim)
+    return _frobenius(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim)
 
 
 def _frobenius(ctx: ConversionContext, x: ITensor, order: str, dim: Axes, keepdim: bool) -> ITensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.evaluators.prim import dtype_of_code
+from builder.conversion.converters.casting import in_dtype
 from builder.conversion.registry import converter
 from builder.engine import ITensor
 
@@ -15,19 +15,13 @@ from builder.engine import ITensor
 @converter("aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
 def softmax(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
     """exp(x) / sum(exp(x)) along an axis"""
-    return softmax_layer(ctx, asked(ctx, x, dtype), dim)
+    return softmax_layer(ctx, in_dtype(ctx, x, dtype), dim)
 
 
 @converter("aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
 def half_softmax(ctx: ConversionContext, x: ITensor, dim: int, half_to_float: bool) -> Any:
     """softmax, of half as float32 where asked for"""
-    return softmax_layer(ctx, asked(ctx, x, torch.float32 if half_to_float else None), dim)
-
-
-def asked(ctx: ConversionContext, x: ITensor, dtype: int | torch.dtype | None) -> ITensor:
-    """x in the dtype of the argument, cast before anything is computed."""
-    wanted = dtype_of_code(dtype)
-    return x if wanted is None else ctx.cast(x, wanted)
+    return softmax_layer(ctx, in_dtype(ctx, x, torch.float32 if half_to_float else None), dim)
 
 
 def softmax_layer(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
