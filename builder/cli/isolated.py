@@ -48,11 +48,7 @@ def examine_all(
     modules = jobs.modules(order.spec.path for order in asked)
     answers = processes.run(tasks, modules=modules)
     reports = [_report(order, answer) for order, answer in zip(asked, answers, strict=True)]
-    again = {
-        index: order
-        for index, (one, answer) in enumerate(zip(asked, answers, strict=True))
-        if (order := jobs.after_crash(one, answer)) is not None
-    }
+    again = jobs.crashed(asked, answers)
     if again:
         found = examine_all([*again.values()], paranoid, progress, build=build)
         for index, report in zip(again, found, strict=True):

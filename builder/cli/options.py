@@ -15,6 +15,8 @@ from builder.precisions import PRECISIONS
 
 if TYPE_CHECKING:
     from builder.cli.terminal import Terminal
+    from builder.deployment import Pushed
+    from builder.triton import history
 
 Decorator = Callable[[Any], Any]
 
@@ -339,6 +341,13 @@ def parsed(inputs: tuple[str, ...]) -> list[Any]:
     from builder.manifest import parse_input
 
     return [parse_input(text) for text in inputs]
+
+
+def note_incompatible(terminal: Terminal, published: Sequence[history.Promotion | Pushed]) -> None:
+    """Name the changes that the clients of these models cannot follow."""
+    for one in published:
+        for change in one.changes:
+            terminal.note(f"{one.name}: warning: incompatible with its clients: {change}")
 
 
 def note_unsigned(terminal: Terminal, folders: Sequence[Path]) -> None:

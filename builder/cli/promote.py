@@ -48,9 +48,7 @@ def promote_command(
     options.note_unsigned(terminal, signed)
     if write_env:
         triton.write_env(target)
-    for one in done:
-        for change in one.changes:
-            terminal.note(f"{one.name}: warning: incompatible with its clients: {change}")
+    options.note_incompatible(terminal, done)
     rows = [[one.name, str(one.number), one.state] for one in done]
     terminal.result(
         {"from": source, "to": target, "models": [asdict(one) for one in done]},

@@ -92,9 +92,7 @@ def push_command(
         found = deployment.push(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
-    for one in found:
-        for change in one.changes:
-            terminal.note(f"{one.name}: warning: incompatible with its clients: {change}")
+    options.note_incompatible(terminal, found)
     data = {
         "repository": repository,
         "served": target.repository,

@@ -167,18 +167,19 @@ def _record_parts(
     values = {name: to_torch(array) for name, array in golden.inputs.items()}
     for position, part in enumerate(inner):
         if not isinstance(part, SplitBranch):
-            values.update(
-                zip(part.outputs, part.run(*(values[name] for name in part.inputs)), strict=True)
-            )
+            _run(part, values)
             continue
         for index, (side, lowered) in enumerate(zip(part.sides, part.branch.blocks, strict=True)):
             _record_side(
                 side, lowered, values, golden.name, spec, (*location, position, index), found
             )
-        whole = part.branch.whole
-        values.update(
-            zip(whole.outputs, whole.run(*(values[name] for name in whole.inputs)), strict=True)
-        )
+        _run(part.branch.whole, values)
+
+
+def _run(graph: LoweredGraph, values: dict[str, Any]) -> None:
+    """Add the outputs of `graph` on these values to them, by name."""
+    outputs = graph.run(*(values[name] for name in graph.inputs))
+    values.update(zip(graph.outputs, outputs, strict=True))
 
 
 def _record_side(

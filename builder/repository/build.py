@@ -188,11 +188,7 @@ def _perform_all(
         else ModelResult(order.spec.name, error=answer, because=order.because)
         for order, answer in zip(orders, answers, strict=True)
     ]
-    again = {
-        index: order
-        for index, (one, result) in enumerate(zip(orders, results, strict=True))
-        if (order := slots.after_crash(one, result.error)) is not None
-    }
+    again = slots.crashed(orders, [result.error for result in results])
     built = _perform_all([*again.values()], progress, jobs, isolate, kept)
     for index, result in zip(again, built, strict=True):
         results[index] = result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +105,15 @@ def after_crash(order: Order, error: object) -> Order | None:
     if not crashed or order.crashed or order.spec.fallback.require_full:
         return None
     return replace(order, crashed=str(getattr(error, "message", error)))
+
+
+def crashed(orders: Sequence[Order], errors: Sequence[object]) -> dict[int, Order]:
+    """By index, the orders to try once more: see after_crash."""
+    return {
+        index: again
+        for index, (order, error) in enumerate(zip(orders, errors, strict=True))
+        if (again := after_crash(order, error)) is not None
+    }
 
 
 def caches_only(more: tuple[Path, ...] = ()) -> processes.Sandbox:
