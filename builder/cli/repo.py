@@ -16,7 +16,7 @@ from builder.report import percent, size
 
 if TYPE_CHECKING:
     from builder.deployment import Finding as Preflight
-    from builder.repository import ModelResult
+    from builder.repository import ModelResult, Search
 
 NEW = "there was none before"
 STANDING = ("unchanged", "edited")
@@ -123,8 +123,7 @@ def repo_command(
     does not stop the others, and one that has not changed is left as it is.
     """
     from builder import processes
-    from builder.engine import flavour
-    from builder.repository import build_repository
+    from builder.cli.doctor import note_preflight
 
     terminal: Terminal = context.obj
     if farm_file is not None:
@@ -137,38 +136,22 @@ def repo_command(
         processes.require(settings["isolate"])
 
     options.note_unread(terminal, models)
-    used = flavour.resolve(settings["flavour"])
-    which = {
-        "name": used,
-        "version": flavour.installed_version(used),
-        "because": flavour.because(settings["flavour"]),
-    }
-    if settings["flavour"] == "auto":
-        terminal.note(f"{which['name']} {which['version']}: {which['because']}")
+    used = _used_flavour(terminal, settings["flavour"])
     settings |= {
         "options": build_options.taken(settings),
         "store": store,
         "inputs": options.parsed(inputs),
         "edits": edits or "report",
+        "graphs": _beside(out, "graphs") if log_level == "graph" else None,
     }
-    graphs = (
-        out.resolve().with_name(f"{out.resolve().name}.graphs") if log_level == "graph" else None
-    )
-    with terminal.progress() as progress:
-        found = search.run(terminal, models, out, settings, progress) if search_precision else []
-        results = search.failures(found)
-        if results:
-            settings["only"] = tuple(one.name for one in found if not one.error)
-        if not results or settings["only"]:
-            results += build_repository(models, out, progress=progress, graphs=graphs, **settings)
-    results.sort(key=lambda result: result.name)
+    results, found = _built(terminal, models, out, settings, search_precision)
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
     code = exit_code(results)
     data = {
         "repository": out,
         "ok": code == 0,
-        "flavour": which,
+        "flavour": used,
         "models": [as_dict(result) for result in results],
     }
     if search_precision:
@@ -176,7 +159,7 @@ def repo_command(
     if sbom:
         from builder.triton import sbom as bill
 
-        data["sbom"] = bill.write(out.resolve().with_name(f"{out.resolve().name}.cdx.json"))
+        data["sbom"] = bill.write(_beside(out, "cdx.json"))
     unfit = _preflight(out, results)
     data["preflight"] = [vars(one) for one in unfit]
     if record:
@@ -184,12 +167,45 @@ def repo_command(
 
         records.keep(out, records.BUILD, data)
     terminal.result(data, lambda: show(terminal, results, out))
-    from builder.cli.doctor import note_preflight
-
     note_preflight(terminal, unfit)
-    if graphs is not None:
-        terminal.note(f"the graphs, pass by pass, are in {graphs}")
+    if settings["graphs"] is not None:
+        terminal.note(f"the graphs, pass by pass, are in {settings['graphs']}")
     return code
+
+
+def _used_flavour(terminal: Terminal, asked: str) -> dict[str, str | None]:
+    """The TensorRT that builds: its name, its version, and why it was chosen."""
+    from builder.engine import flavour
+
+    name = flavour.resolve(asked)
+    version, reason = flavour.installed_version(name), flavour.because(asked)
+    if asked == "auto":
+        terminal.note(f"{name} {version}: {reason}")
+    return {"name": name, "version": version, "because": reason}
+
+
+def _beside(out: Path, suffix: str) -> Path:
+    """`DIR.suffix`, beside the repository DIR."""
+    whole = out.resolve()
+    return whole.with_name(f"{whole.name}.{suffix}")
+
+
+def _built(
+    terminal: Terminal, models: Path, out: Path, settings: dict[str, Any], search_precision: bool
+) -> tuple[list[ModelResult], list[Search]]:
+    """The results by name, and what the search for precisions found. A model whose search failed
+    is not built.
+    """
+    from builder.repository import build_repository
+
+    with terminal.progress() as progress:
+        found = search.run(terminal, models, out, settings, progress) if search_precision else []
+        results = search.failures(found)
+        if results:
+            settings["only"] = tuple(one.name for one in found if not one.error)
+        if not results or settings["only"]:
+            results += build_repository(models, out, progress=progress, **settings)
+    return sorted(results, key=lambda result: result.name), found
 
 
 def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,48 +115,32 @@ def verify_command(
     The error is the worst over all elements, as a share of its tolerance; latencies are in
     milliseconds, over all timed requests. --verbose shows every answer.
     """
-    from builder import parity
     from builder.cli import ladder as ladders
 
     if (files or plugins) and not ladder:
         raise click.UsageError("--models and --plugin belong to --ladder")
-    if serve and (url or grpc_url):
-        raise click.UsageError(
-            "--serve starts an endpoint of its own: leave --url and --grpc-url out"
-        )
-    if engine and (serve or url or grpc_url or settings["shared_memory"] != ("none",)):
-        raise click.UsageError(
-            "--engine asks no server: leave --serve, --url, --grpc-url and --shared-memory out"
-        )
+    asked = Asked(url, grpc_url, serve, engine)
+    asked.check(settings["shared_memory"])
     source = ladders.source(files, plugins, isolate, engine=engine) if ladder else None
-    asked = {"models": list(settings.pop("only")) or None, **settings}
-    unsigned = _unsigned(repository, signature, asked["models"], serve)
+    names = list(settings.pop("only")) or None
+    unsigned = _unsigned(repository, signature, names, serve)
     quiet_interrupts()
-    with terminal.progress() as progress:
-        if engine:
-            models = parity.verify_engines(
-                repository, asked["models"], repeat=asked["repeat"], progress=progress
-            )
-        elif ladder and not (serve or url or grpc_url):
-            models = []
-        else:
-            endpoint = (
-                serving(terminal, repository, asked["models"], progress, asked["shared_memory"])
-                if serve
-                else nullcontext((url, grpc_url))
-            )
-            with endpoint as (http, grpc):
-                models = parity.verify(repository, http, grpc, **asked, progress=progress)
+    models: list[ModelParity] = []
+    if engine or asked.has_endpoint or not ladder:
+        with terminal.progress() as progress:
+            models = _compared(terminal, repository, asked, names, settings, progress)
     if require == "plan":
         models = [_by_plan_or_failed(model) for model in models]
     models = [_failed_where(model, unsigned) for model in models]
-    others = sorted(set(unsigned) - {model.name for model in models})
     climbed: Sequence[Ladder] = ()
     if source is not None:
         with terminal.progress() as progress:
-            climbed = ladders.climb_all(repository, asked["models"], source, models, progress)
-    passed = all(model.passed for model in models) and not others
-    passed = passed and not any(one.breaks_at for one in climbed)
+            climbed = ladders.climb_all(repository, names, source, models, progress)
+    others = sorted(set(unsigned) - {model.name for model in models})
+    for name in others:
+        terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
+    answers_pass = all(model.passed for model in models)
+    passed = answers_pass and not others and not any(one.breaks_at for one in climbed)
     data: dict[str, Any] = {
         "repository": repository,
         "passed": passed,
@@ -167,18 +151,70 @@ def verify_command(
         data["ladder"] = [one.as_dict() for one in climbed]
     if signature is not None:
         data["signatures"] = {"key": signature, "problems": unsigned}
-    for name in others:
-        terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
     if record:
-        from builder.report import records
-
-        kept = [{**model.as_dict(), "spread": model.spread()} for model in models]
-        records.keep(repository, records.VERIFY, {**data, "models": kept})
-        if source is not None:
-            steps = [one.as_dict() for one in climbed]
-            records.keep(repository, records.LADDER, {"models": steps})
+        _keep(repository, data, models)
     terminal.result(data, lambda: _show(terminal, models, climbed, source))
     return 0 if passed else 3
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Who answers: an endpoint, a server that is started for it, or the plans themselves."""
+
+    url: str | None
+    grpc_url: str | None
+    serve: bool
+    engine: bool
+
+    @property
+    def has_endpoint(self) -> bool:
+        """Whether a server is asked."""
+        return bool(self.serve or self.url or self.grpc_url)
+
+    def check(self, shared_memory: tuple[str, ...]) -> None:
+        """Raise UsageError for options that exclude each other."""
+        if self.serve and (self.url or self.grpc_url):
+            raise click.UsageError(
+                "--serve starts an endpoint of its own: leave --url and --grpc-url out"
+            )
+        if self.engine and (self.has_endpoint or shared_memory != ("none",)):
+            raise click.UsageError(
+                "--engine asks no server: leave --serve, --url, --grpc-url and --shared-memory out"
+            )
+
+
+def _compared(
+    terminal: Terminal,
+    repository: Path,
+    asked: Asked,
+    names: Sequence[str] | None,
+    settings: Mapping[str, Any],
+    progress: Progress,
+) -> list[ModelParity]:
+    """The models of `names`, or all, against their goldens."""
+    from builder import parity
+
+    if asked.engine:
+        return parity.verify_engines(
+            repository, names, repeat=settings["repeat"], progress=progress
+        )
+    endpoint = (
+        serving(terminal, repository, names, progress, settings["shared_memory"])
+        if asked.serve
+        else nullcontext((asked.url, asked.grpc_url))
+    )
+    with endpoint as (http, grpc):
+        return parity.verify(repository, http, grpc, names, **settings, progress=progress)
+
+
+def _keep(repository: Path, data: dict[str, Any], models: Sequence[ModelParity]) -> None:
+    """Record the results for `trt-build report`."""
+    from builder.report import records
+
+    kept = [{**model.as_dict(), "spread": model.spread()} for model in models]
+    records.keep(repository, records.VERIFY, {**data, "models": kept})
+    if "ladder" in data:
+        records.keep(repository, records.LADDER, {"models": data["ladder"]})
 
 
 def _show(
