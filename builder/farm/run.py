@@ -88,25 +88,24 @@ def build_on_farm(
         for one in chosen
         if one.because
     ]
-    wanted = [one for one in chosen if not one.because]
-    with cluster.connected(farm) as library:
-        if connected is not None:
-            connected(cluster.dashboard(library))
-        jobs, failed = _jobs(wanted, Folders(store), store, settings, rebuild, require_sandbox)
-        outcomes += failed
-        ready = [(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs]
-        first = sharing.recordings(ready, farm, Folders(store))
-        tasks = _tasks(ready, farm, store, first)
-        recordings = {task.name: task for task in first.values()}
-        every = [*recordings.values(), *tasks]
-        _run(library, every, farm, out, progress or (lambda model, phase: None))
-    _remember(store, every)
-    outcomes += [_outcome(task) for task in tasks]
     outcomes += [
         Outcome(name, target.name, error=error)
         for name, error in without.items()
         for target in farm.targets
     ]
+    wanted = [one for one in chosen if not one.because]
+    with cluster.connected(farm) as library:
+        if connected is not None:
+            connected(cluster.dashboard(library))
+        jobs, failed = _jobs(wanted, Folders(store), store, settings, rebuild, require_sandbox)
+        ready = [(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs]
+        first = sharing.recordings(ready, farm, Folders(store))
+        builds = _tasks(ready, farm, store, first)
+        recordings = {task.name: task for task in first.values()}
+        tasks = [*recordings.values(), *builds]
+        _run(library, tasks, farm, out, progress or (lambda model, phase: None))
+    _remember(store, tasks)
+    outcomes += [*failed, *(_outcome(task) for task in builds)]
     _publish(outcomes, Folders(store), out, settings, require_all)
     return sorted(outcomes, key=lambda one: (one.model, one.target))
 

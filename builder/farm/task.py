@@ -71,17 +71,29 @@ def _performed(job: Job, scratch: Path, emit: Emit) -> dict[str, Any]:
         )
     if job.require_sandbox:
         processes.require(True)
-    store = Folders(job.store)
     emit({"event": "phase", "phase": "fetch"})
-    models = scratch / "models"
-    for name, sha256 in job.files.items():
-        store.fetch(sha256, models / name)
-    settings = replace(
-        Settings(**job.settings), store=job.store, options=BuildOptions().over(job.build)
-    )
+    models = _fetched(job, scratch / "models")
+    options = BuildOptions().over(job.build)
+    settings = replace(Settings(**job.settings), store=job.store, options=options)
     report = partial(_report, emit)
     if job.only_goldens:
         return _recorded(job, models, settings, report)
+    return _built(job, models, settings, scratch, report)
+
+
+def _fetched(job: Job, models: Path) -> Path:
+    """The folder `models`, with the job's files from the store."""
+    store = Folders(job.store)
+    for name, sha256 in job.files.items():
+        store.fetch(sha256, models / name)
+    return models
+
+
+def _built(
+    job: Job, models: Path, settings: Settings, scratch: Path, report: Progress
+) -> dict[str, Any]:
+    """The publication that the store has of an equal request, else a new one."""
+    store = Folders(job.store)
     (order,) = settings.orders(settings.specs(models / job.file), scratch / "out")
     with Hashes() as hashes:
         request = request_of(order, hashes)
@@ -95,13 +107,9 @@ def _performed(job: Job, scratch: Path, emit: Emit) -> dict[str, Any]:
             shown[VERIFIED] = verification.verified(order.out, server, report)
             store.keep(key, order.out, job.model, shown)
         return {**about, "ok": True, "state": "found", "result": shown}
+    file, rebuild = models / job.file, job.rebuild
     (result,) = build_repository(
-        models / job.file,
-        order.out,
-        settings,
-        rebuild=job.rebuild,
-        jobs=1,
-        progress=report,
+        file, order.out, settings, rebuild=rebuild, jobs=1, progress=report
     )
     if result.error is not None:
         return {**about, "error": described(result.error, str(scratch))}
