@@ -73,25 +73,21 @@ def lower(
         keep=frozenset(keep),
         precision=precision,
     )
-    watch = _paranoid(paranoid, specs)
-    trace = (
-        *steps.records,
-        *run_passes(
-            graph,
-            context,
-            () if stop_after == LOWER_GRAPH else None,
-            stop_after=None if stop_after == LOWER_GRAPH else stop_after,
-            keep_text=keep_text,
-            paranoid=watch,
-            start=steps.snapshot,
-        ),
+    runs_passes = stop_after != LOWER_GRAPH
+    records = run_passes(
+        graph,
+        context,
+        None if runs_passes else (),
+        stop_after=stop_after if runs_passes else None,
+        keep_text=keep_text,
+        paranoid=_paranoid(paranoid, specs),
+        start=steps.snapshot,
     )
-    outputs = _outputs(module_or_graph, context)
     return LoweredGraph(
         graph,
         tuple(context.inputs),
-        outputs,
-        trace,
+        _outputs(module_or_graph, context),
+        (*steps.records, *records),
         _lists(module_or_graph),
         flags=context.flags,
         deciding=context.deciding,
