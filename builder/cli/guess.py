@@ -15,6 +15,7 @@ from builder.errors import LoweringError, ModelError, TrtBuildError
 
 if TYPE_CHECKING:
     from builder.frontends import ExportedModule
+    from builder.graph_types import Value
     from builder.lowering import LoweredGraph
     from builder.torchscript import Example
 
@@ -105,19 +106,13 @@ def _takes_tensors(part: Any) -> bool:
 def _guesses(
     file: Path, module: str | None, libraries: Sequence[Path], plugins: Sequence[str]
 ) -> Guessed:
-    from builder import frontends, lowering, torchscript
+    from builder import frontends, torchscript
     from builder.cli import guess_state
     from builder.torchscript import plugins as loading
 
     loading.load(plugins)
     loaded = frontends.load(file, module, libraries=libraries)
-    try:
-        lowered = lowering.lower(loaded)
-    except LoweringError as error:
-        if isinstance(loaded, frontends.ExportedModule):
-            raise
-        lowered = lowering.as_written(loaded, error)  # torch can serve it all the same
-    lowered = lowered.named(lowered.distinct(lowered.inputs))
+    lowered = _lowered(loaded)
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)
     examples = (
@@ -125,18 +120,31 @@ def _guesses(
     )
     batch = next((example.shape[0] for example in examples.values() if example.shape), None)
     hidden, lengths = guess_state.shapes(lowered), guess_state.lengths(lowered)
-    found = [
-        _of_example(name, examples[name], batch)
-        if name in examples
-        else _of_recurrent(name, hidden[name])
-        if name in hidden
-        else _of_lengths(name)
-        if name in lengths
-        else _of_uses(name, value)
-        for name, value in zip(lowered.inputs, lowered.graph.inputs(), strict=True)
-    ]
+
+    def guess(name: str, value: Value) -> Guess:
+        if name in examples:
+            return _of_example(name, examples[name], batch)
+        if name in hidden:
+            return _of_recurrent(name, hidden[name])
+        return _of_lengths(name) if name in lengths else _of_uses(name, value)
+
+    pairs = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
+    found = [guess(name, value) for name, value in pairs]
     dropped = _dropped(loaded, lowered.inputs)
     return Guessed(found, list(lowered.results), guess_state.pairs(lowered), dropped)
+
+
+def _lowered(loaded: Any) -> LoweredGraph:
+    """The graph, its inputs under names of their own; as written, where only torch can serve it."""
+    from builder import frontends, lowering
+
+    try:
+        lowered = lowering.lower(loaded)
+    except LoweringError as error:
+        if isinstance(loaded, frontends.ExportedModule):
+            raise
+        lowered = lowering.as_written(loaded, error)
+    return lowered.named(lowered.distinct(lowered.inputs))
 
 
 def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:

@@ -14,6 +14,7 @@ from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from builder.deployment import Pushed, Target
+    from builder.serving import Access
 
 
 @click.command(
@@ -69,21 +70,16 @@ def push_command(
     """
     from builder import deployment
     from builder.cli.verify import quiet_interrupts
-    from builder.serving import CONTROL_HEADER
     from builder.triton import signatures
 
     if not url:
         raise click.UsageError("push needs the address of the server: --url HOST:PORT")
     quiet_interrupts()
-    access = settings["access"]
-    if file := settings["control_token_file"]:
-        headers = {**access.headers, CONTROL_HEADER: options.token_in(file)}
-        access = replace(access, headers=headers)
     target = deployment.Target(
         to or repository,
         url,
         settings["grpc_url"],
-        access,
+        _with_control_token(settings["access"], settings["control_token_file"]),
         settings["timeout"],
         settings["drain"],
     )
@@ -101,6 +97,15 @@ def push_command(
     }
     terminal.result(data, lambda: show(terminal, found))
     return 0 if data["live"] else 3
+
+
+def _with_control_token(access: Access, file: Path | None) -> Access:
+    """`access` with the token in the file, which lets the server load models."""
+    from builder.serving import CONTROL_HEADER
+
+    if file is None:
+        return access
+    return replace(access, headers={**access.headers, CONTROL_HEADER: options.token_in(file)})
 
 
 def _refuse_unfit(repository: Path, target: Target, only: tuple[str, ...]) -> None:

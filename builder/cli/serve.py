@@ -96,24 +96,9 @@ def serve_command(
     chosen: Any = ports(
         *(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port"))
     )
-    if settings["watch"] and settings["explicit"]:
-        raise click.UsageError("--watch and --explicit exclude each other: choose one")
-    if settings["watch"]:
-        chosen["poll_seconds"] = settings["poll_seconds"]
-    if settings["explicit"]:
-        chosen |= {"explicit": True, "models": ["*"]}
-        chosen["control_token"] = _token(settings["control_token_file"], address)
-    elif settings["control_token_file"]:
-        raise click.UsageError("--control-token-file is for --explicit")
-    if require_signature and (settings["watch"] or settings["explicit"]):
-        raise click.UsageError(
-            "--require-signature checks what is served at the start: leave --watch and --explicit"
-            " out"
-        )
+    chosen |= _changes(settings, address)
     if require_signature:
-        from builder.triton import signatures
-
-        signatures.require(repository, require_signature)
+        _check_signatures(repository, require_signature, settings)
     _report_foreign(terminal, repository)
     if repository.is_dir():
         found = deployment.preflight(repository, deployment.this_machine({}), digests=False)
@@ -133,6 +118,32 @@ def serve_command(
         terminal.result(data | {"pid": server.process.pid}, lambda: _show(terminal, data, names))
         server.block()
         terminal.note("stopping")
+
+
+def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:
+    """How the server takes up changes of the repository. Raises UsageError for options that exclude
+    each other.
+    """
+    if settings["watch"] and settings["explicit"]:
+        raise click.UsageError("--watch and --explicit exclude each other: choose one")
+    if settings["control_token_file"] and not settings["explicit"]:
+        raise click.UsageError("--control-token-file is for --explicit")
+    if settings["explicit"]:
+        token = _token(settings["control_token_file"], address)
+        return {"explicit": True, "models": ["*"], "control_token": token}
+    return {"poll_seconds": settings["poll_seconds"]} if settings["watch"] else {}
+
+
+def _check_signatures(repository: Path, key: Path, settings: dict[str, Any]) -> None:
+    """Raise an error where a model's signature does not hold for this key."""
+    from builder.triton import signatures
+
+    if settings["watch"] or settings["explicit"]:
+        raise click.UsageError(
+            "--require-signature checks what is served at the start: leave --watch and --explicit"
+            " out"
+        )
+    signatures.require(repository, key)
 
 
 def _token(file: Path | None, address: str) -> str | None:

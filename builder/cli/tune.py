@@ -146,23 +146,36 @@ def tune_command(
         if spec.manifest is not None and not dry_run:
             editing.check(spec.manifest)
     quiet_interrupts()
+    rebuild = f"trt-build repo {models} --out {repository}"
     done: list[dict[str, Any]] = []
     for spec in specs:
         found, error = _tuned(terminal, spec, chosen, settings, repository)
         if found is None:
             terminal.failure(f"{spec.name}: {error}", None)
             done.append({"name": spec.name, "error": describe(error) if error else None})
-            continue
-        written = bool(found.changes) and not dry_run and _written(spec.manifest, found, repository)
-        entry = {**found.as_dict(), "error": None, "written": written}
-        _keep(repository, entry)
-        done.append(entry)
-        if not terminal.as_json:
-            show(terminal, found, written, f"trt-build repo {models} --out {repository}")
+        else:
+            manifest = None if dry_run else spec.manifest
+            done.append(_result(terminal, found, manifest, repository, rebuild))
     terminal.result({"repository": repository, "models": done}, lambda: None)
     if any(one["error"] for one in done):
         return 1
     return NO_LIMIT if any(one["verdict"] == UNMET for one in done) else 0
+
+
+def _result(
+    terminal: Terminal, found: Tuned, manifest: Path | None, repository: Path, rebuild: str
+) -> dict[str, Any]:
+    """Write, keep and show what was found of one model. Without a `manifest` nothing is written
+    there.
+    """
+    written = bool(found.changes) and manifest is not None
+    if written:
+        written = _written(manifest, found, repository)
+    entry = {**found.as_dict(), "error": None, "written": written}
+    _keep(repository, entry)
+    if not terminal.as_json:
+        show(terminal, found, written, rebuild)
+    return entry
 
 
 def _options(given: dict[str, Any]) -> TuneOptions:
