@@ -15,7 +15,7 @@ from typing import Any
 from tritonclient.utils import InferenceServerException
 
 from builder.bench import processes, statistics
-from builder.bench.job import Job, Load, Sequences, requests
+from builder.bench.job import Job, Load, Samples, Sequences, requests
 from builder.bench.results import FEW, LevelResult, Limit, ModelBench, client_limit, summarize
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import PublishedModel, served, shared_memory
@@ -222,12 +222,12 @@ class _Run:
         samples = processes.run(job, self.processes, begin)
         answered = sum(one.done.size for one in samples)
         counted = self._settled(client, before[self.model.name], answered)
+        steps = {
+            name: statistics.counts(client, name).since(before[name]).as_dict()
+            for name in self._steps()
+        }
         measured = summarize(samples, seconds)
-        cpu = max(one.cpu_seconds / max(one.wall_seconds, 1e-9) for one in samples)
-        median = measured["latency_ms"]["p50"].value if measured["latency_ms"] else 0.0
-        limited = client_limit(
-            cpu, len(samples), measured["send_delay_ms"], median, os.cpu_count() or 1
-        )
+        cpu, limited = _of_client(samples, measured)
         return LevelResult(
             load=str(load),
             concurrency=load.concurrency,
@@ -242,10 +242,7 @@ class _Run:
             client_limited=limited,
             server=counted.as_dict(),
             counts_agree=counted.success == answered,
-            steps={
-                name: statistics.counts(client, name).since(before[name]).as_dict()
-                for name in self._steps()
-            },
+            steps=steps,
             gpus=statistics.gpu(self.endpoint.metrics),
             **measured,
         )
@@ -335,6 +332,17 @@ def _noise(rate: float, seconds: float) -> float:
 
 class _Failed(Exception):
     """One model cannot be measured; the others go on."""
+
+
+def _of_client(samples: Sequence[Samples], measured: dict[str, Any]) -> tuple[float, str | None]:
+    """The largest share of a core that a client process used, and why more of them might measure
+    something else.
+    """
+    cpu = max(one.cpu_seconds / max(one.wall_seconds, 1e-9) for one in samples)
+    latency = measured["latency_ms"]
+    median = latency["p50"].value if latency else 0.0
+    delay, cores = measured["send_delay_ms"], os.cpu_count() or 1
+    return cpu, client_limit(cpu, len(samples), delay, median, cores)
 
 
 def _total(found: Any) -> dict[str, int]:

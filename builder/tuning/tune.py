@@ -385,23 +385,7 @@ class _Run:
         finalists: Sequence[Configuration],
         confirmed: Sequence[Trial],
     ) -> Tuned:
-        scores = {
-            key(one): [t.score for t in confirmed if key(t.configuration) == key(one)]
-            for one in finalists
-        }
-        before = _mean(scores[key(self.space.default)])
-        rated = [(one, _mean(scores[key(one)])) for one in finalists[1:]]
-        best, after = max(
-            ((one, mean) for one, mean in rated if mean is not None),
-            key=lambda pair: pair[1],
-            default=(self.space.default, before),
-        )
-        if before is None and trials[0].score is not None and not confirmed:
-            before = after = trials[0].score
-        unknown = any(self._unknown(t) for t in confirmed if t.configuration == self.space.default)
-        verdict = SAME if unknown else self._verdict(scores, best, after)
-        if verdict != BETTER:
-            best, after = self.space.default, before
+        verdict, best, before, after = self._judged(trials, finalists, confirmed)
         gain = None
         if before is not None and after is not None:
             gain = self.goal.gain(abs(before), abs(after))
@@ -424,6 +408,34 @@ class _Run:
             host=_host(),
             seconds=round(time.monotonic() - self.began, 1),
         )
+
+    def _judged(
+        self,
+        trials: Sequence[Trial],
+        finalists: Sequence[Configuration],
+        confirmed: Sequence[Trial],
+    ) -> tuple[str, Configuration, float | None, float | None]:
+        """The verdict, the configuration that it recommends, and the scores of the default and of
+        that one.
+        """
+        scores = {
+            key(one): [t.score for t in confirmed if key(t.configuration) == key(one)]
+            for one in finalists
+        }
+        before = _mean(scores[key(self.space.default)])
+        rated = [(one, _mean(scores[key(one)])) for one in finalists[1:]]
+        best, after = max(
+            ((one, mean) for one, mean in rated if mean is not None),
+            key=lambda pair: pair[1],
+            default=(self.space.default, before),
+        )
+        if before is None and trials[0].score is not None and not confirmed:
+            before = after = trials[0].score
+        unknown = any(self._unknown(t) for t in confirmed if t.configuration == self.space.default)
+        verdict = SAME if unknown else self._verdict(scores, best, after)
+        if verdict != BETTER:
+            return verdict, self.space.default, before, before
+        return verdict, best, before, after
 
     def _verdict(
         self,
