@@ -186,6 +186,20 @@ def every_pass() -> tuple[Pass, ...]:
     return tuple(found)
 
 
+def _neighbor(name: str, before: str | None, after: str | None, location: str) -> str:
+    """The pass beside which the new pass `name` is added. Raises ValueError."""
+    names = [step.name for step in every_pass()]
+    other = before or after
+    if other is None or (before and after):
+        raise ValueError(f"{location}: the pass {name!r} needs `before` or `after`, not both")
+    if other not in names:
+        close = difflib.get_close_matches(other, names, 3) or list(dict.fromkeys(names))
+        raise ValueError(f"{location}: no pass is called {other!r}; one of {', '.join(close)}")
+    if name in names:
+        raise ValueError(f"{location}: there is a pass {name!r} already")
+    return other
+
+
 def add_pass(
     name: str,
     *,
@@ -204,17 +218,9 @@ def add_pass(
     """
 
     def add(rewrite: Rewrite) -> Rewrite:
-        names = [step.name for step in every_pass()]
-        other = before or after
         code = rewrite.__code__
         location = f"{code.co_filename}:{code.co_firstlineno}"
-        if other is None or (before and after):
-            raise ValueError(f"{location}: the pass {name!r} needs `before` or `after`, not both")
-        if other not in names:
-            close = difflib.get_close_matches(other, names, 3) or list(dict.fromkeys(names))
-            raise ValueError(f"{location}: no pass is called {other!r}; one of {', '.join(close)}")
-        if name in names:
-            raise ValueError(f"{location}: there is a pass {name!r} already")
+        other = _neighbor(name, before, after, location)
         step = Pass(
             name,
             rewrite,

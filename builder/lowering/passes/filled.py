@@ -6,7 +6,7 @@ values of them. Each element is read where the graph ends, with a flag where it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -53,14 +53,15 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
         always += [ir.constant(node.inputsAt(1)) for node in sure]
         keys = dict.fromkeys(always) | dict.fromkeys(_keys(writers, builders))
         return None if None in keys else list(reader.entries(keys, always))
-    appends, some = (
-        [node for node in nodes if node.kind() == "aten::append"] for nodes in (writers, once)
-    )
-    if len(some) < len(appends):
+    appends = _appends(writers)
+    if _appends(once) < appends:
         return None
-    most = max((len(_built(node) or []) for node in builders), default=0) + len(appends)
-    least = len(always) + sum(node.kind() == "aten::append" for node in sure)
-    return list(reader.items(most, least))
+    most = max((len(_built(node) or []) for node in builders), default=0) + appends
+    return list(reader.items(most, len(always) + _appends(sure)))
+
+
+def _appends(nodes: Sequence[Any]) -> int:
+    return sum(node.kind() == "aten::append" for node in nodes)
 
 
 def _writes(node: Any) -> bool:
