@@ -231,39 +231,41 @@ def _libraries(spec: ModelSpec, folder: Path) -> list[str]:
 
 def _segment(segment: SegmentFiles | BranchFiles, stem: str, folder: Path) -> dict[str, Any]:
     """Write one piece's files, and what the runtime must know of it."""
-    sides = {"inputs": segment.inputs, "outputs": segment.outputs}
     if isinstance(segment, BranchFiles):
-        (folder / f"{stem}_condition.pt").write_bytes(segment.condition)
-        blocks = [
-            [
-                _segment(piece, f"{stem}_{name}_{number}", folder)
-                for number, piece in enumerate(block)
-            ]
-            for name, block in zip(("yes", "no"), segment.blocks, strict=True)
-        ]
-        named = {side: [{"name": name} for name in names] for side, names in sides.items()}
-        return {
-            "kind": "branch",
-            **named,
-            "condition": [{"name": name} for name in segment.reads],
-            "blocks": blocks,
-        }
+        return _branch(segment, stem, folder)
     if not segment.parts:
         (folder / f"{stem}.pt").write_bytes(segment.lowered)
     if segment.plan:
         (folder / f"{stem}.plan").write_bytes(segment.plan)
     return {
         "kind": segment.kind,
-        **{
-            side: [{"name": n, "dtype": segment.dtypes.get(n)} for n in names]
-            for side, names in sides.items()
-        },
+        "inputs": [{"name": n, "dtype": segment.dtypes.get(n)} for n in segment.inputs],
+        "outputs": [{"name": n, "dtype": segment.dtypes.get(n)} for n in segment.outputs],
         "profiles": [_spans(ranges) for ranges in segment.ranges],
         "plan": dict(segment.plan_facts),
-        "parts": [
-            _segment(part, f"{stem}_{number}", folder) for number, part in enumerate(segment.parts)
+        "parts": _segments(segment.parts, stem, folder),
+    }
+
+
+def _branch(branch: BranchFiles, stem: str, folder: Path) -> dict[str, Any]:
+    (folder / f"{stem}_condition.pt").write_bytes(branch.condition)
+    yes, no = branch.blocks
+    return {
+        "kind": "branch",
+        "inputs": [{"name": name} for name in branch.inputs],
+        "outputs": [{"name": name} for name in branch.outputs],
+        "condition": [{"name": name} for name in branch.reads],
+        "blocks": [
+            _segments(yes, f"{stem}_yes", folder),
+            _segments(no, f"{stem}_no", folder),
         ],
     }
+
+
+def _segments(
+    pieces: Sequence[SegmentFiles | BranchFiles], stem: str, folder: Path
+) -> list[dict[str, Any]]:
+    return [_segment(piece, f"{stem}_{number}", folder) for number, piece in enumerate(pieces)]
 
 
 def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
