@@ -107,15 +107,16 @@ def split(
     seen = view(lowered.graph)
     shapes = _infer(lowered, specs, profiles, seen, fallback, by_torch=whole)
     profiles = shapes.profiles
-    found, kinds = Support({}, ()), [TORCH] * len(seen.steps)
-    if not whole:
+    if whole:
+        found, kinds = Support({}, ()), [TORCH] * len(seen.steps)
+    else:
         found = support(
             lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=seen.steps
         )
         if found.refused and fallback.require_full:
             raise UnsupportedOperators(list(found.refused.values()))
-        kinds = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
-        kinds = settled(seen, kinds, shapes, fallback.min_block_size)
+        wished = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
+        kinds = settled(seen, wished, shapes, fallback.min_block_size)
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, positions)
     segments = crossing.segments(members(seen, kinds))

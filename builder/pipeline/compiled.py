@@ -69,24 +69,35 @@ def compile(
     )
     order = Order(spec, Path("module"), layout="fused", options=options or BuildOptions())
     run.select_environment(order)
-    lowered = ladder.lower(stages.Loaded(spec, script))
-    spec = replace(spec, inputs=named_inputs(inputs, lowered.graph))
-    lowered = replace(lowered, spec=spec)
-    recorded = stages.record(lowered)
-    on_gpu = _runs_plans()
-    checked = run.check_recorded(
-        recorded, order, run.Clock("module", _silent), _build(order.options) if on_gpu else None
-    )
-    artifact = checked.artifact
-    assert isinstance(artifact, ModelArtifact)
-    warnings = list(checked.warnings)
-    runner = Runner(artifact, engines=on_gpu)
-    if on_gpu and (problem := _problem(runner, recorded.goldens, spec)):
-        warnings.append(f"torch runs the whole module: {problem}")
-        runner = Runner(artifact)
+    recorded = _recorded(spec, script)
+    runner, warnings = _runner(recorded, order)
     for warning in warnings:
         log.warning("%s", warning)
-    return CompiledModule(script, recorded, runner, tuple(warnings))
+    return CompiledModule(script, recorded, runner, warnings)
+
+
+def _recorded(spec: ModelSpec, script: torch.jit.ScriptModule | ExportedModule) -> stages.Recorded:
+    """The lowered module with its goldens; its inputs get the graph's names."""
+    lowered = ladder.lower(stages.Loaded(spec, script))
+    spec = replace(spec, inputs=named_inputs(spec.inputs, lowered.graph))
+    return stages.record(replace(lowered, spec=spec))
+
+
+def _runner(recorded: stages.Recorded, order: Order) -> tuple[Runner, tuple[str, ...]]:
+    """What runs the checked module, and the warnings: engines on a GPU, if they give the goldens,
+    else torch.
+    """
+    on_gpu = _runs_plans()
+    compile = _build(order.options) if on_gpu else None
+    checked = run.check_recorded(recorded, order, run.Clock("module", _silent), compile)
+    artifact = checked.artifact
+    assert isinstance(artifact, ModelArtifact)
+    runner = Runner(artifact, engines=on_gpu)
+    spec = recorded.lowered.spec
+    if on_gpu and (problem := _problem(runner, recorded.goldens, spec)):
+        warning = f"torch runs the whole module: {problem}"
+        return Runner(artifact), (*checked.warnings, warning)
+    return runner, tuple(checked.warnings)
 
 
 class CompiledModule(torch.nn.Module):

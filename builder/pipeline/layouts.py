@@ -11,6 +11,7 @@ from builder.pipeline.artifacts import SplitModel, fused
 from builder.pipeline.ensembles import ensemble, natively, without_pytorch
 
 if TYPE_CHECKING:
+    from builder.partition import Segment
     from builder.triton import EnsembleArtifact, ModelArtifact
 
 
@@ -82,8 +83,6 @@ def _within_ranges(model: SplitModel) -> None:
 
 def why_not_ensemble(model: SplitModel) -> str | None:
     """What keeps Triton from passing this model's values from one model to the next."""
-    from builder.lowering import ir
-
     if len(model.segments) == 1:
         return "it is one piece"
     if flags := model.pieces.partition.flags:
@@ -95,32 +94,36 @@ def why_not_ensemble(model: SplitModel) -> str | None:
             " allows it"
         )
     for number, segment in enumerate(model.segments):
-        loose = [
-            name for name, spec in zip(segment.inputs, segment.specs, strict=True) if spec is None
-        ]
-        if loose:
-            return (
-                f"the shape of {', '.join(loose)}, which segment {number} reads, depends on data, "
-                "or no endpoint has its element type"
-            )
-        random = ir.random_operator(segment.lowered.graph)
-        if random:
-            return (
-                f"segment {number} hands on what {random} gives, other numbers each time, which no"
-                " step is held to"
-            )
-        if not segment.inputs:
-            return (
-                f"segment {number} ({segment.kind}) reads nothing, and Triton has no model without"
-                " inputs"
-            )
+        if reason := _why_no_step(number, segment):
+            return reason
     read = {name for segment in model.segments for name in segment.inputs}
     unread = [name for name in model.pieces.partition.inputs if name not in read]
-    return (
-        f"no segment reads input {', '.join(unread)}, and an ensemble must use every input"
-        if unread
-        else None
-    )
+    if unread:
+        return f"no segment reads input {', '.join(unread)}, and an ensemble must use every input"
+    return None
+
+
+def _why_no_step(number: int, segment: Segment) -> str | None:
+    """What keeps Triton from serving one segment as a model."""
+    from builder.lowering import ir
+
+    loose = [name for name, spec in zip(segment.inputs, segment.specs, strict=True) if spec is None]
+    if loose:
+        return (
+            f"the shape of {', '.join(loose)}, which segment {number} reads, depends on data, "
+            "or no endpoint has its element type"
+        )
+    if random := ir.random_operator(segment.lowered.graph):
+        return (
+            f"segment {number} hands on what {random} gives, other numbers each time, which no"
+            " step is held to"
+        )
+    if not segment.inputs:
+        return (
+            f"segment {number} ({segment.kind}) reads nothing, and Triton has no model without"
+            " inputs"
+        )
+    return None
 
 
 def why_fused(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> str | None:

@@ -346,17 +346,10 @@ def convert(
     """
     spec = prepared.spec
     found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs, kept)
-    warnings = [
-        *prepared.warnings,
-        *_bf16_of_float16(spec),
-        *_unknown_modules(prepared.source),
-        *patterns.unknown_operators(spec, prepared.graph),
-        *patterns.unmatched(spec, found),
-        *found.warnings,
-    ]
+    warnings = _conversion_warnings(prepared, found)
     if not isinstance(found, fallback.Pieces):
         whole = Network((), found, prepared.goldens)
-        return Converted(prepared, found, (whole,), (), tuple(warnings))
+        return Converted(prepared, found, (whole,), (), warnings)
     recorded = segment_goldens.record(found.partition, prepared.goldens, spec, compares=compares)
     try:
         networks = tuple(_networks(found, recorded, spec, layout))
@@ -367,10 +360,26 @@ def convert(
         reason = "engines inside branches stay in torch: a branch leaves a value unset"
         without = replace(kept, branches=False, reasons=(*kept.reasons, reason))
         return convert(prepared, layout, without, compares=compares)
-    for part in networks:
-        if not part.goldens:
-            warnings.append(f"no golden could run {part.label}: add one (goldens: ...)")
-    return Converted(prepared, found, networks, recorded, tuple(warnings))
+    warnings += tuple(
+        f"no golden could run {part.label}: add one (goldens: ...)"
+        for part in networks
+        if not part.goldens
+    )
+    return Converted(prepared, found, networks, recorded, warnings)
+
+
+def _conversion_warnings(
+    prepared: Prepared, found: Conversion | fallback.Pieces
+) -> tuple[str, ...]:
+    spec = prepared.spec
+    return (
+        *prepared.warnings,
+        *_bf16_of_float16(spec),
+        *_unknown_modules(prepared.source),
+        *patterns.unknown_operators(spec, prepared.graph),
+        *patterns.unmatched(spec, found),
+        *found.warnings,
+    )
 
 
 def _networks(

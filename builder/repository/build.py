@@ -166,13 +166,23 @@ def _perform_all(
     kept: Kept | None = None,
 ) -> list[ModelResult]:
     """The results of the orders, each built in its own process unless `isolate` is False."""
-    from builder.store import staging
-
     if not orders:
         return []
     if not isolate:
         return [perform(order, kept, progress) for order in orders]
-    jobs = jobs or slots.default_jobs()
+    results = _in_workers(orders, progress, jobs or slots.default_jobs(), kept)
+    again = slots.crashed(orders, [result.error for result in results])
+    built = _perform_all([*again.values()], progress, jobs, isolate, kept)
+    for index, result in zip(again, built, strict=True):
+        results[index] = result
+    return results
+
+
+def _in_workers(
+    orders: Sequence[Order], progress: Progress, jobs: int, kept: Kept | None
+) -> list[ModelResult]:
+    from builder.store import staging
+
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
     with staging.prepared(orders[0].out, len(orders)) as stages:
         count = itertools.count(1)
@@ -182,17 +192,12 @@ def _perform_all(
         ]
         modules = slots.modules(order.spec.path for order in orders)
         answers = processes.run(tasks, jobs, slots.environments(), modules=modules)
-    results = [
+    return [
         answer
         if isinstance(answer, ModelResult)
         else ModelResult(order.spec.name, error=answer, because=order.because)
         for order, answer in zip(orders, answers, strict=True)
     ]
-    again = slots.crashed(orders, [result.error for result in results])
-    built = _perform_all([*again.values()], progress, jobs, isolate, kept)
-    for index, result in zip(again, built, strict=True):
-        results[index] = result
-    return results
 
 
 def _task(
