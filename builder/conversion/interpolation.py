@@ -53,7 +53,8 @@ def picked(method: Method, length: int, size: int, factor: float | None) -> torc
     """Which element PyTorch's nearest interpolation picks for each output (float64 holds any
     index).
     """
-    return method.on_axis(torch.arange(length, dtype=torch.float64)[None], size, factor)[0].long()
+    positions = torch.arange(length, dtype=torch.float64)
+    return method.on_axis(positions[None], size, factor)[0].long()
 
 
 def taps(method: Method, size: int, factor: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -70,9 +71,14 @@ def taps(method: Method, size: int, factor: float) -> tuple[list[torch.Tensor], 
         at = at.clamp(min=0)
     floor = at.floor()
     t = at - floor
-    offsets = (0, 1) if method.mode == "LINEAR" else (-1, 0, 1, 2)
-    weights = [1 - t, t] if method.mode == "LINEAR" else [_cubic((t - o).abs()) for o in offsets]
-    return [(floor.long() + o).clamp(min=0) for o in offsets], weights
+    offsets: tuple[int, ...]
+    if method.mode == "LINEAR":
+        offsets, weights = (0, 1), [1 - t, t]
+    else:
+        offsets = (-1, 0, 1, 2)
+        weights = [_cubic((t - o).abs()) for o in offsets]
+    first = floor.long()
+    return [(first + o).clamp(min=0) for o in offsets], weights
 
 
 def _cubic(x: torch.Tensor, a: float = -0.75) -> torch.Tensor:

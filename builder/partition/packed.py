@@ -105,10 +105,9 @@ def _parts(seen: View) -> set[str]:
 def _made(step: Step, parts: set[str]) -> Sequence[str]:
     if step.key == PACK:
         return step.outputs
+    if step.key in LAYERS:
+        return step.outputs[:1]
     reads = bool(step.inputs) and step.inputs[0] in parts
     name = step.kind.removeprefix("aten::")
-    return (
-        step.outputs[:1]
-        if step.key in LAYERS or (reads and (name in BY_ROW or name == "select"))
-        else ()
-    )
+    by_row = name in BY_ROW or name == "select"
+    return step.outputs[:1] if reads and by_row else ()

@@ -70,23 +70,26 @@ def _adaptive(
     """
     first = ctx.rank(x) - axes
     wanted = {
-        first + i: size for i, size in enumerate(sizes) if not _keeps(ctx, x, first + i, size)
+        axis: size for axis, size in enumerate(sizes, first) if not _keeps(ctx, x, axis, size)
     }
     ones = [axis for axis, size in wanted.items() if isinstance(size, int) and size == 1]
     x = reduce(ctx, "AVG" if kind == "AVERAGE" else "MAX", x, ones, True)
     even = {a: s for a, s in wanted.items() if a not in ones and _is_even(x, a, s)}
     if even:
         x = _even(ctx, x, axes, even, kind)
+    pool_parts = _average_parts if kind == "AVERAGE" else _maximum_parts
     for axis, size in wanted.items():
         if axis not in ones and axis not in even:
-            x = (_average_parts if kind == "AVERAGE" else _maximum_parts)(ctx, x, axis, size)
+            x = pool_parts(ctx, x, axis, size)
     return x
 
 
 def _keeps(ctx: ConversionContext, x: ITensor, axis: int, size: Size) -> bool:
     own = ctx.size(x, axis)
+    if isinstance(own, int) and isinstance(size, int):
+        return own == size
     if isinstance(own, int) or isinstance(size, int):
-        return bool(own == size) if isinstance(own, int) and isinstance(size, int) else False
+        return False
     return bool(own.expr == size.expr)
 
 
@@ -96,9 +99,8 @@ def _is_even(x: ITensor, axis: int, size: Size) -> bool:
 
 def _even(ctx: ConversionContext, x: ITensor, axes: int, even: Any, kind: str) -> Any:
     first = ctx.rank(x) - axes
-    window = [
-        x.shape[first + i] // even[first + i] if first + i in even else 1 for i in range(axes)
-    ]
+    pooled_axes = range(first, first + axes)
+    window = [x.shape[axis] // even[axis] if axis in even else 1 for axis in pooled_axes]
     image, undo = as_image(ctx, x, axes)
     return undo(pooled(ctx, image, kind, Pool.of(axes, window, [], 0, 1, False)))
 
@@ -106,14 +108,14 @@ def _even(ctx: ConversionContext, x: ITensor, axes: int, even: Any, kind: str) -
 def _bounds(ctx: ConversionContext, length: Size, size: Size) -> tuple[Any, Any]:
     """Where each part starts, and where it ends: 1-d, static where both sizes are."""
     if isinstance(length, int) and isinstance(size, int):
-        i = torch.arange(size)
-        return i * length // size, -((-(i + 1) * length) // size)
+        part = torch.arange(size)
+        return part * length // size, -((-(part + 1) * length) // size)
     index = iota(ctx, size)
-    starts = combine(ctx, "FLOOR_DIV", combine(ctx, "PROD", index, length), size)
-    ends = combine(ctx, "PROD", combine(ctx, "SUM", index, 1), length)
-    ends = combine(
-        ctx, "FLOOR_DIV", combine(ctx, "SUM", ends, ctx.arithmetic("sub", size, 1)), size
-    )
+    begun = combine(ctx, "PROD", index, length)
+    starts = combine(ctx, "FLOOR_DIV", begun, size)
+    ended = combine(ctx, "PROD", combine(ctx, "SUM", index, 1), length)
+    rounded_up = combine(ctx, "SUM", ended, ctx.arithmetic("sub", size, 1))
+    ends = combine(ctx, "FLOOR_DIV", rounded_up, size)
     return starts, ends
 
 
@@ -195,9 +197,8 @@ def _gathered_maximum(
     flat = torch.zeros(1, 1, dtype=torch.int64)
     for length, (starts, ends) in zip(lengths, parts, strict=True):
         index = _positions(starts, ends)
-        flat = (
-            (flat[:, None, :, None] * length + index[None, :, None, :]).flatten(0, 1).flatten(1, 2)
-        )
+        flat = flat[:, None, :, None] * length + index[None, :, None, :]
+        flat = flat.flatten(0, 1).flatten(1, 2)
     leading = ctx.sizes(x)[:first]
     rows = ctx.reshape(x, [*leading, math.prod(lengths)])
     gathered = ctx.net.add_gather(rows, ctx.constant(flat), first).get_output(0)

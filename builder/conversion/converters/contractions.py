@@ -31,9 +31,9 @@ def tensordot(
     ctx: ConversionContext, x: Tensor, other: Tensor, dims_self: list[int], dims_other: list[int]
 ) -> ITensor:
     """Sums over pairs of axes; the remaining axes of self come first"""
-    return contract(
-        ctx, x, other, [ctx.axis(x, d) for d in dims_self], [ctx.axis(other, d) for d in dims_other]
-    )
+    axes = [ctx.axis(x, dim) for dim in dims_self]
+    other_axes = [ctx.axis(other, dim) for dim in dims_other]
+    return contract(ctx, x, other, axes, other_axes)
 
 
 def contract(
@@ -116,9 +116,8 @@ def cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int | None) -> 
 
 
 def _rolled(ctx: ConversionContext, x: Tensor, axis: int, order: Sequence[int]) -> ITensor:
-    return ctx.net.add_gather(
-        x, ctx.constant(torch.tensor(order, dtype=torch.int32)), axis
-    ).get_output(0)
+    index = ctx.constant(torch.tensor(order, dtype=torch.int32))
+    return ctx.net.add_gather(x, index, axis).get_output(0)
 
 
 @converter("aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))

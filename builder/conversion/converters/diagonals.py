@@ -59,13 +59,12 @@ def diag_embed(ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2:
     side = ctx.arithmetic("add", length, abs(offset))
     # rows of side + 1 shift by one each
     wide = padded(ctx, ctx.unsqueeze(x, [len(lead) + 1]), [0, side], "constant")
-    flat = ctx.reshape(wide, [*lead, ctx.arithmetic("mul", length, ctx.arithmetic("add", side, 1))])
+    count = ctx.arithmetic("mul", length, ctx.arithmetic("add", side, 1))
+    flat = ctx.reshape(wide, [*lead, count])
     start, _ = diagonal_span(ctx, side, side, offset)
-    behind = ctx.arithmetic(
-        "sub",
-        ctx.arithmetic("mul", side, side),
-        ctx.arithmetic("add", start, ctx.size(flat, len(lead))),
-    )
+    area = ctx.arithmetic("mul", side, side)
+    filled = ctx.arithmetic("add", start, ctx.size(flat, len(lead)))
+    behind = ctx.arithmetic("sub", area, filled)
     square = ctx.reshape(padded(ctx, flat, [start, behind], "constant"), [*lead, side, side])
     rank = len(lead) + 2
     return permuted(ctx, square, _inserted(rank, dim1 % rank, dim2 % rank))
@@ -73,11 +72,10 @@ def diag_embed(ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2:
 
 def _inserted(rank: int, first: int, second: int) -> list[int]:
     """The order that puts the last two axes at two places, the others around them."""
-    others = iter(range(rank - 2))
-    return [
-        rank - 2 if axis == first else rank - 1 if axis == second else next(others)
-        for axis in range(rank)
-    ]
+    order = list(range(rank - 2))
+    for axis, source in sorted([(first, rank - 2), (second, rank - 1)]):
+        order.insert(axis, source)
+    return order
 
 
 @converter("aten::diag(Tensor self, int diagonal=0) -> Tensor")

@@ -36,22 +36,25 @@ def parsed(equation: str, ranks: Sequence[int]) -> Equation:
     terms = left.split(",")
     used = {c for c in equation if c.isalpha()}
     spare = [c for c in string.ascii_letters if c not in used]
-    longest = max(
-        (n - len(t.replace("...", "")) for t, n in zip(terms, ranks, strict=True) if "..." in t),
-        default=0,
-    )
-    dots = "".join(spare[:longest])
-    full = [_written_out(t, n, dots) for t, n in zip(terms, ranks, strict=True)]
+    pairs = list(zip(terms, ranks, strict=True))
+    hidden = [rank - len(_letters(term)) for term, rank in pairs if "..." in term]
+    dots = "".join(spare[: max(hidden, default=0)])
+    full = [_written_out(term, rank, dots) for term, rank in pairs]
     if not arrow:
-        counts = "".join(t.replace("...", "") for t in terms)
-        right = "..." + "".join(sorted(c for c in set(counts) if counts.count(c) == 1))
+        letters = "".join(map(_letters, terms))
+        once = sorted(c for c in set(letters) if letters.count(c) == 1)
+        right = "..." + "".join(once)
     return Equation(full, right.replace("...", dots))
+
+
+def _letters(term: str) -> str:
+    return term.replace("...", "")
 
 
 def _written_out(term: str, rank: int, dots: str) -> str:
     if "..." not in term:
         return term
-    count = rank - len(term.replace("...", ""))
+    count = rank - len(_letters(term))
     return term.replace("...", dots[len(dots) - count :])
 
 
@@ -85,21 +88,23 @@ def _diagonal(ctx: ConversionContext, x: ITensor, term: str) -> Operand:
                 f"einsum takes the diagonal of axis {first}, whose length is dynamic"
             )
         view = [length if i in (first, other) else 1 for i in range(len(term))]
+        on_diagonal = torch.eye(length, dtype=torch.bool).reshape(view)
         zero = torch.zeros((), dtype=ctx.dtype(x))
-        x = choose(ctx, ctx.constant(torch.eye(length, dtype=torch.bool).reshape(view)), x, zero)
-        x, term = reduce(ctx, "SUM", x, [first], False), term[:first] + term[first + 1 :]
+        x = choose(ctx, ctx.constant(on_diagonal), x, zero)
+        x = reduce(ctx, "SUM", x, [first], False)
+        term = term[:first] + term[first + 1 :]
     return x, term
 
 
 def _lengths(operands: Sequence[Operand]) -> dict[str, int]:
     """The greatest static length of each letter; -1 where only dynamic axes have it."""
     lengths: dict[str, int] = {}
+    dynamic: set[str] = set()
     for tensor, term in operands:
         for letter, length in zip(term, tensor.shape, strict=True):
             lengths[letter] = max(lengths.get(letter, -1), int(length))
-    dynamic = {
-        c for tensor, term in operands for c, n in zip(term, tensor.shape, strict=True) if n < 0
-    }
+            if length < 0:
+                dynamic.add(letter)
     return {c: -1 if c in dynamic else n for c, n in lengths.items()}
 
 
@@ -121,12 +126,10 @@ def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) 
         return _by_products(ctx, operands, result)
     (x, term), *rest = operands
     for i, (y, other) in enumerate(rest):
+        is_last = i == len(rest) - 1
         later = result + "".join(t for _, t in rest[i + 1 :])
-        kept = (
-            result
-            if i == len(rest) - 1
-            else "".join(c for c in dict.fromkeys(term + other) if c in later)
-        )
+        needed = "".join(c for c in dict.fromkeys(term + other) if c in later)
+        kept = result if is_last else needed
         x, term = _pair(ctx, (x, term), (y, other), kept), kept
     return _layer(ctx, [(x, term)], result) if term != result else x
 
@@ -135,18 +138,20 @@ def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> ITenso
     """TensorRT has kernels and fusions (attention) for matrix products that it has not for einsum,
     which some versions compute wrongly in TF32 at some sizes.
     """
-    orders = [
-        (x, y, product) for x, y in ((x, y), (y, x)) if (product := _as_product(x[1], y[1], result))
-    ]
+    orders = []
+    for first, second in ((x, y), (y, x)):
+        if letters := _as_product(first[1], second[1], result):
+            orders.append((first, second, letters))
     if not orders:
         return _layer(ctx, [x, y], result)
-    first, second, product = next((o for o in orders if "".join(o[2]) == result), orders[0])
-    both, rows, columns = product
+    in_order = (order for order in orders if "".join(order[2]) == result)
+    first, second, (both, rows, columns) = next(in_order, orders[0])
     (summed,) = (c for c in first[1] if c not in result)
     transposed = second[1] == both + columns + summed
     a = _ordered(ctx, first, both + rows + summed)
     b = second[0] if transposed else _ordered(ctx, second, both + summed + columns)
-    return _ordered(ctx, (matmul(ctx, a, b, transpose_b=transposed), both + rows + columns), result)
+    product = matmul(ctx, a, b, transpose_b=transposed)
+    return _ordered(ctx, (product, both + rows + columns), result)
 
 
 def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | None:
@@ -182,12 +187,15 @@ def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> 
 
 
 def _by_products(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
-    letters = result + "".join(dict.fromkeys(c for _, t in operands for c in t if c not in result))
+    summed = dict.fromkeys(c for _, term in operands for c in term if c not in result)
+    letters = result + "".join(summed)
     views = []
     for x, term in operands:
         x = _ordered(ctx, (x, term), "".join(sorted(term, key=letters.index)))
-        views.append(ctx.unsqueeze(x, [i for i, c in enumerate(letters) if c not in term]))
+        absent = [i for i, c in enumerate(letters) if c not in term]
+        views.append(ctx.unsqueeze(x, absent))
     product = views[0]
     for view in views[1:]:
         product = combine(ctx, "PROD", product, view)
-    return reduce(ctx, "SUM", product, list(range(len(result), len(letters))), False)
+    axes = list(range(len(result), len(letters)))
+    return reduce(ctx, "SUM", product, axes, False)

@@ -101,12 +101,11 @@ def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
     rank = ctx.rank(x)
     places = bit_weights(carrier)
     places[-1] = places[-2]  # 2^31 is no int32: its bit is the sign of what remains of 2^30
-    shifted = ctx.elementwise("FLOOR_DIV", x, ctx.constant(places.reshape([1] * (rank - 1) + [-1])))
+    last_axis = [1] * (rank - 1) + [-1]
+    shifted = ctx.elementwise("FLOOR_DIV", x, ctx.constant(places.reshape(last_axis)))
     halves = torch.ones(len(places), dtype=carrier)
     halves[-1] = 2
-    shifted = ctx.elementwise(
-        "FLOOR_DIV", shifted, ctx.constant(halves.reshape([1] * (rank - 1) + [-1]))
-    )
+    shifted = ctx.elementwise("FLOOR_DIV", shifted, ctx.constant(halves.reshape(last_axis)))
     two = ctx.like_scalar(shifted, 2)
     even = ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", shifted, two), two)
     return ctx.unary("NOT", ctx.elementwise("EQUAL", shifted, even))
