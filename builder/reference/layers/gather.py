@@ -62,14 +62,8 @@ def _gather_axis(
         values = data.new_zeros(_replaced(data, axis, index))
     if outside is None:
         return values
-    outside = outside.reshape(
-        [
-            *outside.shape[:batch],
-            *[1] * (axis - batch),
-            *outside.shape[batch:],
-            *[1] * (data.dim() - axis - 1),
-        ]
-    )
+    before, behind = [1] * (axis - batch), [1] * (data.dim() - axis - 1)
+    outside = outside.reshape(*outside.shape[:batch], *before, *outside.shape[batch:], *behind)
     return values.masked_fill(outside, 0)
 
 
@@ -87,13 +81,13 @@ def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...
     for i in range(indices.shape[-1]):
         index, beyond = place(indices[..., i], data.shape[batch + i], static[batch + i])
         places.append(index)
-        outside = beyond if outside is None else outside if beyond is None else outside | beyond
+        if beyond is not None:
+            outside = beyond if outside is None else outside | beyond
     values = data[tuple(places)] if places else data.expand(*indices.shape[:-1], *data.shape)
     if outside is None:
         return values
-    return values.masked_fill(
-        outside.reshape(*outside.shape, *[1] * (values.dim() - outside.dim())), 0
-    )
+    behind = [1] * (values.dim() - outside.dim())
+    return values.masked_fill(outside.reshape(*outside.shape, *behind), 0)
 
 
 def _counter(length: int, axis: int, rank: int) -> Tensor:
