@@ -110,8 +110,9 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
             return []
         order, value = after, node.output()
     cut = _cut(value, order)
-    attends = cut is not None and any(_is_multiplied(part.value) for part in cut[1])
-    return [Path(layer, shaped, axes, order, *cut)] if cut is not None and attends else []
+    if cut is None or not any(_is_multiplied(part.value) for part in cut[1]):
+        return []
+    return [Path(layer, shaped, axes, order, *cut)]
 
 
 def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
@@ -154,11 +155,9 @@ def _keeps(node: Node, before: int) -> bool:
 def _filled(sizes: list[int | None], whole: int) -> list[int | None]:
     """With the one size that is not known, where all of them make up `whole`."""
     rest = math.prod(size for size in sizes if size is not None)
-    return (
-        [whole // rest if size is None else size for size in sizes]
-        if rest and sizes.count(None) == 1
-        else sizes
-    )
+    if not rest or sizes.count(None) != 1:
+        return sizes
+    return [whole // rest if size is None else size for size in sizes]
 
 
 def _reads_size(item: Value, x: Value, axis: int) -> bool:
@@ -179,8 +178,10 @@ _SHAPES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
 def _listed(value: Value) -> list[int | None] | None:
     """The list's numbers, None for each that is not known (or to be inferred)."""
     items = ir.list_items(value)
-    known = [item if isinstance(item, int) else ir.constant(item) for item in items or ()]
-    return None if items is None else [None if size == -1 else size for size in known]
+    if items is None:
+        return None
+    known = [item if isinstance(item, int) else ir.constant(item) for item in items]
+    return [None if size == -1 else size for size in known]
 
 
 def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
@@ -231,8 +232,10 @@ def _cut(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]] | None
     size = axes[place].size
     found = [_CUTS[user.kind()][1](user, size) for user in users]
     parts = tuple(part for one in found for part in one or ())
-    sound = None not in found and len(parts) > 1 and all(part.length > 0 for part in parts)
-    return (axes[place], parts) if sound and sum(part.length for part in parts) <= size else None
+    lengths = [part.length for part in parts]
+    if None in found or len(parts) < 2 or min(lengths) <= 0 or sum(lengths) > size:
+        return None
+    return axes[place], parts
 
 
 def _selected(node: Node, size: int) -> list[Part] | None:
@@ -252,14 +255,13 @@ def _sliced(node: Node, size: int) -> list[Part] | None:
 def _unpacked(node: Node, lengths: Sequence[int], dropped: bool = False) -> list[Part] | None:
     """Of an operator that gives a list, where it is unpacked and nothing else."""
     users = [use.user for use in node.output().uses()]
-    if (
-        len(users) != 1
-        or users[0].kind() != "prim::ListUnpack"
-        or users[0].outputsSize() != len(lengths)
-    ):
+    if len(users) != 1 or users[0].kind() != "prim::ListUnpack":
+        return None
+    unpack = users[0]
+    if unpack.outputsSize() != len(lengths):
         return None
     starts = [sum(lengths[:number]) for number in range(len(lengths))]
-    return [Part(*one, dropped) for one in zip(users[0].outputs(), starts, lengths, strict=True)]
+    return [Part(*one, dropped) for one in zip(unpack.outputs(), starts, lengths, strict=True)]
 
 
 def _unbound(node: Node, size: int) -> list[Part] | None:
