@@ -4,6 +4,7 @@ else by name.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -66,20 +67,13 @@ def _by_name(inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[tuple[st
 
 
 def _by_operator(lowered: LoweredGraph) -> Iterator[tuple[str, str]]:
-    made = {
-        name: _origins(value)
-        for name, value in zip(lowered.outputs, lowered.graph.outputs(), strict=True)
-    }
+    outputs = zip(lowered.outputs, lowered.graph.outputs(), strict=True)
+    origins = {name: _origins(value) for name, value in outputs}
     for node in _recurrent(lowered.graph):
         for number, given in enumerate(_states(node)):
-            inputs = _inputs_of(lowered, given)
             state = node.outputsAt(number + 1).debugName()
-            yield from (
-                (name, output)
-                for name in inputs
-                for output, origins in made.items()
-                if state in origins
-            )
+            giving = [output for output, names in origins.items() if state in names]
+            yield from itertools.product(_inputs_of(lowered, given), giving)
 
 
 def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...]]]:
@@ -143,6 +137,7 @@ def _origins(value: Value) -> set[str]:
     """The values that this one is, but for its axes: through branches, both ways."""
     node = value.node()
     if node.kind() == "prim::If":
-        place = [one.debugName() for one in node.outputs()].index(value.debugName())
-        return {name for block in node.blocks() for name in _origins(list(block.outputs())[place])}
+        place = value.offset()
+        sides = [list(block.outputs())[place] for block in node.blocks()]
+        return {name for side in sides for name in _origins(side)}
     return _origins(node.inputsAt(0)) if node.kind() in _HANDED_ON else {value.debugName()}

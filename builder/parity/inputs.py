@@ -51,12 +51,11 @@ def _measured(spec: ModelSpec) -> list[int | str]:
     varying ones first.
     """
     rows = {tensor.shape[0] for tensor in spec.inputs if _may_be_lengths(tensor)}
-    others = (
-        {axis: None for tensor in spec.inputs for axis in tensor.shape if axis not in rows}
-        if rows
-        else {}
-    )
-    return sorted(others, key=lambda axis: isinstance(axis, int))
+    if not rows:
+        return []
+    others = dict.fromkeys(axis for tensor in spec.inputs for axis in tensor.shape)
+    beside = [axis for axis in others if axis not in rows]
+    return sorted(beside, key=lambda axis: isinstance(axis, int))
 
 
 def _may_be_lengths(tensor: TensorSpec) -> bool:

@@ -52,10 +52,12 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
     build, verify = model["build"], model["verify"]
     error = (build or {}).get("error") or {}
     failed = build is not None and not build.get("ok")
-    yield "build", model["build_seconds"] or 0.0, error.get("message", "") if failed else None, None
+    problem = error.get("message", "") if failed else None
+    yield "build", model["build_seconds"] or 0.0, problem, None
     damaged = [entry["damaged"] for entry in model["history"] if entry["damaged"]]
     wrong = "\n".join([*model["unreadable"], *(f"{name} is damaged" for name in damaged)])
-    yield "files", 0.0, wrong or None, None if model["is_published"] else "not published"
+    unpublished = None if model["is_published"] else "not published"
+    yield "files", 0.0, wrong or None, unpublished
     if verify is None or not verify["current"]:
         why = "no verify --record" if verify is None else "another version was verified"
         yield "verify", 0.0, None, why
@@ -79,17 +81,20 @@ def _verified(verify: Mapping[str, Any]) -> Iterator[Case]:
     """The record of `verify`, and each golden in it."""
     yield "verify", 0.0, "\n".join(verify["problems"]) or None, None
     for one in verify["goldens"]:
-        problems = None if one["passed"] else "\n".join(one["problems"]) or "failed"
+        problems = None
+        if not one["passed"]:
+            problems = "\n".join(one["problems"]) or "failed"
         name = f"golden {one['golden']} {one['protocol']}"
         yield name, (one["median_ms"] or 0.0) / 1e3, problems, None
 
 
 def _text(text: str) -> str:
     """Without the characters that XML does not have."""
-    shown = printable(str(text))
-    return "".join(
-        c
-        if c in "\t\n" or " " <= c <= "\ud7ff" or (c > "\udfff" and c not in "\ufffe\uffff")
-        else "?"
-        for c in shown
-    )
+    return "".join(c if _is_xml(c) else "?" for c in printable(str(text)))
+
+
+def _is_xml(c: str) -> bool:
+    """Whether XML 1.0 has the character."""
+    if c in "\t\n" or " " <= c <= "\ud7ff":
+        return True
+    return c > "\udfff" and c not in "\ufffe\uffff"
