@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from builder.serving import Server, serve
 from tests.chaos import census, flat
 from tests.chaos.asking import MODELS, Window
 from tests.chaos.clients import EACH, Clients
+from tests.chaos.counts import ServedCounts
 from tests.chaos.pushing import publish_generation
 
 GAIN = 1.05
@@ -27,49 +28,23 @@ TICKS = 100
 
 
 @dataclass
-class Counts:
+class Counts(ServedCounts):
     """`ramp`: answers a second by number of clients. The other counts are those of `clients`, the
-    number at the limit. Memory is in MiB (PSS), `busy` the processors that the server and its
-    processes used on average.
+    number at the limit. `busy`: the processors that the server and its processes used on average.
     """
 
-    minutes: float
-    clients: int = 0
+    minutes: float = 0.0
     ramp: dict[str, float] = field(default_factory=dict)
-    requests: int = 0
-    failed: int = 0
-    wrong: int = 0
     per_second: float = 0.0
     busy: float = 0.0
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
-    slowest_ms: float = 0.0
-    leaked_models: int = 0
-    leaked_processes: int = 0
-    missing: int = 0
-    flat: bool | None = None
-    server_growth: float | None = None
-    stub_growth: float | None = None
-    server_mib: list[float] = field(default_factory=list)
     stubs_mib: list[float] = field(default_factory=list)
-    errors: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def bad(self) -> int:
-        """What no user may see."""
-        leaked = self.leaked_models + self.leaked_processes + self.missing
-        return self.failed + self.wrong + leaked + (self.flat is False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
 
 
 def run(folder: Path, minutes: float, out: Path | None = None) -> Counts:
     """Load a server of an ensemble and of a model of one folder for `minutes`, after the search for
     its limit. Each sample is a line of the file `out`.
     """
-    counts, served = Counts(minutes), folder / "served"
+    counts, served = Counts(minutes=minutes), folder / "served"
     for model in MODELS:
         publish_generation(model, 1, served)
     with serve(served, http_port=0, grpc_port=0, metrics_port=0, ready_timeout=240) as server:
@@ -121,13 +96,13 @@ def _samples(
 
 
 def _sum(counts: Counts, total: Window, took: float) -> None:
-    counts.requests, counts.failed, counts.wrong = total.requests, total.failed, total.wrong
+    counts.set_latencies(total)
+    counts.set_answers(total)
+    counts.failed = total.failed
     counts.per_second = round(total.requests / took, 1)
-    counts.p50_ms, counts.p99_ms = total.percentile(50), total.percentile(99)
-    counts.slowest_ms, counts.errors = total.slowest_ms, dict(total.errors)
     counts.server_growth = flat.growth(counts.server_mib)
     counts.stub_growth = flat.growth(counts.stubs_mib)
-    counts.flat = flat.is_flat(counts.server_growth, counts.stub_growth)
+    counts.set_flat()
 
 
 def _processor_seconds(server: Server) -> float:

@@ -12,7 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.chaos import census, flat
 from tests.chaos import plans as engines
 from tests.chaos.asking import MODELS, Window, is_bad
 from tests.chaos.clients import Clients
+from tests.chaos.counts import ServedCounts
 from tests.chaos.kill import single
 from tests.chaos.load import POLL
 from tests.triton.artifacts import pair, reseal
@@ -37,53 +38,32 @@ DRAIN_SECONDS = 1.0
 
 
 @dataclass
-class Counts:
+class Counts(ServedCounts):
     """What the clients saw, what `push` said, and what the server held after each push.
 
     `wrong`: an answer of two generations, or of one that had to be rejected. `p99_ms` is that of
-    all requests during a push; `between_p99_ms` is that of the others. Memory is in MiB (PSS).
+    all requests during a push; `between_p99_ms` is that of the others. `flat`: whether no stream's
+    memory grew.
     """
 
-    mode: str
-    clients: int
+    mode: str = ""
     streams: int = 1
     pushes: int = 0
     ensembles: int = 0
     rejected: int = 0
     wrong_verdicts: int = 0
-    requests: int = 0
-    failed: int = 0
-    wrong: int = 0
-    leaked_models: int = 0
-    leaked_processes: int = 0
-    missing: int = 0
-    flat: bool | None = None
-    """Whether no stream's memory grew: see growths()."""
-    server_growth: float | None = None
-    stub_growth: float | None = None
     seconds: float = 0.0
     """Of the load, in the longest stream."""
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
     between_p99_ms: float = 0.0
-    slowest_ms: float = 0.0
     push_seconds: dict[str, float] = field(default_factory=dict)
     """The median time of a push of each kind, and of the longest wait for unloading."""
-    server_mib: list[float] = field(default_factory=list)
     stub_mib: list[float] = field(default_factory=list)
     processes: list[int] = field(default_factory=list)
-    errors: dict[str, int] = field(default_factory=dict)
 
     @property
     def bad(self) -> int:
-        """What no user may see."""
-        leaked = self.leaked_models + self.leaked_processes + self.missing
-        found = self.failed + self.wrong + self.wrong_verdicts + leaked
-        return found + (self.flat is False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
+        """What no user may see, and wrong verdicts."""
+        return super().bad + self.wrong_verdicts
 
 
 def run(
@@ -197,7 +177,7 @@ def _verdict(found: Pushed, generation: int) -> dict[str, Any]:
 def summed(*streams: Sequence[dict[str, Any]]) -> Counts:
     """The counts of the records of streams of one mode."""
     first = streams[0][0]
-    counts = Counts(first["mode"], first["clients"], len(streams))
+    counts = Counts(mode=first["mode"], clients=first["clients"], streams=len(streams))
     during, between = Window(), Window()
     for line in (line for lines in streams for line in lines):
         between.add(Window.of(line["between"]))
@@ -226,13 +206,11 @@ def _count(counts: Counts, line: dict[str, Any]) -> None:
 
 
 def _latencies(counts: Counts, during: Window, between: Window) -> None:
-    counts.p50_ms, counts.p99_ms = during.percentile(50), during.percentile(99)
+    counts.set_latencies(during)
     counts.between_p99_ms = between.percentile(99)
     during.add(between)
-    counts.requests, counts.wrong = during.requests, during.wrong
+    counts.set_answers(during)
     counts.failed += during.failed
-    counts.slowest_ms = during.slowest_ms
-    counts.errors |= dict(during.errors)
 
 
 def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None:
@@ -246,7 +224,7 @@ def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None
         counts.server_mib += servers
         counts.stub_mib += [round(one, 1) for one in stubs]
         counts.processes += [line["processes"] for line in lines]
-    counts.flat = flat.is_flat(counts.server_growth, counts.stub_growth)
+    counts.set_flat()
     every = [line for lines in pushes for line in lines]
     for model in MODELS:
         found = [one["verdict"]["seconds"] for one in every if one["verdict"]["model"] == model]
