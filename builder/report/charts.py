@@ -132,20 +132,15 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
     scale = (right - left) / most
     drawing = _Drawing()
     for row, index in enumerate(shown):
-        one, y = passes[index], row * ROW
-        low, high = sorted((one["before"], one["after"]))
-        change = one["after"] - one["before"]
-        note = f"{one['name']}: {one['before']} to {one['after']} nodes"
+        one, y, spot = passes[index], row * ROW, f"{at}/{index}"
+        before, after = one["before"], one["after"]
         drawing.text(0.0, y + 11.0, short(one["name"], 20))
-        drawing.bar(
-            left, y, low * scale, "base", note, at=f"{at}/{index}/after", value=one["after"]
-        )
-        kind = "fewer" if change < 0 else "more"
-        spot = f"{at}/{index}/before"
-        drawing.bar(
-            left + low * scale, y, (high - low) * scale, kind, note, at=spot, value=one["before"]
-        )
-        drawing.text(right + 4.0, y + 11.0, f"{one['after']} ({change:+d})", "number")
+        note = f"{one['name']}: {before} to {after} nodes"
+        same, changed = min(before, after) * scale, abs(after - before) * scale
+        kind = "fewer" if after < before else "more"
+        drawing.bar(left, y, same, "base", note, at=f"{spot}/after", value=after)
+        drawing.bar(left + same, y, changed, kind, note, at=f"{spot}/before", value=before)
+        drawing.text(right + 4.0, y + 11.0, f"{after} ({after - before:+d})", "number")
     left_out = len(passes) - len(shown)
     more = f" The {left_out} smallest changes are left out." if left_out else ""
     first, last = passes[0]["before"], passes[-1]["after"]
@@ -187,11 +182,7 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     top = [number * (_BOX + _GAP) for number in range(len(shown))]
     for number, one in enumerate(shown):
         _segment_box(drawing, one, top[number])
-        sources: dict[int, list[str]] = {}
-        for name in one["inputs"]:
-            if name in made and made[name] < number:
-                sources.setdefault(made[name], []).append(name)
-        for source, names in sorted(sources.items(), reverse=True):
+        for source, names in _sources(one, number, made):
             begin, end = top[source] + _BOX, top[number]
             if source == number - 1:
                 _arrow(drawing, names, begin, end)
@@ -199,14 +190,26 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
                 _detour(drawing, names, begin, end, lanes)
                 lanes += 1
     left_out = len(graph) - len(shown)
-    kinds = [one["kind"] for one in graph]
+    engines = sum(one["kind"] == "tensorrt" for one in graph)
+    more = f" {left_out} are left out." if left_out else ""
     words = (
-        f"{kinds.count('tensorrt')} segments of TensorRT, {len(kinds) - kinds.count('tensorrt')} of"
-        f" torch, in the order in which they run.{f' {left_out} are left out.' if left_out else ''}"
+        f"{engines} segments of TensorRT, {len(graph) - engines} of torch, in the order in which"
+        f" they run.{more}"
     )
     legend = (("tensorrt", "TensorRT"), ("torch", "torch"))
     height = top[-1] + _BOX + 2.0
     yield Chart("Segments", words, height, tuple(drawing.shapes), legend)
+
+
+def _sources(
+    one: Mapping[str, Any], number: int, made: Mapping[str, int]
+) -> list[tuple[int, list[str]]]:
+    """The earlier segments that segment `number` reads, the last first, and which tensors."""
+    sources: dict[int, list[str]] = {}
+    for name in one["inputs"]:
+        if name in made and made[name] < number:
+            sources.setdefault(made[name], []).append(name)
+    return sorted(sources.items(), reverse=True)
 
 
 def _segment_box(drawing: _Drawing, one: Mapping[str, Any], top: float) -> None:
@@ -257,16 +260,9 @@ def _dtypes(networks: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     left = 0.0 if len(known) == 1 else 90.0
     drawing = _Drawing()
     for row, one in enumerate(known):
-        y, x = row * ROW, left
         if left:
-            drawing.text(0.0, y + 11.0, short(one["network"], 14))
-        scale = (WIDTH - left) / sum(count for _, count in one["runs"])
-        for dtype, count in one["runs"]:
-            title, width = f"{count} layers in {dtype}", count * scale
-            drawing.add(
-                "rect", "", title, x=x, y=y, width=width, height=ROW - 4.0, class_=color[dtype]
-            )
-            x += width
+            drawing.text(0.0, row * ROW + 11.0, short(one["network"], 14))
+        _strip(drawing, one["runs"], left, row * ROW, color)
     totals = dict.fromkeys(names, 0)
     for one in known:
         for dtype, count in one["runs"]:
@@ -275,6 +271,22 @@ def _dtypes(networks: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     legend = tuple((color[name], f"{name} ({totals[name]})") for name in names)
     words = f"{words}, in the network's order."
     yield Chart("Precision map", words, len(known) * ROW, tuple(drawing.shapes), legend)
+
+
+def _strip(
+    drawing: _Drawing,
+    runs: Sequence[tuple[str, int]],
+    left: float,
+    top: float,
+    color: Mapping[str, str],
+) -> None:
+    """Runs of layers of one dtype, each as wide as it has layers."""
+    x, height = left, ROW - 4.0
+    scale = (WIDTH - left) / sum(count for _, count in runs)
+    for dtype, count in runs:
+        title, width = f"{count} layers in {dtype}", count * scale
+        drawing.add("rect", "", title, x=x, y=top, width=width, height=height, class_=color[dtype])
+        x += width
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
@@ -378,7 +390,11 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     order = range(len(levels))
     for color, name in zip(COLORS, known, strict=False):
         has = [index for index in order if name in levels[index]["latency_ms"]]
-        spots = [(plane.x(rates[i]), plane.y(levels[i]["latency_ms"][name]["value"])) for i in has]
+        latencies = [levels[index]["latency_ms"][name]["value"] for index in has]
+        spots = [
+            (plane.x(rates[index]), plane.y(latency))
+            for index, latency in zip(has, latencies, strict=True)
+        ]
         line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
         drawing.add("path", d=line, class_=f"line {color}")
         for index, spot in zip(has, spots, strict=True):
