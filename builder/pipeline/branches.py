@@ -191,17 +191,15 @@ def _record_side(
     location: Location,
     found: Recorded,
 ) -> None:
-    from builder.parity import to_numpy
     from builder.pipeline import segment_goldens
-    from builder.triton import Golden
 
     given = {n: values[n] for n in lowered.inputs}
     try:
         made = lowered.run(*given.values())
     except Exception:
         return
-    sides = (given, dict(zip(lowered.outputs, made, strict=True)))
-    golden = Golden(name, *({n: to_numpy(t) for n, t in side.items()} for side in sides))
+    outputs = dict(zip(lowered.outputs, made, strict=True))
+    golden = segment_goldens.golden_of(name, given, outputs)
     chain = segment_goldens.record(side.partition, [golden], spec)
     for number, own in enumerate(chain):
         here = (*location, number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,6 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
     from builder import parity
     from builder.lowering import present
     from builder.parity import to_numpy, to_torch
-    from builder.triton import Golden
 
     values = {name: to_torch(golden.inputs[name]) for name in partition.inputs}
     recorded = []
@@ -43,11 +42,7 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
         given = {name: values[name] for name in segment.inputs}
         made = dict(zip(segment.outputs, segment.lowered.run(*given.values()), strict=True))
         values.update(made)
-        recorded.append(
-            Golden(
-                golden.name, *({n: to_numpy(t) for n, t in side.items()} for side in (given, made))
-            )
-        )
+        recorded.append(golden_of(golden.name, given, made))
     if not compares:
         return recorded
     tensors = present({name: values[name] for name in partition.outputs}, partition.flags)
@@ -59,6 +54,17 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
         _random(partition.segments),
     )
     return recorded
+
+
+def golden_of(
+    name: str, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
+) -> Golden:
+    """A golden of these tensors, as arrays."""
+    from builder.parity import to_numpy
+    from builder.triton import Golden
+
+    sides = ({key: to_numpy(one) for key, one in side.items()} for side in (inputs, outputs))
+    return Golden(name, *sides)
 
 
 def _random(segments: Sequence[Segment]) -> str | None:
