@@ -75,21 +75,22 @@ def _register_average(axes: int) -> None:
         """
         image, undo = as_image(ctx, x, axes)
         pool = Pool.of(axes, kernel_size, stride, padding, 1, ceil_mode)
-        padded = any(pool.padding) or ceil_mode
         if divisor_override is None:
-            counted = "padded" if count_include_pad or not padded else "inside"
-            whole = (
-                counted == "padded"
-                and ceil_mode
-                and not ctx.capabilities.takes("POOLING.PADDED_UP", image.dtype.name)
-            )
-            return undo(
-                _of_padded(ctx, image, pool)
-                if whole
-                else pooled(ctx, image, "AVERAGE", pool, counted)
-            )
+            return undo(_average(ctx, image, pool, ceil_mode, count_include_pad))
         means = pooled(ctx, image, "AVERAGE", pool, "window")
         return undo(combine(ctx, "PROD", means, math.prod(pool.window) / divisor_override))
+
+
+def _average(
+    ctx: ConversionContext, image: ITensor, pool: Pool, ceil_mode: bool, count_include_pad: bool
+) -> Any:
+    """The mean over each window, or over its part inside the input."""
+    padded = any(pool.padding) or ceil_mode
+    if padded and not count_include_pad:
+        return pooled(ctx, image, "AVERAGE", pool, "inside")
+    if ceil_mode and not ctx.capabilities.takes("POOLING.PADDED_UP", image.dtype.name):
+        return _of_padded(ctx, image, pool)
+    return pooled(ctx, image, "AVERAGE", pool, "padded")
 
 
 # Maxima
@@ -114,9 +115,8 @@ def _register_maximum(axes: int) -> None:
     ) -> Any:
         """The maximum of each window; padding never wins"""
         image, undo = as_image(ctx, x, axes)
-        return undo(
-            _maximum(ctx, image, Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode))
-        )
+        pool = Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode)
+        return undo(_maximum(ctx, image, pool))
 
     @converter(f"aten::max_pool{axes}d_with_indices{tail} -> (Tensor, Tensor)")
     def with_indices(

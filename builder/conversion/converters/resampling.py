@@ -79,14 +79,12 @@ def _register(name: str, method: Method, axes: int) -> None:
     ) -> ITensor:
         chosen = method.aligned(rest[0]) if align else method
         scales = [None] * axes if rest[-1] is None else filled_floats(rest[-1], axes)
-        sizes = (
-            filled(output, axes)
-            if output is not None
-            else [
-                scaled_length(ctx, ctx.size(x, i - axes), float(s or 1))
-                for i, s in enumerate(scales)
-            ]
-        )
+        if output is not None:
+            return resample(ctx, x, chosen, filled(output, axes), scales)
+        sizes = [
+            scaled_length(ctx, ctx.size(x, axis), float(scale or 1))
+            for axis, scale in enumerate(scales, -axes)
+        ]
         return resample(ctx, x, chosen, sizes, scales)
 
 
