@@ -6,7 +6,7 @@ Each check skips parts that the schema already rejected, so that all mistakes ar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,27 @@ def _padding_is_possible(document: Document) -> None:
         document.add(("pad",), "'pad' needs batching", "remove batching.enabled: false", key=True)
     inputs = {str(item.get("name")): item for item in _inputs(document)}
     lengths = {name: _lengths(item) for name, item in inputs.items()}
+    _check_padded(document, pad, inputs, lengths)
+    padded = {axis for name in pad for axis in lengths.get(name, ())}
+    for name in lengths.keys() - pad.keys():
+        for axis in sorted(lengths[name] & padded):
+            document.add(
+                ("pad",),
+                f"input {name!r} has the padded axis {axis!r}, and 'pad' has no value for it",
+                f"add '{name}: 0' to 'pad'",
+                key=True,
+            )
+
+
+def _check_padded(
+    document: Document,
+    pad: Mapping[str, Any],
+    inputs: Mapping[str, Mapping[str, Any]],
+    lengths: Mapping[str, Collection[str]],
+) -> None:
+    """Each padded input exists, varies behind the batch, and can hold the value. `lengths` are the
+    names of the axes behind the first that vary.
+    """
     for name, value in pad.items():
         if name not in lengths:
             near = did_you_mean(str(name), list(lengths))
@@ -219,15 +240,6 @@ def _padding_is_possible(document: Document) -> None:
             )
         elif why := _not_a_value(value, str(inputs[name].get("dtype"))):
             document.add(("pad", name), f"pad.{name}: {why}", None)
-    padded = {axis for name in pad for axis in lengths.get(name, ())}
-    for name in lengths.keys() - pad.keys():
-        for axis in sorted(lengths[name] & padded):
-            document.add(
-                ("pad",),
-                f"input {name!r} has the padded axis {axis!r}, and 'pad' has no value for it",
-                f"add '{name}: 0' to 'pad'",
-                key=True,
-            )
 
 
 def _lengths(item: dict[str, Any]) -> set[str]:
