@@ -66,18 +66,7 @@ def parsed(spec: ModelSpec) -> Any:
     """
     part = pb.ModelConfig()
     for field, value in spec.triton.items():
-        known = pb.ModelConfig.DESCRIPTOR.fields_by_name
-        if field not in known:
-            raise UsageError(
-                f"triton.{field}: Triton's ModelConfig has no such field",
-                where=place(spec, "triton", field),
-                fix=f"one of {', '.join(sorted(set(known) - set(OWNED)))}",
-            )
-        if field in OWNED:
-            raise _owned(spec, OWNED[field], field)
-        for inner, why in OWNED_WITHIN.get(field, {}).items():
-            if isinstance(value, Mapping) and inner in value:
-                raise _owned(spec, why, field, inner)
+        _check_field(spec, field, value)
         try:
             json_format.ParseDict({field: value}, part)
         except (json_format.ParseError, ValueError, TypeError) as error:
@@ -95,6 +84,22 @@ def parsed(spec: ModelSpec) -> Any:
     if bad:
         raise _owned(spec, "provenance is written there", "parameters", bad[0])
     return part
+
+
+def _check_field(spec: ModelSpec, field: str, value: object) -> None:
+    """Raise UsageError for a field that Triton does not have, or that trt-build writes."""
+    known = pb.ModelConfig.DESCRIPTOR.fields_by_name
+    if field not in known:
+        raise UsageError(
+            f"triton.{field}: Triton's ModelConfig has no such field",
+            where=place(spec, "triton", field),
+            fix=f"one of {', '.join(sorted(set(known) - set(OWNED)))}",
+        )
+    if field in OWNED:
+        raise _owned(spec, OWNED[field], field)
+    for inner, why in OWNED_WITHIN.get(field, {}).items():
+        if isinstance(value, Mapping) and inner in value:
+            raise _owned(spec, why, field, inner)
 
 
 def _merge(message: pb.ModelConfig, spec: ModelSpec, takes: Any) -> None:
