@@ -98,14 +98,18 @@ def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
     except FAILURES as error:
         raise_if_unreachable(error, protocol)
         return ModelHealth(name, protocol, asked, str(error))
+    problem = _problem(model, outputs, golden)
+    return ModelHealth(name, protocol, asked, problem, problem is not None, taken)
+
+
+def _problem(model: PublishedModel, outputs: Any, golden: Golden) -> str | None:
+    """What is wrong with the answer; None where nothing is."""
     try:
-        with shaped(folder):
+        with shaped(model.folder):
             compared = compare(outputs, golden, model.tolerance, precision=model.precision)
     except UsageError as error:
-        reason = f"the answer cannot be compared: {error.message}"
-        return ModelHealth(name, protocol, asked, reason, True, taken)
-    problem = "; ".join(compared.problems) or None
-    return ModelHealth(name, protocol, golden.name, problem, problem is not None, taken)
+        return f"the answer cannot be compared: {error.message}"
+    return "; ".join(compared.problems) or None
 
 
 def _request(model: PublishedModel, client: Client) -> tuple[Golden, Any] | None:
