@@ -158,12 +158,11 @@ def publish(
     order: Order,
     clock: Clock,
     plans: Plans,
-    complete: Callable[[Path], None],
+    finish: Callable[[Path], None],
     compare: Callable[[Path, Path], None],
 ) -> Published:
-    """From the order to the repository, with plans from the store or from TensorRT. `complete`
-    adds to the model's folder before it is published, and `compare` compares it with the published
-    one.
+    """From the order to the repository, with plans from the store or from TensorRT. `finish` adds
+    to the model's folder before it is published, and `compare` compares it with the published one.
     """
     compiled = compiler(order.options, clock, plans)
     recorded = record(order, clock)
@@ -175,7 +174,7 @@ def publish(
     # without those of attempts that failed
     plans.made = {label: made for label, made in plans.made.items() if label in labels}
     with clock.phase("publish"):
-        return stages.publish(checked, order.out, complete, compare, order.stage)
+        return stages.publish(checked, order.out, finish, compare, order.stage)
 
 
 def _faster(

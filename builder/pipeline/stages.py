@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from builder.frontends import ExportedModule
     from builder.lowering import LoweredGraph, Paranoid
     from builder.parity import Recordings
+    from builder.pipeline.artifacts import SplitModel
     from builder.quantization import Quantized
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
 
@@ -47,6 +48,13 @@ class Loaded:
 
     spec: ModelSpec
     module: Module
+
+    @property
+    def input_names(self) -> list[str]:
+        """The names of inputs in the spec: an Optional argument is an input where it is one of
+        them.
+        """
+        return [tensor.name for tensor in self.spec.inputs if tensor.name]
 
 
 @dataclass(frozen=True)
@@ -203,14 +211,13 @@ def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool | Paranoid 
     from builder import lowering
 
     spec, module = loaded.spec, loaded.module
-    optional = [tensor.name for tensor in spec.inputs if tensor.name]
     try:
         graph = lowering.lower(
             module,
             specs=spec.inputs,
             unroll_limit=spec.unroll_limit,
             fallback_modules=spec.fallback.modules,
-            optional_inputs=optional,
+            optional_inputs=loaded.input_names,
             constants=spec.constants,
             keep_text=keep_text,
             paranoid=_examples(spec) if paranoid is True else paranoid or None,
@@ -229,11 +236,10 @@ def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
     from builder import lowering
 
     spec, module = loaded.spec, loaded.module
-    optional = [tensor.name for tensor in spec.inputs if tensor.name]
     graph = lowering.as_written(
         module,
         reason,
-        optional_inputs=optional,
+        optional_inputs=loaded.input_names,
         constants=spec.constants,
         specs=spec.inputs,
     )
@@ -513,15 +519,7 @@ def assemble(built: Built, order: Order) -> Checked:
         )
         layout, reason = "single", ""
     else:
-        count = len(converted.pieces.partition.segments)
-        model = artifacts.SplitModel(
-            prepared.spec,
-            converted.pieces,
-            tuple(built.plans.get((number,)) for number in range(count)),
-            prepared.goldens,
-            converted.segment_goldens,
-            {place: plan for place, plan in built.plans.items() if len(place) > 1},
-        )
+        model = _split_model(built, converted.pieces)
         artifact, reason = layouts.artifact(model, order.layout, order.serve_as, order.torch_steps)
         layout = "ensemble" if isinstance(artifact, triton.EnsembleArtifact) else "fused"
     warnings = (
@@ -530,6 +528,22 @@ def assemble(built: Built, order: Order) -> Checked:
         *triton.graph_warnings(artifact),
     )
     return Checked(built, artifact, layout, reason, warnings)
+
+
+def _split_model(built: Built, pieces: fallback.Pieces) -> SplitModel:
+    """The model in segments, with the plans of the segments and of those inside branches."""
+    from builder.pipeline.artifacts import SplitModel
+
+    converted, prepared = built.converted, built.converted.prepared
+    count = len(pieces.partition.segments)
+    return SplitModel(
+        prepared.spec,
+        pieces,
+        tuple(built.plans.get((number,)) for number in range(count)),
+        prepared.goldens,
+        converted.segment_goldens,
+        {location: plan for location, plan in built.plans.items() if len(location) > 1},
+    )
 
 
 def publish(
