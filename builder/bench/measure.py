@@ -208,11 +208,7 @@ class _Run:
             self.processes = more
 
     def _level(self, client: Any, load: Load, seconds: float) -> LevelResult:
-        job = Job(
-            *(self.protocol, self.url, self.model.name, self.sequences, self.model.keeps_state),
-            *(self.memory, load, seconds, self.options.timeout, self.options.seed),
-            self.endpoint.access,
-        )
+        job = self._job(load, seconds)
         watched = [self.model.name, *self._steps()]
         before: dict[str, statistics.Counts] = {}
 
@@ -245,6 +241,13 @@ class _Run:
             steps=steps,
             gpus=statistics.gpu(self.endpoint.metrics),
             **measured,
+        )
+
+    def _job(self, load: Load, seconds: float) -> Job:
+        return Job(
+            *(self.protocol, self.url, self.model.name, self.sequences, self.model.keeps_state),
+            *(self.memory, load, seconds, self.options.timeout, self.options.seed),
+            self.endpoint.access,
         )
 
     def _steps(self) -> list[str]:

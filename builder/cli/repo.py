@@ -137,23 +137,14 @@ def repo_command(
 
     options.note_unread(terminal, models)
     used = _used_flavour(terminal, settings["flavour"])
-    settings |= {
-        "options": build_options.taken(settings),
-        "store": store,
-        "inputs": options.parsed(inputs),
-        "edits": edits or "report",
-        "graphs": _beside(out, "graphs") if log_level == "graph" else None,
-    }
+    settings["options"] = build_options.taken(settings)
+    settings |= {"store": store, "inputs": options.parsed(inputs), "edits": edits or "report"}
+    settings["graphs"] = _beside(out, "graphs") if log_level == "graph" else None
     results, found = _built(terminal, models, out, settings, search_precision)
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
-    code = exit_code(results)
-    data = {
-        "repository": out,
-        "ok": code == 0,
-        "flavour": used,
-        "models": [as_dict(result) for result in results],
-    }
+    data = {"repository": out, "ok": exit_code(results) == 0, "flavour": used}
+    data["models"] = [as_dict(result) for result in results]
     if search_precision:
         data["search"] = [search.as_dict(one) for one in found]
     if sbom:
@@ -170,7 +161,7 @@ def repo_command(
     note_preflight(terminal, unfit)
     if settings["graphs"] is not None:
         terminal.note(f"the graphs, pass by pass, are in {settings['graphs']}")
-    return code
+    return exit_code(results)
 
 
 def _used_flavour(terminal: Terminal, asked: str) -> dict[str, str | None]:
