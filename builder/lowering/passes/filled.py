@@ -33,12 +33,7 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
         [n for n in nodes if _writes(n) and aliases.may_contain_alias(n.inputsAt(0), value)]
         for nodes in (ir.walk(graph), _outside_loops(graph))
     )
-    builders = [
-        node
-        for node in ir.nodes_of(graph, "prim::ListConstruct", "prim::DictConstruct")
-        if str(node.output().type()) == str(value.type())
-        and aliases.may_contain_alias(node.output(), value)
-    ]
+    builders = _builders(graph, aliases, value)
     known = {node.kind() for node in writers} <= _GROWS[kind] | _KEEPS
     if inner.kind() != "TensorType" or not known:
         return None
@@ -58,6 +53,16 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
         return None
     most = max((len(_built(node) or []) for node in builders), default=0) + appends
     return list(reader.items(most, len(always) + _appends(sure)))
+
+
+def _builders(graph: Any, aliases: Any, value: Any) -> list[Any]:
+    """The nodes that may make the container."""
+    kind = str(value.type())
+    return [
+        node
+        for node in ir.nodes_of(graph, "prim::ListConstruct", "prim::DictConstruct")
+        if str(node.output().type()) == kind and aliases.may_contain_alias(node.output(), value)
+    ]
 
 
 def _appends(nodes: Sequence[Any]) -> int:

@@ -30,16 +30,12 @@ def loop(walk: Walk, node: Node) -> None:
     walk.refresh(node, ir.inputs(node))
     node = _with_carried(memory, node, [memory.now(root) for root in roots])
     block, count = next(iter(node.blocks())), len(inits)
-    params = list(block.inputs())[1:]
-    same = [
-        _same_object(value, param)
-        for value, param in zip(list(block.outputs())[1:], params, strict=False)
-    ]
+    params, returns = list(block.inputs())[1:], list(block.outputs())[1:]
+    same = [_same_object(*pair) for pair in zip(returns, params, strict=False)]
+    kept_as = []
     for init, param, kept in zip(inits, params, same, strict=False):
         _enter(memory, init, param, kept)
-    kept_as = [
-        init if kept else param for init, param, kept in zip(inits, params, same, strict=False)
-    ]
+        kept_as.append(init if kept else param)
     _link(memory, groups, kept_as)
     with memory.iteration():
         for root, param in zip(roots, params[count:], strict=True):
