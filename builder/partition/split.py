@@ -110,12 +110,11 @@ def split(
     if whole:
         found, kinds = Support({}, ()), [TORCH] * len(seen.steps)
     else:
-        found = support(
-            lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=seen.steps
-        )
+        steps = seen.steps
+        found = support(lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=steps)
         if found.refused and fallback.require_full:
             raise UnsupportedOperators(list(found.refused.values()))
-        wished = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
+        wished = [_kind(step, index, found) for index, step in enumerate(steps)]
         kinds = settled(seen, wished, shapes, fallback.min_block_size)
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, positions)
