@@ -38,8 +38,9 @@ def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
         or statistics[2] is None
     ):
         return None
-    if any(s is None and not _is_none(ctx, node.inputsAt(i)) for i, s in enumerate(statistics, 1)):
-        return None
+    for index, statistic in enumerate(statistics, 1):
+        if statistic is None and not _is_none(ctx, node.inputsAt(index)):
+            return None
     scale, shift = channel_scale(*statistics, eps=ctx.values[node.inputsAt(7).debugName()])
     offset = shift if bias is None else shift + bias.double() * scale
     dtype = ctx.dtype(x)

@@ -47,10 +47,9 @@ def repeat_interleave(
     if isinstance(size, int) and isinstance(repeats, int):
         return gathered(ctx, x, torch.arange(size).repeat_interleave(repeats), axis)
     sizes = ctx.sizes(x)
-    wide = ctx.expand(
-        ctx.unsqueeze(x, [axis + 1]), [*sizes[: axis + 1], repeats, *sizes[axis + 1 :]]
-    )
-    return merged(ctx, wide, axis, axis + 1)
+    behind = axis + 1
+    wide = ctx.expand(ctx.unsqueeze(x, [behind]), [*sizes[:behind], repeats, *sizes[behind:]])
+    return merged(ctx, wide, axis, behind)
 
 
 def _interleaved_axis(ctx: ConversionContext, x: ITensor, dim: int | None) -> tuple[Any, int]:

@@ -145,8 +145,8 @@ def _values_in_front(
     before = sum(axis < axes[0] for axis in others) if adjacent else 0
     sizes = [*rest[:before], *picked, *rest[before:]]
     values = ctx.expand(ctx.tensor(values, ctx.dtype(x)), sizes)
-    count = len(picked)
-    order = [*range(before, before + count), *range(before), *range(before + count, len(sizes))]
+    behind = before + len(picked)
+    order = [*range(before, behind), *range(before), *range(behind, len(sizes))]
     return permuted(ctx, values, order)
 
 

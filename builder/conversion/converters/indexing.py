@@ -221,10 +221,10 @@ def _gather_several(
         axes = list(range(len(axes)))
     sizes = ctx.sizes(x)
     flat = linear_index(ctx, [places[axis] for axis in axes], [sizes[axis] for axis in axes])
-    merged = ctx.reshape(
-        x, [*sizes[: axes[0]], ctx.product([sizes[a] for a in axes]), *sizes[axes[-1] + 1 :]]
-    )
-    return gathered(ctx, merged, flat, axes[0])
+    first, last = axes[0], axes[-1]
+    volume = ctx.product([sizes[axis] for axis in axes])
+    merged = ctx.reshape(x, [*sizes[:first], volume, *sizes[last + 1 :]])
+    return gathered(ctx, merged, flat, first)
 
 
 def linear_index(ctx: ConversionContext, places: Sequence[Tensor], sizes: Sequence[Size]) -> Any:

@@ -92,8 +92,9 @@ def by_bits(
 
 def bit_weights(carrier: torch.dtype) -> torch.Tensor:
     """1, 2, 4, ... and the sign bit's: the least integer, in two's complement."""
-    count = torch.iinfo(carrier).bits
-    return torch.tensor([*(1 << i for i in range(count - 1)), -(1 << (count - 1))], dtype=carrier)
+    sign = torch.iinfo(carrier).bits - 1
+    positive = [1 << bit for bit in range(sign)]
+    return torch.tensor([*positive, -(1 << sign)], dtype=carrier)
 
 
 def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:

@@ -217,7 +217,8 @@ def coefficient(
             else ctx.at_rank(per_channel(ctx, t, x, at) if at >= 0 else t, rank)
         )
     shaped = t.reshape([-1] + [1] * (rank - at - 1)) if at >= 0 else t
-    return ctx.constant(shaped.to(dtype).reshape([1] * (rank - shaped.dim()) + list(shaped.shape)))
+    leading = [1] * (rank - shaped.dim())
+    return ctx.constant(shaped.to(dtype).reshape([*leading, *shaped.shape]))
 
 
 def normalization_layer(
@@ -353,7 +354,8 @@ def rms_norm(
 def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITensor:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
     v = ctx.tensor(v)
-    axes = [a for a in range(ctx.rank(v)) if dim == -1 or a != ctx.axis(v, dim)]
+    kept = None if dim == -1 else ctx.axis(v, dim)
+    axes = [axis for axis in range(ctx.rank(v)) if axis != kept]
     squares = combine(ctx, "PROD", v, v)
     norm = ctx.unary("SQRT", reduce(ctx, "SUM", squares, axes, True))
     return combine(ctx, "PROD", v, combine(ctx, "DIV", g, norm))

@@ -163,6 +163,5 @@ def _lengthened(
     if same(own, steps):
         return x
     first = ctx.arithmetic("sub", own, steps) if in_front else 0
-    return ctx.slice(
-        x, [first] + [0] * len(others), [steps, *others], [1] * (1 + len(others)), "FILL", fill
-    )
+    starts, strides = [first] + [0] * len(others), [1] + [1] * len(others)
+    return ctx.slice(x, starts, [steps, *others], strides, "FILL", fill)

@@ -25,10 +25,8 @@ def unfold(ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: 
         return ctx.reshape(x, [1])
     axis = ctx.axis(x, dimension)
     windows = _windows(ctx, ctx.size(x, axis), size, 1, step)
-    rank = ctx.rank(x)
-    return ctx.permute(
-        gathered(ctx, x, windows, axis), [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1]
-    )
+    order = [*range(axis + 1), *range(axis + 2, ctx.rank(x) + 1), axis + 1]
+    return ctx.permute(gathered(ctx, x, windows, axis), order)
 
 
 def _windows(ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int) -> Any:

@@ -160,11 +160,14 @@ def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
     return enter
 
 
+_UNMERGED = (list, dict, str, Packed, TensorList)
+
+
 def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: str) -> Any:
     """The output layer of two values of one dtype and rank; equal static values stay static."""
     if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
         return yes
-    if any(isinstance(v, list | dict | str | Packed | TensorList) or v is None for v in (yes, no)):
+    if any(v is None or isinstance(v, _UNMERGED) for v in (yes, no)):
         raise Unconvertible(
             f"the branch decides what %{name} is at run time, and it is not a tensor or a number"
         )
