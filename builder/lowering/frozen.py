@@ -112,7 +112,8 @@ def lower_attributes(graph: Graph, module: Any) -> None:
 
     `training` reads as false, whatever the module's mode is.
     """
-    owners, containers = {next(iter(graph.inputs())).unique(): module}, list[tuple[str, Any]]()
+    owner_input = next(iter(graph.inputs()))
+    owners, containers = {owner_input.unique(): module}, list[tuple[str, Any]]()
     # in program order: an owner comes before what it owns
     for node in ir.nodes_of(graph, "prim::GetAttr"):
         owner = owners.get(node.inputsAt(0).unique())

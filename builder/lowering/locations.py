@@ -72,7 +72,11 @@ def source_line(node: Node) -> str:
 
 def _own(frames: Sequence[Frame]) -> Frame | None:
     """The innermost line of the model itself."""
-    return next((f for f in frames if not _ALIEN.search(f[0]) and not f[0].startswith(_HERE)), None)
+    for frame in frames:
+        path = frame[0]
+        if not _ALIEN.search(path) and not path.startswith(_HERE):
+            return frame
+    return None
 
 
 def _frames(node: Node) -> list[Frame]:

@@ -169,7 +169,8 @@ def _flatten_container(graph: Graph, index: int, part: Part) -> None:
     first = next(iter(graph.nodes()), graph.return_node())
     packed = _construct(graph, part, added, first)
     value.replaceAllUsesWith(packed.output())
-    graph.permuteInputs([*range(index), *range(count, count + len(added)), *range(index, count)])
+    new_inputs = range(count, count + len(added))
+    graph.permuteInputs([*range(index), *new_inputs, *range(index, count)])
     graph.eraseInput(index + len(added))
     for _, inner in part.parts:
         _flatten_input(graph, index, inner)

@@ -68,7 +68,10 @@ def _picks(node: Node, facts: Facts) -> Picked | None:
 def _computed(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> Picked | None:
     """What is computed of picked elements and numbers, computed of all."""
     parts = [picked[value.unique()] for value in node.inputs() if value.unique() in picked]
-    if not parts or any((part.mask, part.rank) != (parts[0].mask, parts[0].rank) for part in parts):
+    if not parts:
+        return None
+    mask, rank = parts[0].mask, parts[0].rank
+    if any(part.mask != mask or part.rank != rank for part in parts):
         return None
     others = [
         v for v in node.inputs() if v.unique() not in picked and v.type().kind() == "TensorType"
