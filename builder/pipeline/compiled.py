@@ -335,7 +335,11 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _holds(profile: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
-    return all(profile[name][0] <= size <= profile[name][2] for name, size in sizes.items())
+    for name, size in sizes.items():
+        least, _, most = profile[name]
+        if not least <= size <= most:
+            return False
+    return True
 
 
 def _silent(name: str, phase: str) -> None:

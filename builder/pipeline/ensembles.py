@@ -170,6 +170,7 @@ def _by_own_axis(step: ModelArtifact, axes: Collection[str]) -> bool:
 
 
 def _wishes(step: ModelArtifact, wanted: Batching, can: bool, whole: bool) -> Batching:
-    if not can or (not whole and any(len(io.shape) == 1 for io in (*step.inputs, *step.outputs))):
+    has_vectors = any(len(io.shape) == 1 for io in (*step.inputs, *step.outputs))
+    if not can or (not whole and has_vectors):
         return Batching(enabled=False)
     return replace(wanted, enabled=None)

@@ -30,9 +30,11 @@ def fold(nodes: Sequence[Node], region: Callable[..., Any]) -> list[Any]:
         return list(nodes)
     readers, unit_of = readers_of(nodes), {node: unit for unit in units for node in unit}
     members = {id(unit): _members(unit, readers, unit_of) for unit in all_loops}
-    outermost = [
-        u for u in all_loops if not any(u[0] in members[id(v)] for v in all_loops if v is not u)
-    ]
+    outermost = []
+    for unit in all_loops:
+        others = (other for other in all_loops if other is not unit)
+        if not any(unit[0] in members[id(other)] for other in others):
+            outermost.append(unit)
     inside = {node for unit in outermost for node in members[id(unit)]}
     steps = [
         LoopStep(unit, [n for n in nodes if n in members[id(unit)]], region) for unit in outermost

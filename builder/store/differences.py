@@ -24,7 +24,8 @@ def changes(
     """
     old, new = dict(flattened(before)), dict(flattened(after))
     # no leaf is None
-    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+    every = dict.fromkeys([*old, *new])
+    names = [name for name in every if old.get(name) != new.get(name)]
     primary = [
         name
         for name in names

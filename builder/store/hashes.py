@@ -47,7 +47,8 @@ class Hashes:
             return str(known[-1])
         with path.open("rb") as stream:
             found = _digest(stream)
-        if _state(path) == state and time.time() - max(state[1], state[2]) / 1e9 > RACY_SECONDS:
+        age = time.time() - max(state[1], state[2]) / 1e9
+        if _state(path) == state and age > RACY_SECONDS:
             self._known[str(path)] = [*state, found]
             self._learnt = True
         return found

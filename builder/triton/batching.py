@@ -150,9 +150,11 @@ def _profiles(artifact: ModelArtifact) -> list[dict[str, Range]]:
 
 def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
     """Whether every size of `inner` is one of `spans`."""
-    return all(
-        spans[name][0] <= low and high <= spans[name][2] for name, (low, _, high) in inner.items()
-    )
+    for name, (low, _, high) in inner.items():
+        least, _, most = spans[name]
+        if low < least or high > most:
+            return False
+    return True
 
 
 def _dims(artifact: ModelArtifact) -> Mapping[str, Range]:
