@@ -192,11 +192,12 @@ def _estimates(latency: Array, window: NDArray[np.int_], windows: int) -> dict[s
         pooled = np.concatenate([parts[i] for i in random.integers(0, windows, windows)])
         if pooled.size:
             drawn.append(np.percentile(pooled, wanted))
-    low, high = np.percentile(np.array(drawn), [2.5, 97.5], axis=0)
-    return {
-        f"p{p:g}": Estimate(float(v), min(float(a), float(v)), max(float(b), float(v)))
-        for p, v, a, b in zip(wanted, values, low, high, strict=True)
-    }
+    interval = np.percentile(np.array(drawn), [2.5, 97.5], axis=0)
+    found = {}
+    for percent, *ends in zip(wanted, values, *interval, strict=True):
+        value, low, high = map(float, ends)
+        found[f"p{percent:g}"] = Estimate(value, min(low, value), max(high, value))
+    return found
 
 
 def client_limit(

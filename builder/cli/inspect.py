@@ -241,9 +241,11 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 def _show_repository(terminal: Terminal, rows: list[dict[str, Any]]) -> None:
     columns = ("model", "served as", "precision", "batch", "plan", "goldens")
-    cells = [[*list(row.values())[:4], size(row["plan_bytes"]), row["goldens"]] for row in rows]
-    for row, line in zip(rows, cells, strict=True):
-        line[1] += ", keeps state" if row["states"] else ""
+    cells = []
+    for row in rows:
+        name, served_as, *rest = list(row.values())[:4]
+        state = ", keeps state" if row["states"] else ""
+        cells.append([name, served_as + state, *rest, size(row["plan_bytes"]), row["goldens"]])
     terminal.table(columns, cells, numbers=columns[3:])
 
 

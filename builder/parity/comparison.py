@@ -269,7 +269,8 @@ def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
         f"{count} of {passes.size} elements differ too much, worst at {list(at)}: {got[at]} instead"
         f" of {want[at]}"
     )
-    new = int((~np.isfinite(got.astype(np.float64)) & np.isfinite(want.astype(np.float64))).sum())
+    answered, recorded = (np.isfinite(array.astype(np.float64)) for array in (got, want))
+    new = int((~answered & recorded).sum())
     return f"{text}; {new} are not finite" if new else text
 
 

@@ -202,8 +202,10 @@ def _library() -> tuple[Any, set[tuple[int, str]]]:
         observed.add((site, _TRUE if value else _FALSE))
 
     def elements(site: int, value: torch.Tensor) -> None:
-        if value.numel():
-            observed.update((site, w) for w, a in ((_TRUE, value), (_FALSE, ~value)) if a.any())
+        if value.any():
+            observed.add((site, _TRUE))
+        if (~value).any():
+            observed.add((site, _FALSE))
 
     def bounds(site: int, before: torch.Tensor, after: torch.Tensor) -> None:
         for which, holds in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,11 @@ def _read(found: FileSet, folder: Path) -> Recording:
 def _is_whole(golden: Golden, folder: Path) -> bool:
     """Whether the golden's file gives it back with the same bits, dtypes, shapes and order."""
     again = goldens.load_one(folder / f"{golden.name}.npz")
-    sides = ((golden.inputs, again.inputs), (golden.outputs, again.outputs))
-    return all(
-        list(one) == list(other) and all(_same(one[name], other[name]) for name in one)
-        for one, other in sides
-    )
+    return _same_arrays(golden.inputs, again.inputs) and _same_arrays(golden.outputs, again.outputs)
+
+
+def _same_arrays(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
+    return list(one) == list(other) and all(_same(one[name], other[name]) for name in one)
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -125,8 +125,9 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
     """Nodes before and after each pass: what it removed or added is a colored part."""
     if not passes:
         return
-    kept = sorted(range(len(passes)), key=lambda i: -abs(passes[i]["after"] - passes[i]["before"]))
-    shown = sorted(kept[:MOST_ROWS])
+    changed = [abs(one["after"] - one["before"]) for one in passes]
+    largest = sorted(range(len(passes)), key=lambda index: -changed[index])
+    shown = sorted(largest[:MOST_ROWS])
     left, right = 130.0, WIDTH - 78.0
     most = max(max(one["before"], one["after"]) for one in passes)
     scale = (right - left) / most
@@ -136,10 +137,10 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
         before, after = one["before"], one["after"]
         drawing.text(0.0, y + 11.0, short(one["name"], 20))
         note = f"{one['name']}: {before} to {after} nodes"
-        same, changed = min(before, after) * scale, abs(after - before) * scale
+        same, other = min(before, after) * scale, changed[index] * scale
         kind = "fewer" if after < before else "more"
         drawing.bar(left, y, same, "base", note, at=f"{spot}/after", value=after)
-        drawing.bar(left + same, y, changed, kind, note, at=f"{spot}/before", value=before)
+        drawing.bar(left + same, y, other, kind, note, at=f"{spot}/before", value=before)
         drawing.text(right + 4.0, y + 11.0, f"{after} ({after - before:+d})", "number")
     left_out = len(passes) - len(shown)
     more = f" The {left_out} smallest changes are left out." if left_out else ""

@@ -86,12 +86,13 @@ def _rows(service: Service, servers: int, most: int, delay: float, rate: float) 
 
 def capacity(service: Service, configuration: Configuration, limit: float | None) -> float:
     """The highest rate whose mean latency is at most `limit` seconds (None: below capacity)."""
-    low, high = 0.0, 2.0 * service.slots * int(configuration[MAX_BATCH] or 1) / service.seconds(1)
+    rows = service.slots * int(configuration[MAX_BATCH] or 1)
+    low, high = 0.0, 2.0 * rows / service.seconds(1)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        within = latency(service, configuration, middle) <= (UNSTABLE if limit is None else limit)
-        stable = latency(service, configuration, middle) < UNSTABLE
-        low, high = (middle, high) if within and stable else (low, middle)
+        found = latency(service, configuration, middle)
+        holds = found < UNSTABLE and (limit is None or found <= limit)
+        low, high = (middle, high) if holds else (low, middle)
     return low
 
 
