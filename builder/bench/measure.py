@@ -324,7 +324,7 @@ def search_rate(
             high = rate
         if low and high - low <= precision * low:
             break
-        rate = low * 1.5 if high == float("inf") else (low + high) / 2 if low else high / 2
+        rate = low * 1.5 if high == float("inf") else (low + high) / 2
     return low or None
 
 

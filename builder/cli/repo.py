@@ -223,7 +223,9 @@ def exit_code(results: list[ModelResult]) -> int:
 def agreed(failures: Iterable[int]) -> int:
     """0 without failures, the exit code that all share, else 1."""
     codes = set(failures)
-    return (codes.pop() if len(codes) == 1 else 1) if codes else 0
+    if len(codes) > 1:
+        return 1
+    return codes.pop() if codes else 0
 
 
 def as_dict(result: ModelResult) -> dict[str, Any]:

@@ -47,8 +47,10 @@ def report_command(
     from builder import report
 
     old = report.read_old(since) if since else None
-    if form is None:
-        form = report.format_of(out) if out else "json" if terminal.as_json else "html"
+    if form is None and out:
+        form = report.format_of(out)
+    elif form is None:
+        form = "json" if terminal.as_json else "html"
     found = report.gather(repository, only, since=old)
     text = report.render(found, form)
     if out is None:

@@ -150,9 +150,9 @@ def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
     python = COMPARISON[operation][0]
     low, high = span
     if operation in ("eq", "ne"):
-        return (
-            python(low, 0) if low == high else (operation == "ne") if low > 0 or high < 0 else None
-        )
+        if low == high:
+            return python(low, 0)
+        return operation == "ne" if low > 0 or high < 0 else None
     answers = {python(low, 0), python(high, 0)}
     return answers.pop() if len(answers) == 1 else None
 

@@ -145,13 +145,9 @@ def _plain(pointer: str, text: str, value: float | None) -> str:
 
 def _shown(value: object) -> Any:
     """Control characters as escapes; what is markup already stays."""
-    return (
-        value
-        if isinstance(value, Markup)
-        else printable(value)
-        if isinstance(value, str)
-        else value
-    )
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return printable(value)
+    return value
 
 
 _SPECIAL = str.maketrans(

@@ -153,14 +153,12 @@ def _other_axes(
     for i, (a, b) in enumerate(zip(own, asked, strict=True)):
         if i == axis or b == 1:
             result.append(a)
+        elif a == 1 or isinstance(b, int):
+            result.append(b)
+        elif isinstance(a, int):
+            result.append(a)
         else:
-            result.append(
-                b
-                if a == 1 or isinstance(b, int)
-                else a
-                if isinstance(a, int)
-                else ctx.arithmetic("max", a, b)
-            )
+            result.append(ctx.arithmetic("max", a, b))
     return result
 
 

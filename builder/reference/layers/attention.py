@@ -57,13 +57,10 @@ def _allowed(options: Any, scores: Tensor) -> Tensor | None:
     """Which keys each query may attend to: those up to its own place, from the upper left or the
     lower right corner.
     """
-    kind = (
-        options.causal_kind.name
-        if hasattr(options, "causal_kind")
-        else "UPPER_LEFT"
-        if options.causal
-        else "NONE"
-    )
+    if hasattr(options, "causal_kind"):
+        kind = options.causal_kind.name
+    else:
+        kind = "UPPER_LEFT" if options.causal else "NONE"
     if kind == "NONE":
         return None
     queries, keys = scores.shape[-2:]
