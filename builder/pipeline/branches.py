@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from builder.pipeline.fallback import Pieces
     from builder.triton import Golden
 
-    Cutter = Callable[[LoweredGraph, ModelSpec], Pieces]
+    Partitioner = Callable[[LoweredGraph, ModelSpec], Pieces]
 
 Location = tuple[int, ...]
 """Where an engine is: (segment, part, branch, segment within the branch), and so on inwards."""
@@ -34,12 +34,12 @@ class SplitBranch:
 
 
 def parts(
-    segment: Segment, spec: ModelSpec, cutter: Cutter
+    segment: Segment, spec: ModelSpec, partitioner: Partitioner
 ) -> tuple[LoweredGraph | SplitBranch, ...]:
     """The parts of a torch segment in running order, graphs and SplitBranch; empty where no
     branch is worth an engine.
 
-    `cutter` partitions the graph of a branch as the model's was.
+    `partitioner` partitions the graph of a branch as the model's was.
     """
     from builder import partition
     from builder.partition import infer_shapes
@@ -49,23 +49,23 @@ def parts(
         return ()
     shapes = infer_shapes(segment.lowered, segment.specs, segment.profiles)
     found = [
-        part if not isinstance(part, partition.Branch) else _split(part, shapes, spec, cutter)
+        part if not isinstance(part, partition.Branch) else _split(part, shapes, spec, partitioner)
         for part in partition.take_apart(segment.lowered, ifs)
     ]
     return tuple(found) if any(isinstance(part, SplitBranch) for part in found) else ()
 
 
 def _split(
-    branch: Branch, shapes: Any, spec: ModelSpec, cutter: Cutter
+    branch: Branch, shapes: Any, spec: ModelSpec, partitioner: Partitioner
 ) -> LoweredGraph | SplitBranch:
     """The `if` partitioned, or its whole graph where no branch is worth an engine."""
-    yes, no = (_pieces(side, branch, shapes, spec, cutter) for side in branch.blocks)
+    yes, no = (_pieces(side, branch, shapes, spec, partitioner) for side in branch.blocks)
     worth = any(_is_worth(pieces, spec) for pieces in (yes, no))
     return SplitBranch(branch, (yes, no)) if worth else branch.whole
 
 
 def _pieces(
-    side: LoweredGraph, branch: Branch, shapes: Any, spec: ModelSpec, cutter: Cutter
+    side: LoweredGraph, branch: Branch, shapes: Any, spec: ModelSpec, partitioner: Partitioner
 ) -> Pieces:
     """The branch partitioned; torch runs all of it where the shape of an input depends on data."""
     found = [shapes.spec(branch.values[name], name) for name in side.inputs]
@@ -74,7 +74,7 @@ def _pieces(
     own = {axis: span for _, axes in found for axis, span in axes.items()}
     profiles = tuple({**profile, **own} for profile in shapes.profiles)
     fallback = replace(spec.fallback, ranges={}, require_full=False)
-    return cutter(
+    return partitioner(
         side,
         replace(spec, inputs=tuple(one for one, _ in found), profiles=profiles, fallback=fallback),
     )

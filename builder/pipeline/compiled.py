@@ -199,8 +199,8 @@ class CompiledModule(torch.nn.Module):
             for key, part in zip(value._fields, value, strict=True):
                 yield from self._parts(f"{name}.{key}", part)
         elif isinstance(value, list | tuple) and any(map(_holds_tensors, value)):
-            for place, part in enumerate(value):
-                yield from self._parts(f"{name}_{place}", part)
+            for index, part in enumerate(value):
+                yield from self._parts(f"{name}_{index}", part)
         elif name in self._names:
             yield name, torch.tensor(value, dtype=self._dtype(name))
         elif value is not None or self._known(name) is not None:

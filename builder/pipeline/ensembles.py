@@ -32,7 +32,7 @@ def ensemble(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> Ens
     """
     from builder import triton
 
-    model = narrowed.at_borders(model, serve_as)
+    model = narrowed.at_boundaries(model, serve_as)
     steps = [_step(model, number, serve_as) for number in range(len(model.segments))]
     steps = _batched(steps, model.spec.batching, {axis for p in model.spec.profiles for axis in p})
     native = natively(model, serve_as) and without_pytorch() is None

@@ -109,7 +109,7 @@ def convert_or_partition(
             defects = (str(defect),)
     else:
         defects = (*earlier.reasons, *beyond)
-    return _Cutter(lowered, spec, kept, list(defects), earlier=earlier).run()
+    return _Partitioner(lowered, spec, kept, list(defects), earlier=earlier).run()
 
 
 def _of_optional(lowered: LoweredGraph) -> ConversionError:
@@ -161,8 +161,10 @@ def _with_inner(node: Any) -> Iterator[Any]:
         yield from ir.walk(block)
 
 
-class _Cutter:
-    """Cuts, converts every TensorRT segment, and cuts again where one refuses after all."""
+class _Partitioner:
+    """Partitions the graph, converts every TensorRT segment, and partitions again where one
+    refuses after all.
+    """
 
     def __init__(
         self,
@@ -174,13 +176,8 @@ class _Cutter:
         is_branch: bool = False,
         earlier: Kept = Kept(),
     ) -> None:
-        self.lowered, self.spec, self.kept, self.defects, self.is_branch = (
-            lowered,
-            spec,
-            kept,
-            defects,
-            is_branch,
-        )
+        self.lowered, self.spec = lowered, spec
+        self.defects, self.is_branch = defects, is_branch
         self.by_manifest = bool(kept)
         self.kept, self.branches = kept | earlier.nodes, earlier.branches
         self.late: list[UnsupportedOperator] = []
@@ -240,21 +237,15 @@ class _Cutter:
         except ConversionError as defect:
             self.defects.append(str(defect))
             named = {(defect.where or "").partition(" at ")[0].removeprefix("%")}
-        places = _places(segment, named) - self.kept
-        self.kept |= set(segment.indices) if whole or not places else places
+        indices = _node_indices(segment, named) - self.kept
+        self.kept |= set(segment.indices) if whole or not indices else indices
         return None
 
     def _pieces(self, parts: Partition, conversions: Sequence[Conversion | None]) -> Pieces:
-        converted = [text for c in conversions if c is not None for text in c.warnings]
         from builder import partition
 
-        inner = {
-            number: found
-            for number, segment in enumerate(parts.segments)
-            if self.branches
-            and segment.kind != TENSORRT
-            and (found := branches.parts(segment, self.spec, _partition_branch))
-        }
+        inner = self._with_engines_inside(parts)
+        converted = [text for c in conversions if c is not None for text in c.warnings]
         kept = [
             *(o for o in parts.refused if self.by_manifest or o.reason != partition.BY_MODULE),
             *self.late,
@@ -269,10 +260,24 @@ class _Cutter:
         ]
         return Pieces(parts, tuple(conversions), tuple(warnings), inner, tuple(reported))
 
+    def _with_engines_inside(
+        self, parts: Partition
+    ) -> dict[int, tuple[LoweredGraph | branches.SplitBranch, ...]]:
+        """By number, the parts of each torch segment that has branches with engines inside."""
+        found: dict[int, tuple[LoweredGraph | branches.SplitBranch, ...]] = {}
+        if not self.branches:
+            return found
+        for number, segment in enumerate(parts.segments):
+            if segment.kind != TENSORRT:
+                inside = branches.parts(segment, self.spec, _partition_branch)
+                if inside:
+                    found[number] = inside
+        return found
+
 
 def _partition_branch(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
     """The graph of a branch, partitioned, one piece where it converts whole."""
-    found = _Cutter(lowered, spec, kept_nodes(lowered), [], is_branch=True).run()
+    found = _Partitioner(lowered, spec, kept_nodes(lowered), [], is_branch=True).run()
     assert isinstance(found, Pieces)
     return found
 
@@ -292,7 +297,7 @@ def _of_branches(
         )
 
 
-def _places(segment: Segment, names: set[str]) -> set[int]:
+def _node_indices(segment: Segment, names: set[str]) -> set[int]:
     """The indices in the model's graph of the top-level nodes that make these values, or contain
     the nodes that do.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 
-def at_borders(model: SplitModel, serve_as: str) -> SplitModel:
+def at_boundaries(model: SplitModel, serve_as: str) -> SplitModel:
     """The model with a cast in each torch segment where Triton's TensorRT backend serves the other
     side of a border in another dtype; the segment's specs and goldens have that dtype.
     """

@@ -81,8 +81,8 @@ def batch_first(
     if not moved:
         return spec, lowered, tuple(goldens)
     ranks = {str(tensor.name): len(tensor.shape) for tensor in spec.inputs}
-    places = {str(tensor.name): place for place, tensor in enumerate(spec.inputs)}
-    inputs = {places[name]: (axis, ranks[name]) for name, axis in moved.items()}
+    indices = {str(tensor.name): index for index, tensor in enumerate(spec.inputs)}
+    inputs = {indices[name]: (axis, ranks[name]) for name, axis in moved.items()}
     partners = {state.input: state.output for state in spec.server_state}
     outputs = {
         list(names).index(partners[name]): (axis, ranks[name]) for name, axis in moved.items()

@@ -252,7 +252,7 @@ def test_what_no_ensemble_can_say_is_served_fused_unless_demanded(
     """Types that do not agree: here, the ids of `gated` without the casts at its borders."""
     monkeypatch.setattr(engine, "build", made_up)
     monkeypatch.setattr(cost, "STEP_SHARE", float("inf"))
-    monkeypatch.setattr("builder.pipeline.narrowed.at_borders", lambda model, serve_as: model)
+    monkeypatch.setattr("builder.pipeline.narrowed.at_boundaries", lambda model, serve_as: model)
     old.play(monkeypatch)
     settings = {"only": ["gated"], "isolate": False}
     try:
