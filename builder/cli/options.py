@@ -258,8 +258,10 @@ def token_in(file: Path) -> str:
         token = file.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
         raise UsageError(f"the token cannot be read: {error}", where=str(file)) from error
-    if not token or not token.isprintable():
+    if not token:
         raise UsageError("the file has no token", where=str(file))
+    if not token.isprintable():
+        raise UsageError("the file has more than a token", where=str(file), fix="one line of text")
     return token
 
 

@@ -89,10 +89,18 @@ def read(folder: Path) -> Model:
     config = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
     said = published.read(folder / SIDECAR)
     file = folder / str(published.number_of(said)) / "plan.json"
-    plan = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if not isinstance(plan, dict):
-        raise ValueError("plan.json is no JSON object")
-    return Model(folder, config, said, plan)
+    return Model(folder, config, said, _plan(file) if file.is_file() else {})
+
+
+def _plan(file: Path) -> dict[str, Any]:
+    """What plan.json states of the plan beside it. Raises OSError, ValueError."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{file} is no JSON object")
+    return found
 
 
 def readable(repository: Path) -> list[Model]:

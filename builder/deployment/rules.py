@@ -199,6 +199,17 @@ def _differs(recorded: Mapping[str, Any], stated: Any, max_batch_size: int) -> s
     return None if fits else f"has dims {dims} in config.pbtxt, and the plan has {shape}"
 
 
+@_rule(
+    MODEL_RULES,
+    "P20",
+    "rename the folder back; for another name, rename the model file and run trt-build repo",
+)
+def _name(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    stated = model.config.name
+    if stated and stated != model.folder.name:
+        yield f"its config.pbtxt names it {stated!r}, and Triton refuses a folder of another name"
+
+
 @_rule(MODEL_RULES, "P12", REPUBLISH)
 def _wiring(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     missing = [name for name in model.steps if name not in models]

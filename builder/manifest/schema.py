@@ -196,7 +196,7 @@ def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
         return ": {value} is not an operator name", "for example 'aten::nonzero'"
     if route[-2:-1] == ("compute_capabilities",):
         return ": {value} is not a compute capability", "for example '8.9'"
-    return ": {value} is not a valid name", "use letters, digits and _"
+    return ": {value} is not a valid name", "use letters, digits and _, but not _ alone"
 
 
 def _too_short(error: Any, route: Route) -> Iterator[Finding]:

@@ -32,7 +32,9 @@ class Access:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise UsageError where a file is missing, or the certificate or the key stands alone."""
+        """Raise UsageError where a file is missing or has no certificates or key, or where the
+        certificate or the key stands alone. gRPC says nothing of what is wrong with its files.
+        """
         if (self.certificate is None) != (self.key is None):
             raise UsageError(
                 "a client certificate needs its key, and the key its certificate",
@@ -41,6 +43,10 @@ class Access:
         for file in filter(None, (self.ca, self.certificate, self.key)):
             if not file.is_file():
                 raise UsageError(f"{file} is no file", fix="name a file with certificates in PEM")
+        if self.ca or self.certificate:
+            import ssl
+
+            self._context(ssl.create_default_context)
 
     def http(self, url: str, **options: Any) -> Any:
         """A tritonclient.http client. Raises UsageError for what is no address."""
@@ -88,13 +94,21 @@ class Access:
         return self._context(ssl.create_default_context)
 
     def _context(self, make: Callable[..., Any]) -> Any:
-        context = make(cafile=_text(self.ca))
+        try:
+            context = make(cafile=_text(self.ca))
+        except OSError as error:
+            raise UsageError(
+                f"{self.ca} has no certificates in PEM: {error}", where="--tls-ca"
+            ) from error
         if self.certificate is not None:
             try:
-                context.load_cert_chain(_text(self.certificate), _text(self.key))
+                # without a password, OpenSSL asks for one on the terminal
+                context.load_cert_chain(_text(self.certificate), _text(self.key), password="")
             except OSError as error:
                 raise UsageError(
-                    f"the client certificate cannot be used: {error}", where=str(self.certificate)
+                    f"the client certificate cannot be used: {error}",
+                    where=str(self.certificate),
+                    fix="a certificate in PEM, and its key without a passphrase",
                 ) from error
         return context
 

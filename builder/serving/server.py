@@ -76,6 +76,7 @@ class Server:
         self.changes_models = False
         self.control_token: str | None = None
         self.lock, self.guardian = lock, guard
+        self.stubs = Stubs(process.pid)
         self.http_url = f"{host}:{port['--http-port']}"
         self.grpc_url = f"{host}:{port['--grpc-port']}"
         self.metrics_url = f"{host}:{port['--metrics-port']}"
@@ -120,6 +121,7 @@ class Server:
         """
         deadline = time.monotonic() + timeout
         while not self.ready():
+            self.stubs.look()
             if self.process.poll() is not None:
                 raise ServerError(_stopped(self.log(), self.process.returncode))
             if time.monotonic() > deadline:
@@ -129,6 +131,7 @@ class Server:
                     _failure_message(self.log(), f"tritonserver was not ready after {timeout:g} s")
                 )
             time.sleep(0.1)
+        self.stubs.look()
 
     def block(self) -> None:
         """Return on Ctrl-C or SIGTERM (main thread only). Raises ServerError if the server ends, or
@@ -148,7 +151,7 @@ class Server:
         """The server's exit code, once it has ended. Raises ServerError for a model whose process
         has.
         """
-        stubs = Stubs(self.process.pid)
+        stubs = self.stubs
         suspects: dict[str, float] = {}
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):

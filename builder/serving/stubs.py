@@ -19,14 +19,22 @@ class Stubs:
     def __init__(self, server: int) -> None:
         self.server = server
         self.models: dict[int, str] = {}
+        self.ended: set[str] = set()
 
-    def dead(self) -> list[str]:
-        """The models, by name, of which a process has ended since an earlier call. A process also
-        ends when its model is unloaded.
+    def look(self) -> None:
+        """Note which processes run now, and which have ended. A process that was never seen cannot
+        be missed, so the first look comes before clients can ask for its model.
         """
         living = {pid: model for pid, model in self._living().items() if model}
-        ended = sorted({model for pid, model in self.models.items() if pid not in living})
+        self.ended |= {model for pid, model in self.models.items() if pid not in living}
         self.models = living
+
+    def dead(self) -> list[str]:
+        """The models, by name, of which a process has ended since the last call. A process also
+        ends when its model is unloaded.
+        """
+        self.look()
+        ended, self.ended = sorted(self.ended), set()
         return ended
 
     def running(self, model: str) -> int:

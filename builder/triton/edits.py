@@ -73,7 +73,7 @@ def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
     versions.plain(folder)
     with published.shaped(folder):
         _only_own(folder)
-        values = wanted(folder)
+        values = wanted(folder, spec)
     if values:
         editing.edit(spec.manifest, values)
     return values
@@ -83,7 +83,7 @@ def edits_adopted(folder: Path, spec: ModelSpec) -> bool:
     """Whether the manifest of `spec` has what was edited by hand in the published config."""
     try:
         _only_own(folder)
-        values = wanted(folder)
+        values = wanted(folder, spec)
     except (UsageError, OSError):
         return False
     parts: dict[str, Mapping[str, Any]] = {
@@ -113,9 +113,9 @@ def _only_own(folder: Path) -> None:
         )
 
 
-def wanted(folder: Path) -> dict[str, dict[str, Any]]:
-    """What a manifest must say to give the edited config: values by section and key, [] for a key
-    that must go. Raises UsageError for what it cannot say.
+def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
+    """What the manifest of `spec` must say to give the edited config: values by section and key, []
+    for a key that must go. Raises UsageError for what it cannot say.
     """
     said = published.read(folder / published.SIDECAR)
     before, edited = said.get(GENERATED), folder / published.CONFIG
@@ -135,13 +135,13 @@ def wanted(folder: Path) -> dict[str, dict[str, Any]]:
             raise _not_adoptable(edited, field.name, section.OWNED[field.name])
         if old.HasField("ensemble_scheduling") and field.name not in section.OF_ENSEMBLES:
             raise _not_adoptable(edited, field.name, "an ensemble's steps have it")
-        for key, name, value in _values(field.name, old, by_hand, edited):
+        for key, name, value in _values(field.name, old, by_hand, edited, spec):
             found.setdefault(key, {})[name] = value
     return found
 
 
 def _values(
-    name: str, old: pb.ModelConfig, by_hand: pb.ModelConfig, edited: Path
+    name: str, old: pb.ModelConfig, by_hand: pb.ModelConfig, edited: Path, spec: ModelSpec
 ) -> Iterator[tuple[str, str, dict[str, Any] | list[Any] | int]]:
     """The keys of a manifest for one field that was edited."""
     before, after = _as_data(old).get(name), _as_data(by_hand).get(name, [])
@@ -156,17 +156,19 @@ def _values(
             ):
                 raise _not_adoptable(edited, f"{name}.{inner}", why)
         if name == "parameters":
-            after = {key: value for key, value in after.items() if not _is_ours(key)}
+            stated = spec.triton.get(name) or {}
+            after = {
+                key: value
+                for key, value in after.items()
+                if not key.startswith(section.PREFIX)
+                and (key in stated or value != (before or {}).get(key))  # else the generator's
+            }
     if name == "instance_group":
         usual = [group.get("profile") for group in before or ()]
         for group in after:
             if group.get("profile") in usual:
                 group.pop("profile", None)  # the generator writes it
     yield "triton", name, after or []
-
-
-def _is_ours(parameter: str) -> bool:
-    return parameter.startswith(section.PREFIX)
 
 
 def _as_data(message: pb.ModelConfig) -> dict[str, Any]:

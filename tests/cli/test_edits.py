@@ -45,6 +45,7 @@ def test_an_adopted_edit_is_published_and_the_comments_stay(
     config.write_text(
         text.replace("dynamic_batching {", "dynamic_batching {\n  max_queue_delay_microseconds: 50")
         + 'metric_tags { key: "team" value: "search" }\n'
+        + 'parameters { key: "owner" value { string_value: "ops" } }\n'
     )
     adopted = run("adopt", out, "small", "--models", small)
     assert adopted.exit_code == 0, adopted.output
@@ -52,10 +53,17 @@ def test_an_adopted_edit_is_published_and_the_comments_stay(
     assert "# ours" in written and "instances: 1  # one" in written
     assert 'metric_tags: {"team": "search"}' in written and '"count": 2' in written
     assert "max_queue_delay_us: 50" in written
+    # what the generator writes stays out of the manifest
+    assert 'parameters: {"owner": {"string_value": "ops"}}' in written
     again = run("repo", small, "--out", out)
     assert again.exit_code == 0 and "small  reused" in again.stdout, again.output
     assert all(words in config.read_text() for words in ("count: 2", "search", "seconds: 50"))
     assert "small  unchanged" in run("repo", small, "--out", out).stdout
+    # a second edit keeps the first
+    config.write_text(config.read_text() + 'parameters { key: "b" value { string_value: "c" } }\n')
+    assert run("adopt", out, "small", "--models", small).exit_code == 0
+    assert '"owner": {"string_value": "ops"}' in manifest.read_text()
+    assert run("repo", small, "--out", out).exit_code == 0
 
 
 def test_files_added_by_hand_are_never_unchanged(published: Path, run: Run, tmp_path: Path) -> None:

@@ -100,8 +100,16 @@ PLANTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     "little shared memory": ("P15", nothing, {"shm_bytes": 1 << 20}),
     "clients' shared memory": ("P16", nothing, {"client_shared_memory": True}),
     "no torch for Python models": ("P19", nothing, {"torch": False}),
+    "another name": ("P20", lambda r: (r / "scorer").rename(r / "ranker"), {}),
     "an old release": ("P18", nothing, {"release": replace(HOST.release, tag="25.06")}),  # type: ignore[type-var]
 }
+
+
+def test_a_file_that_is_no_json_is_named(clean: Path, tmp_path: Path) -> None:
+    repository = shutil.copytree(clean, tmp_path / "repository")
+    edit(repository / "planned" / "1" / "plan.json", "^", "{")
+    (found,) = preflight(repository, HOST)
+    assert found.number == "P01" and "planned/1/plan.json is no JSON: " in found.message
 
 
 def test_a_clean_repository_has_no_findings(clean: Path) -> None:
@@ -167,7 +175,7 @@ def test_every_number_is_explained(clean: Path) -> None:
     numbers |= {rule.number for rule in rules.SERVER_RULES}
     page = (root / "docs/preflight.md").read_text()
     assert set(re.findall(r"^\| (P\d\d) \|", page, re.MULTILINE)) == numbers
-    assert len(numbers) == 19 and of_image(BUNDLED_RELEASE).release is not None
+    assert len(numbers) == 20 and of_image(BUNDLED_RELEASE).release is not None
 
 
 def test_every_advisory_has_a_date_a_release_and_a_source() -> None:

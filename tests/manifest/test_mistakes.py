@@ -202,10 +202,15 @@ CASES = {
         7,
         "must be at most 9007199",
     ),
-    "a name longer than TensorRT keeps": (
-        GOOD.replace("image", "i" * 5000),
+    "a name longer than file names with it may be": (
+        GOOD.replace("image", "i" * 201),
         2,
-        "must have at most 255 characters",
+        "must have at most 200 characters, not 201",
+    ),
+    "a name that TensorRT refuses": (
+        GOOD + "outputs: [_]\n",
+        7,
+        "'_' is not a valid name / use letters, digits and _, but not _ alone",
     ),
     "a name with a line's end": (GOOD + 'outputs: ["y\\n"]\n', 7, "is not a valid name"),
     "a number that is none": (

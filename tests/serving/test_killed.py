@@ -100,6 +100,21 @@ def test_serving_ends_with_the_name_of_the_model_whose_process_died(good: Path) 
     assert not living(server.process.pid)
 
 
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_process_that_died_before_the_first_look_is_noticed(good: Path) -> None:
+    """Between the server's readiness and block()."""
+    with serve(good, **FREE) as server:
+        stubs = Stubs(server.process.pid)
+        assert stubs.dead() == []
+        (stub,) = stubs.models
+        os.kill(stub, signal.SIGKILL)
+        assert ends(lambda: not living(stub))
+        with pytest.raises(ServerError, match="the process of model 'scorer' ended"):
+            server.block()
+
+
 def test_only_folders_of_ended_processes_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,8 +159,26 @@ def test_mistakes_of_the_options_are_named(tmp_path: Path, good: Path) -> None:
         Access(certificate=tmp_path / "client.pem").check()
     missing = run("health", good, "--url", "https://localhost:1", "--tls-ca", tmp_path / "none")
     assert missing.exit_code == 2 and "is no file" in missing.output
+    (tmp_path / "text").write_text("no certificate")
+    for url in (("--url", "https://localhost:1"), ("--grpc-url", "grpcs://localhost:1")):
+        text = run("health", good, "--url", "localhost:1", *url, "--tls-ca", tmp_path / "text")
+        assert text.exit_code == 2 and "has no certificates in PEM" in text.output, text.output
     header = run("health", good, "--url", "localhost:1", "--header", "no-value")
     assert header.exit_code == 2 and "NAME=VALUE" in header.output
     (tmp_path / "token").touch()
     token = run("health", good, "--url", "localhost:1", "--token-file", tmp_path / "token")
     assert token.exit_code == 2 and "has no token" in token.output
+    (tmp_path / "token").write_text("one\ntwo\n")
+    token = run("health", good, "--url", "localhost:1", "--token-file", tmp_path / "token")
+    assert token.exit_code == 2 and "more than a token" in token.output
+
+
+def test_a_key_that_cannot_be_used_is_named(tmp_path: Path, keys: Path, good: Path) -> None:
+    """No connection is tried, and no passphrase is asked for."""
+    locked = tmp_path / "locked.key"
+    words = ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-out", locked]
+    subprocess.run([*words, "-in", keys / "client.key"], check=True, capture_output=True)
+    url, own = ("--url", "localhost:1", "--grpc-url", "grpcs://localhost:1"), keys / "client.pem"
+    for key in (locked, keys / "other.key", own):
+        done = run("health", good, *url, "--tls-cert", own, "--tls-key", key)
+        assert done.exit_code == 2 and "the client certificate cannot be used" in done.output
