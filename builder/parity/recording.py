@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from builder.errors import ModelFileError, UsageError
+from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
 from builder.manifest import ModelSpec, Profile, TensorSpec, place, shared_first_axis
 from builder.parity import inputs, sequences
@@ -21,7 +21,7 @@ from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
 from builder.parity.coverage import Outcome
 from builder.parity.golden_search import GoldenSearch, is_finite
-from builder.parity.structure import leaves
+from builder.parity.structure import ListTooLong, check_lengths, leaves, length_of
 from builder.parity.user_inputs import user_inputs
 from builder.triton import Golden
 
@@ -130,6 +130,23 @@ def record_goldens(
     goldens = tuple(recorder.all())
     search = recorder.search
     return Recording(goldens, search.unreached, tuple(recorder.reduced), search.unseen)
+
+
+def list_lengths(module: Module, spec: ModelSpec, name: str) -> list[int]:
+    """How many elements the list `name` of the module's answer has for drawn inputs. Empty where
+    the module fails on them.
+    """
+    try:
+        goldens = record(module, replace(spec, outputs=None, max_lengths={}, state=()))
+    except TrtBuildError:
+        return []
+    lengths = []
+    for golden in goldens:
+        tensors = [to_torch(array) for array in golden.inputs.values()]
+        with _evaluating(module), torch.no_grad():
+            answer = call_module(module, spec.inputs, tensors, spec.constants)
+        lengths.append(length_of(dict(leaves(answer)), name))
+    return lengths
 
 
 class _Recorder:
@@ -248,7 +265,7 @@ class _Recorder:
         for position, style in enumerate(self.styles):
             try:
                 golden = self.answer(name, inputs.draw(self.spec.inputs, sizes, style, seed))
-            except (RuntimeError, IndexError) as error:
+            except (RuntimeError, IndexError, ListTooLong) as error:
                 if failure is None or "out of range" in str(failure):  # ids that were too large
                     failure = error
                 continue
@@ -258,6 +275,8 @@ class _Recorder:
                 return golden
             fallback = fallback or golden
         if fallback is None:
+            if isinstance(failure, ListTooLong):
+                raise failure
             raise self._failed(name, sizes, failure)
         return fallback
 
@@ -271,10 +290,10 @@ class _Recorder:
             t.to(getattr(torch, s.dtype)) for s, t in zip(self.spec.inputs, sent, strict=True)
         ]
         with _evaluating(self.module), torch.no_grad():
-            outputs = self._outputs(self.module, tensors)
+            outputs = self._outputs(name, self.module, tensors)
             if self.unoptimized is not None:
                 with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-                    outputs = _corrected(outputs, self._outputs(self.unoptimized, tensors))
+                    outputs = _corrected(outputs, self._outputs(name, self.unoptimized, tensors))
         names = self.names or _names(len(outputs))
         if len(names) != len(outputs):
             raise UsageError(
@@ -285,13 +304,16 @@ class _Recorder:
         present = {n: self._sent(n, t) for n, t in answers.items() if t is not None}
         return Golden(name, given, {n: to_numpy(t) for n, t in present.items()})
 
-    def _outputs(self, module: Module, tensors: Sequence[torch.Tensor]) -> Outputs:
-        """What the module returns for copies of the tensors; None where one of `paths` is None."""
+    def _outputs(self, golden: str, module: Module, tensors: Sequence[torch.Tensor]) -> Outputs:
+        """What the module returns for copies of the tensors; None where one of `paths` is None.
+        Raises ListTooLong where a list is longer than the manifest declares.
+        """
         copies = [tensor.clone() for tensor in tensors]
         answer = call_module(module, self.spec.inputs, copies, self.spec.constants)
         if not self.paths:
             return [tensor for _, tensor in leaves(answer)]
         found = dict(leaves(answer))
+        check_lengths(found, self.spec.max_lengths, golden)
         if unknown := found.keys() - set(self.paths):
             raise ModelFileError(
                 f"the module returns {', '.join(sorted(unknown))}, and its graph has the outputs"

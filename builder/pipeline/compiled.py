@@ -35,6 +35,7 @@ def compile(
     *,
     precision: str = "fp32",
     constants: Mapping[str, Any] | None = None,
+    max_lengths: Mapping[str, int] | None = None,
     fallback: Fallback | None = None,
     tolerance: Tolerance | None = None,
     unroll_limit: int = 64,
@@ -46,7 +47,8 @@ def compile(
 
     One TensorSpec an input, in order; an exported program has its own, and those that are given may
     narrow its ranges. Tuples count as their elements, an Optional argument is given
-    where a spec has its name, `constants` are the values of arguments that are not tensors. The
+    where a spec has its name, `constants` are the values of arguments that are not tensors,
+    `max_lengths` the largest lengths of lists that the module returns, by name (`output`). The
     module is scripted if it is not a ScriptModule, read in evaluation mode and not changed. What
     is returned has answered the goldens, inputs drawn to fit the specs, within the tolerance.
     Raises UsageError, LoweringError and ParityError for a module that cannot be compiled.
@@ -66,6 +68,7 @@ def compile(
         tolerance=tolerance or Tolerance(),
         unroll_limit=unroll_limit,
         constants=dict(constants or {}),
+        max_lengths=dict(max_lengths or {}),
     )
     order = Order(spec, Path("module"), layout="fused", options=options or BuildOptions())
     run.select_environment(order)
@@ -108,7 +111,7 @@ class CompiledModule(torch.nn.Module):
         self.warnings, self.answered_by = warnings, _kind(runner)
         self._runner, self._specs, self._profiles = runner, spec.inputs, spec.profiles
         self._names, self._results = graph.inputs, graph.results
-        self._outputs = recorded.lowered.outputs
+        self._outputs, self._lists = recorded.lowered.outputs, tuple(graph.too_long)
         self._constants = dict(spec.constants)
         self._program: ExportedModule | None = None
         self._result: Any = None
@@ -147,7 +150,7 @@ class CompiledModule(torch.nn.Module):
         named = zip(self._results, self._outputs, strict=True)
         found = {path: answers[name].to(device) for path, name in named if name in answers}
         if self._result is not None:
-            return parity.rebuilt(self._result, found)
+            return parity.rebuilt(self._result, found, lists=self._lists)
         tensors = iter(found.values())
         leaves = [leaf if leaf is None else _like(leaf, next(tensors)) for leaf in self._leaves]
         return pytree.tree_unflatten(leaves, self._structure)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from builder.engine import BuildOptions, Plan
     from builder.frontends import ExportedModule
     from builder.lowering import LoweredGraph, Paranoid
-    from builder.parity import Recordings
+    from builder.parity import Recording, Recordings
     from builder.quantization import Quantized
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
 
@@ -66,6 +66,12 @@ class Lowered:
             return tuple(self.spec.outputs)
         given = [str(tensor.name) for tensor in self.spec.inputs if tensor.name]
         return self.graph.distinct([*given, *self.graph.inputs])
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """By the name of each output that is in a list of unknown length, its group."""
+        names = dict(zip(self.graph.results, self.outputs, strict=False))
+        return {names[name]: group for name, group in self.graph.groups.items() if name in names}
 
     @property
     def optional(self) -> dict[str, str]:
@@ -212,6 +218,7 @@ def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool | Paranoid 
             fallback_modules=spec.fallback.modules,
             optional_inputs=optional,
             constants=spec.constants,
+            max_lengths=spec.max_lengths,
             keep_text=keep_text,
             paranoid=_examples(spec) if paranoid is True else paranoid or None,
         )
@@ -235,6 +242,7 @@ def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
         reason,
         optional_inputs=optional,
         constants=spec.constants,
+        max_lengths=spec.max_lengths,
         specs=spec.inputs,
     )
     return Lowered(spec, module, graph)
@@ -268,7 +276,8 @@ def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
         *_relations(lowered),
         *_renamed(lowered),
         *_optional(lowered),
-        *found.warnings_of(_branches(lowered.graph)),
+        *_lists(lowered, found.goldens),
+        *_of_named(lowered, found).warnings_of(_branches(lowered.graph)),
         *(kept.warnings if kept else ()),
     )
     return Recorded(lowered, found.goldens, warnings)
@@ -289,13 +298,35 @@ def _optional(lowered: Lowered) -> Iterator[str]:
     """A warning for each output that may be None, and what that costs."""
     by_line: dict[str, list[str]] = {}
     for name, where in lowered.optional.items():
-        by_line.setdefault(where, []).append(repr(name))
+        if name not in lowered.groups:
+            by_line.setdefault(where, []).append(repr(name))
     for where, names in by_line.items():
         yield (
             f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, which {where} decides:"
             " a response leaves out what is None, and Triton joins no requests; return a tensor on"
             " every path to let one engine run the model and Triton batch it"
         )
+
+
+def _lists(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
+    """A warning for each list whose length is not known, and what that costs."""
+    from builder import parity
+
+    paths = dict(zip(lowered.outputs, lowered.graph.results, strict=True))
+    for name in lowered.graph.too_long:
+        most = lowered.spec.max_lengths[name]
+        seen = [parity.length_of([paths[n] for n in g.outputs], name) for g in goldens]
+        yield (
+            f"output {name!r} is a list of at most {most} elements (max_lengths), {min(seen)} to"
+            f" {max(seen)} in the goldens: a response leaves out those past its length, and Triton"
+            " joins no requests"
+        )
+
+
+def _of_named(lowered: Lowered, found: Recording) -> Recording:
+    """The recording without what it says of elements of lists one by one."""
+    unseen = tuple(one for one in found.unseen if one[0] not in lowered.groups)
+    return replace(found, unseen=unseen)
 
 
 def _relations(lowered: Lowered) -> Iterator[str]:
