@@ -19,6 +19,7 @@ from .health import health as health
 from .live import serving_models as serving_models
 from .live import verify_served as verify_served
 from .recording import Recording as Recording
+from .recording import example as example
 from .recording import list_lengths as list_lengths
 from .recording import record as record
 from .recording import record_goldens as record_goldens

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from builder import parity
 from builder.conversion import named_inputs
 from builder.engine import BuildOptions, flavour
-from builder.errors import EngineError, LoweringError, UsageError
+from builder.errors import EngineError, LoweringError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
 from builder.lowering import evaluating
 from builder.manifest import Fallback, ModelSpec, TensorSpec, Tolerance, merged_profile
@@ -39,6 +39,7 @@ def compile(
     fallback: Fallback | None = None,
     tolerance: Tolerance | None = None,
     unroll_limit: int = 64,
+    goldens: Path | str | None = None,
     options: BuildOptions | None = None,
 ) -> CompiledModule:
     """An equivalent module: on a GPU TensorRT runs what it can, torch the rest; without one torch
@@ -50,7 +51,8 @@ def compile(
     where a spec has its name, `constants` are the values of arguments that are not tensors,
     `max_lengths` the largest lengths of lists that the module returns, by name (`output`). The
     module is scripted if it is not a ScriptModule, read in evaluation mode and not changed. What
-    is returned has answered the goldens, inputs drawn to fit the specs, within the tolerance.
+    is returned has answered the goldens, inputs drawn to fit the specs and those of the .npz file
+    `goldens`, within the tolerance.
     Raises UsageError, LoweringError and ParityError for a module that cannot be compiled.
     """
     script = _readable(module)
@@ -67,22 +69,29 @@ def compile(
         fallback=fallback or Fallback(),
         tolerance=tolerance or Tolerance(),
         unroll_limit=unroll_limit,
+        goldens=Path(goldens) if goldens else None,
         constants=dict(constants or {}),
         max_lengths=dict(max_lengths or {}),
     )
     order = Order(spec, Path("module"), layout="fused", options=options or BuildOptions())
     run.select_environment(order)
-    lowered = ladder.lower(stages.Loaded(spec, script))
+    try:
+        lowered = ladder.lower(stages.Loaded(spec, script))
+    except TrtBuildError as error:
+        raise _without_manifest(error) from error
     spec = replace(spec, inputs=named_inputs(inputs, lowered.graph))
     lowered = replace(lowered, spec=spec)
-    recorded = stages.record(lowered)
+    try:
+        recorded = stages.record(lowered)
+    except TrtBuildError as error:
+        raise _without_manifest(error) from error
     on_gpu = _runs_plans()
     checked = run.check_recorded(
         recorded, order, run.Clock("module", _silent), _build(order.options) if on_gpu else None
     )
     artifact = checked.artifact
     assert isinstance(artifact, ModelArtifact)
-    warnings = list(checked.warnings)
+    warnings = list(map(_reworded, checked.warnings))
     runner = Runner(artifact, engines=on_gpu)
     if on_gpu and (problem := _problem(runner, recorded.goldens, spec)):
         warnings.append(f"torch runs the whole module: {problem}")
@@ -235,6 +244,31 @@ class CompiledModule(torch.nn.Module):
             )
 
 
+def _without_manifest(error: TrtBuildError) -> TrtBuildError:
+    """The error in words for a caller of `compile`, who has no manifest."""
+    error.fix = _reworded(error.fix) if error.fix else None
+    error.where = None if error.where == "module" else error.where
+    return error
+
+
+def _reworded(text: str) -> str:
+    """The text with arguments of `compile` for keys of a manifest."""
+    for written, argument in _ARGUMENTS:
+        text = text.replace(written, argument)
+    return text
+
+
+_ARGUMENTS = (
+    (" (manifest: goldens: FILE.npz)", ' (goldens="FILE.npz")'),
+    (" (manifest: goldens)", " (goldens)"),
+    ("fix dims and dtypes in the manifest", "fix the shapes and dtypes of `inputs`"),
+    (
+        "write its largest length in the manifest: max_lengths: ",
+        "pass its largest length: max_lengths=",
+    ),
+    (" in the manifest", ""),
+)
+"""Words of errors and warnings, and what they are in a call."""
 _REQUIRED = object()
 
 

@@ -220,7 +220,7 @@ def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool | Paranoid 
             constants=spec.constants,
             max_lengths=spec.max_lengths,
             keep_text=keep_text,
-            paranoid=_examples(spec) if paranoid is True else paranoid or None,
+            paranoid=_example(loaded) if paranoid is True else paranoid or None,
         )
     except InPlaceError as reason:
         if spec.fallback.require_full:
@@ -248,12 +248,11 @@ def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
     return Lowered(spec, module, graph)
 
 
-def _examples(spec: ModelSpec) -> tuple[torch.Tensor, ...]:
-    """The inputs of the first golden: values that the module is known to accept."""
-    from builder.parity import inputs
+def _example(loaded: Loaded) -> tuple[torch.Tensor, ...]:
+    """The inputs of the first golden, without names of outputs, which lowering gives."""
+    from builder import parity
 
-    sizes = inputs.sizes_of(spec.profiles[0])["opt"]
-    return tuple(inputs.draw(spec.inputs, sizes, next(inputs.styles(spec)), seed=0))
+    return parity.example(loaded.module, replace(loaded.spec, outputs=None))
 
 
 def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
@@ -352,8 +351,8 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     default the recorded one; the precision search varies it). Raises UsageError.
     """
     source, goldens, quantized = recorded.lowered, recorded.goldens, None
-    spec, graph = spec or source.spec, source.graph
-    warnings = recorded.warnings
+    spec, graph = own_half(spec or source.spec), source.graph
+    warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
     if reduced_precision.wanted(spec):
         reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
         spec, graph, quantized = reduced.spec, reduced.lowered, reduced.quantized
@@ -379,7 +378,6 @@ def convert(
     found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs, kept)
     warnings = [
         *prepared.warnings,
-        *_bf16_of_float16(spec),
         *_unknown_modules(prepared.source),
         *patterns.unknown_operators(spec, prepared.graph),
         *patterns.unmatched(spec, found),
@@ -417,12 +415,17 @@ def _networks(
         yield Network(location, conversion, goldens.get(location, ()))
 
 
+def own_half(spec: ModelSpec) -> ModelSpec:
+    """The spec with the 16-bit format of the inputs where the precision is the other one."""
+    return replace(spec, precision="fp16") if any(_bf16_of_float16(spec)) else spec
+
+
 def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:
     """A warning where the precision is the other 16-bit format than that of the inputs."""
     if spec.precision == "bf16" and any(tensor.dtype == "float16" for tensor in spec.inputs):
         yield (
-            "precision bf16 does not fit a float16 module: write `precision: fp16`, or save"
-            " module.float()"
+            "precision bf16 does not fit a float16 module, so it is built in fp16: write"
+            " `precision: fp16`, or save module.float()"
         )
 
 
@@ -430,6 +433,8 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
     """A name under fallback.modules that marks nothing is most likely misspelled. The modules of a
     frozen file have no names to compare with, but its nodes do.
     """
+    from builder.manifest import did_you_mean
+
     wanted = source.spec.fallback.modules
     modules = source.module.named_modules()
     named = {name for path, inner in modules for name in (path, inner.original_name)}
@@ -437,7 +442,10 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
     if not named.isdisjoint(wanted):
         missed = tuple(name for name in wanted if name not in named)
     if missed and (missed is not wanted or not fallback.kept_nodes(source.graph)):
-        yield f"fallback.modules names no module of this model: {', '.join(missed)}"
+        known = [name for name in named if name]
+        near = [did_you_mean(name, known, otherwise_list=False) for name in missed]
+        hint = f" ({'; '.join(filter(None, near))})" if any(near) else ""
+        yield f"fallback.modules names no module of this model: {', '.join(missed)}{hint}"
 
 
 def check_reference(converted: Converted) -> None:
