@@ -72,6 +72,21 @@ class LoweringError(ModelError):
     """A pass cannot express the graph without changing its results."""
 
 
+class UnboundedListError(LoweringError):
+    """An output is a list whose length is not known before the model runs. `name` is that of the
+    output, such as `boxes` or `output_1`; `max_lengths` of the manifest declares its largest length.
+    """
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(
+            f"output {name!r} is a list whose length is not known before it runs, and an endpoint"
+            " has a fixed set of outputs",
+            where=where,
+            fix=f"write its largest length in the manifest: max_lengths: {{{name}: N}}",
+        )
+        self.name = name
+
+
 class InPlaceError(LoweringError):
     """An in-place write that cannot be expressed as values; torch runs the model unchanged."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.dtypes import name_of
-from builder.errors import LoweringError, ModelError, TrtBuildError
+from builder.errors import LoweringError, ModelError, TrtBuildError, UnboundedListError
 
 if TYPE_CHECKING:
     from builder.frontends import ExportedModule
@@ -30,6 +30,8 @@ RANGES: dict[str, tuple[int, int, int]] = {
 }
 """Ranges to start from, wide enough to be useful; a manifest of init marks them as guesses."""
 
+MAX_LENGTH = 16
+"""The largest length of a list to start from."""
 PARTS_SHOWN = 5
 MOST_STEPS = 6
 _UNKNOWN = "? the file does not say"
@@ -54,7 +56,7 @@ class Guessed:
     """A guess for every input that the lowered graph has, the names of its outputs, which (input,
     output) may be state, and the arguments of forward that are no inputs, with the reason.
     `dims` are the ranges of the axes with a comment on each; of others RANGES has one to start
-    from.
+    from. `max_lengths` are guesses of the largest length of each list of unknown length.
     """
 
     inputs: list[Guess]
@@ -62,6 +64,7 @@ class Guessed:
     state: list[tuple[str, str]]
     dropped: dict[str, str]
     dims: dict[str, tuple[tuple[int, int, int], str]] = field(default_factory=dict)
+    max_lengths: dict[str, int] = field(default_factory=dict)
 
 
 def guesses(
@@ -112,7 +115,8 @@ def _guesses(
 
     loading.load(plugins)
     loaded = frontends.load(file, module, libraries=libraries)
-    lowered = _lowered(loaded)
+    lowered, max_lengths = _lowered(loaded)
+    lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)
     examples = (
@@ -131,20 +135,28 @@ def _guesses(
     pairs = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     found = [guess(name, value) for name, value in pairs]
     dropped = _dropped(loaded, lowered.inputs)
-    return Guessed(found, list(lowered.results), guess_state.pairs(lowered), dropped)
+    outputs = [] if max_lengths else list(lowered.results)
+    return Guessed(found, outputs, guess_state.pairs(lowered), dropped, max_lengths=max_lengths)
 
 
-def _lowered(loaded: Any) -> LoweredGraph:
-    """The graph, its inputs under names of their own; as written, where only torch can serve it."""
+def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
+    """The lowered graph, and a guess of the largest length of each list of unknown length."""
     from builder import frontends, lowering
 
-    try:
-        lowered = lowering.lower(loaded)
-    except LoweringError as error:
-        if isinstance(loaded, frontends.ExportedModule):
-            raise
-        lowered = lowering.as_written(loaded, error)
-    return lowered.named(lowered.distinct(lowered.inputs))
+    max_lengths: dict[str, int] = {}
+    while True:
+        try:
+            return lowering.lower(loaded, max_lengths=max_lengths), max_lengths
+        except LoweringError as error:
+            if isinstance(loaded, frontends.ExportedModule):
+                raise
+            reason = error
+        try:  # torch can serve it all the same
+            return lowering.as_written(loaded, reason, max_lengths=max_lengths), max_lengths
+        except UnboundedListError as unbounded:
+            if unbounded.name in max_lengths:
+                raise
+            max_lengths[unbounded.name] = MAX_LENGTH
 
 
 def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:

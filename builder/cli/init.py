@@ -141,7 +141,16 @@ def _guessed(asked: list[Asked], isolate: bool) -> list[Guessed | TrtBuildError]
 def text_of(name: str, found: Guessed, module: str | None, libraries: list[str]) -> str:
     """The manifest's text, with what may be state and what was left out as comments."""
     text = manifest(name, found.inputs, found.outputs, module, libraries, found.dims)
-    return text + state(found.state) + dropped(found.dropped)
+    return text + max_lengths(found.max_lengths) + state(found.state) + dropped(found.dropped)
+
+
+def max_lengths(guessed: dict[str, int]) -> str:
+    """The largest lengths of lists among the outputs, as guesses."""
+    if not guessed:
+        return ""
+    source = _comment("? how many elements each of these lists of outputs can have")
+    shown = ", ".join(f"{name}: {length}" for name, length in guessed.items())
+    return f"max_lengths: {{{shown}}}{source}\n"
 
 
 def dropped(arguments: dict[str, str]) -> str:
@@ -174,7 +183,7 @@ def manifest(
     for axis in axes:
         (low, usual, high), source = known[axis] if axis in known else (RANGES[axis], "?")
         lines.append(f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}{_comment(source)}")
-    lines.append(f"outputs: [{', '.join(outputs)}]")
+    lines += [f"outputs: [{', '.join(outputs)}]"] if outputs else []
     if libraries:
         lines.append(f"libraries: {json.dumps(libraries)}")
     return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,7 @@ def lower_command(
         _colored(),
         libraries or tuple(file.parent / name for name in said.get("libraries", ())),
         plugins,
+        said.get("max_lengths", {}),
     )
     found = _lowered(asked, said.get("limits", {}), isolate)
     terminal.result(found.data, lambda: _show(terminal, found, trace, shown))
@@ -97,6 +98,7 @@ class Asked:
     colored: bool
     libraries: tuple[Path, ...] = ()
     plugins: tuple[str, ...] = ()
+    max_lengths: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,11 @@ def lower_here(asked: Asked, report: Any) -> Found:
         _known(name, later)
     early = None if asked.stop_after in later else asked.stop_after
     lowered = lowering.lower(
-        loaded, unroll_limit=asked.unroll_limit, stop_after=early, keep_text=keep_text
+        loaded,
+        unroll_limit=asked.unroll_limit,
+        max_lengths=asked.max_lengths,
+        stop_after=early,
+        keep_text=keep_text,
     )
     if half is not None and not early:
         lowered = lowering.for_precision(

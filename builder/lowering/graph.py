@@ -7,16 +7,18 @@ import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import torch
 
+from builder.errors import EngineError
 from builder.graph_types import Graph, Value
 from builder.lowering import fp8, ir
 from builder.lowering.containers import Containers
 from builder.lowering.paranoid import execute_graph, packed
 from builder.lowering.passes.decompose import expand
-from builder.lowering.passes.outputs import flag_names
+from builder.lowering.passes.outputs import TOO_LONG, flag_names
 from builder.lowering.trace import PassRecord
 from builder.lowering.wrapped import keep_constants_tensors
 
@@ -45,11 +47,19 @@ class LoweredGraph:
     """
     deciding: Mapping[str, str] = field(default_factory=dict, compare=False)
     """By the name of an output that may be None, the source line that decides it."""
+    too_long: Mapping[str, str] = field(default_factory=dict)
+    """By the name of a list with a declared largest length, the output that is true where the list
+    is longer. These outputs stand behind the flags.
+    """
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """By the name of an output in such a list, the group of those that have the same place in its
+    elements (`boxes_*`): their dtypes and ranks are assumed to be the same.
+    """
 
     @property
     def results(self) -> tuple[str, ...]:
         """The names of the module's outputs: all but the flags."""
-        return self.outputs[: len(self.outputs) - len(self.flags)]
+        return self.outputs[: len(self.outputs) - len(self.flags) - len(self.too_long)]
 
     def distinct(self, taken: Collection[str]) -> tuple[str, ...]:
         """The names of the `results`, with another one for each that is taken: `x_out` for `x`."""
@@ -66,16 +76,21 @@ class LoweredGraph:
         """The graph with other names of the `results`."""
         new = dict(zip(self.results, names, strict=True))
         flags = flag_names([new[name] for name in self.flags], names)
+        too_long = flag_names(self.too_long, [*names, *flags.values()], TOO_LONG)
         return replace(
             self,
-            outputs=(*names, *flags.values()),
+            outputs=(*names, *flags.values(), *too_long.values()),
             flags=flags,
+            too_long=too_long,
             deciding={new[name]: where for name, where in self.deciding.items()},
+            groups={new[name]: group for name, group in self.groups.items()},
         )
 
     def answer(self, made: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What the graph returned, by name: without the flags, and without what they deny."""
-        return present(dict(zip(self.outputs, made, strict=True)), self.flags)
+        """What the graph returned, by name: without the flags, and without what they deny. Raises
+        EngineError where a list is longer than declared.
+        """
+        return present(dict(zip(self.outputs, made, strict=True)), self.flags, self.too_long)
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of
@@ -144,11 +159,21 @@ class LoweredGraph:
 
 
 def present(
-    values: Mapping[str, torch.Tensor], flags: Mapping[str, str]
+    values: Mapping[str, torch.Tensor],
+    flags: Mapping[str, str],
+    too_long: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, torch.Tensor]:
-    """The outputs without the flags, and without those whose flag is false: they are None."""
+    """The outputs without the flags, and without those whose flag is false: they are None. Raises
+    EngineError where a list is longer than declared, which `too_long` shows.
+    """
+    for name, flag in too_long.items():
+        if bool(values[flag]):
+            raise EngineError(
+                f"the list {name!r} has more tensors than the manifest declares",
+                fix=f"increase max_lengths: {{{name}: N}} and build the model again",
+            )
     absent = {name for name, flag in flags.items() if not bool(values[flag])}
-    hidden = absent | set(flags.values())
+    hidden = absent | set(flags.values()) | set(too_long.values())
     return {name: tensor for name, tensor in values.items() if name not in hidden}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from builder.graph_types import Node
+from builder.graph_types import Node, Value
 
 _SCRIPTED = re.compile(r'File "([^"]+)", line (\d+)')
 _TRACED = re.compile(r"^(?P<path>\S.*)\((?P<line>\d+)\): \S+$", re.MULTILINE)
@@ -68,6 +68,15 @@ def source_line(node: Node) -> str:
     if frames:
         return _told(_own(frames) or frames[0]) + within
     return f"a node of kind {node.kind()}{within} (the file carries no source for it)"
+
+
+def located(value: Value) -> Node:
+    """The node of a value, or the nearest one with a source location among its users and their
+    neighbors: containers that are built have none of their own.
+    """
+    node = value.node()
+    near = [node, *(given.node() for given in node.inputs()), *(use.user for use in value.uses())]
+    return next((one for one in near if one.sourceRange()), node)
 
 
 def _own(frames: Sequence[Frame]) -> Frame | None:

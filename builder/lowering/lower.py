@@ -41,6 +41,7 @@ def lower(
     fallback_modules: Collection[str] = (),
     optional_inputs: Collection[str] = (),
     constants: Mapping[str, Any] | None = None,
+    max_lengths: Mapping[str, int] | None = None,
     specs: Sequence[TensorSpec] = (),
     keep: Collection[str] = (),
     precision: Any = None,
@@ -54,10 +55,11 @@ def lower(
     The module is read in evaluation mode and left as it was; a graph that is given is not changed.
     `optional_inputs` are names of inputs: an Optional argument is bound to None unless they name it
     or its elements, a list or dictionary has the elements that they name. `constants`
-    are the values of arguments that are not tensors, by name. `stop_after` names the last pass to
-    run (`lower-graph`: none), `keep_text` keeps the graph's text in the trace. `paranoid` (inputs,
-    or True with `specs`) executes the graph after every pass. Raises LoweringError, with the source
-    line, for what cannot be expressed.
+    are the values of arguments that are not tensors, by name, `max_lengths` the largest lengths of
+    lists among the outputs, by the name of the output (`boxes`, or `output`). `stop_after` names
+    the last pass to run (`lower-graph`: none), `keep_text` keeps the graph's text in the trace.
+    `paranoid` (inputs, or True with `specs`) executes the graph after every pass. Raises
+    LoweringError, with the source line, for what cannot be expressed.
     """
     if isinstance(module_or_graph, torch.export.ExportedProgram):
         module_or_graph = ExportedModule(module_or_graph)
@@ -69,6 +71,7 @@ def lower(
         optional_inputs=tuple(optional_inputs),
         inputs=names,
         defaults={**defaults, **checked(constants or {}, graph, names)},
+        max_lengths=max_lengths or {},
         specs=tuple(specs),
         keep=frozenset(keep),
         precision=precision,
@@ -91,6 +94,8 @@ def lower(
         _lists(module_or_graph),
         flags=context.flags,
         deciding=context.deciding,
+        too_long=context.too_long,
+        groups=context.groups,
     )
 
 
@@ -147,11 +152,12 @@ def as_written(
     *,
     optional_inputs: Collection[str] = (),
     constants: Mapping[str, Any] | None = None,
+    max_lengths: Mapping[str, int] | None = None,
     specs: Any = (),
 ) -> LoweredGraph:
     """The module's graph with its writes in place, for torch alone to run whole; what a request
     brings is copied before it is written. Raises `reason` where a constant of the model is written,
-    or its interface cannot be determined.
+    and LoweringError where its interface cannot be determined.
     """
     steps = Steps()
     graph, names, defaults = _start(module, (), "forward", frozenset(), steps, keep_objects=True)
@@ -159,12 +165,10 @@ def as_written(
         optional_inputs=tuple(optional_inputs),
         inputs=names,
         defaults={**defaults, **checked(constants or {}, graph, names)},
+        max_lengths=max_lengths or {},
         specs=tuple(specs),
     )
-    try:
-        trace = (*steps.records, *run_passes(graph, context, AS_WRITTEN))
-    except LoweringError as error:
-        raise reason from error
+    trace = (*steps.records, *run_passes(graph, context, AS_WRITTEN))
     aliases = graph.alias_db()
     held = filter(_is_tensor, ir.nodes_of(graph, "prim::Constant"))
     if any(aliases.has_writers(node.output()) for node in held):
@@ -178,6 +182,8 @@ def as_written(
         as_written=str(reason),
         flags=context.flags,
         deciding=context.deciding,
+        too_long=context.too_long,
+        groups=context.groups,
     )
 
 

@@ -1,8 +1,9 @@
 """Inlining that remembers: the nodes of modules that shall run in torch are marked.
 
 torch records for each node by which names its modules were called, but not the list that a layer
-was taken from. Where the record may mean a wanted module or another one, the calls are inlined here
-one by one: then the modules are known, but the record is lost, from which layers get their names.
+was taken from. Where the record may mean a wanted module or another one, the calls of a copy are
+inlined here one by one: then the modules are known, but the record is lost, from which layers get
+their names. The marks are carried over to the graph that torch inlined.
 """
 
 from __future__ import annotations
@@ -33,11 +34,24 @@ def inline_and_mark(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
     recorded = graph.copy()
     ir.C._jit_pass_inline(recorded)
     if _by_record(recorded, module, wanted) is None:
-        _one_by_one(graph, module, wanted)
+        marked = graph.copy()
+        _one_by_one(marked, module, wanted)
+        if _kinds(marked) != _kinds(recorded):
+            _one_by_one(graph, module, wanted)
+            return
+        ir.C._jit_pass_inline(graph)
+        for node, twin in zip(ir.walk(graph), ir.walk(marked), strict=True):
+            if ir.in_fallback(twin):
+                ir.mark(node)
         return
     ir.C._jit_pass_inline(graph)
     for node in _by_record(graph, module, wanted) or ():
         ir.mark(node)
+
+
+def _kinds(graph: Graph) -> list[str]:
+    """The kinds of all nodes in program order."""
+    return [node.kind() for node in ir.walk(graph)]
 
 
 def mark_by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> None:

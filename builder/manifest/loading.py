@@ -43,6 +43,7 @@ _PLAIN = (
     "unroll_limit",
     "build",
     "constants",
+    "max_lengths",
     "triton",
 )
 """Keys whose value is copied to the spec unchanged."""

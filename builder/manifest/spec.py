@@ -208,6 +208,10 @@ class ModelSpec:
     """The dtype of float32 inputs and outputs at the endpoint: "module" (unchanged) or "fp16"."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Values of forward's arguments that are not tensors, by name."""
+    max_lengths: Mapping[str, int] = field(default_factory=dict)
+    """The largest length of each list among the outputs whose length is not known before the model
+    runs, by the name of the output: `boxes`, `output_1`, or `output` for the result itself.
+    """
     layout: str = "auto"
     """How a model with several segments is served, one of choices.LAYOUTS."""
     batch_sizes: tuple[int, ...] = ()

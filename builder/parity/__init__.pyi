@@ -19,6 +19,8 @@ from .health import health as health
 from .live import serving_models as serving_models
 from .live import verify_served as verify_served
 from .recording import Recording as Recording
+from .recording import example as example
+from .recording import list_lengths as list_lengths
 from .recording import record as record
 from .recording import record_goldens as record_goldens
 from .recordings import Recordings as Recordings
@@ -28,6 +30,7 @@ from .sequences import loose_axes as loose_axes
 from .sequences import sequence_axis as sequence_axis
 from .served import PublishedModel as PublishedModel
 from .streams import recorded_streams as recorded_streams
+from .structure import length_of as length_of
 from .structure import rebuilt as rebuilt
 from .tolerances import default_tolerance as default_tolerance
 from .user_inputs import sets as sets

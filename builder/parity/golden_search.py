@@ -18,6 +18,7 @@ from builder.parity import inputs
 from builder.parity.arrays import to_torch
 from builder.parity.calling import positional
 from builder.parity.coverage import Coverage, Outcome
+from builder.parity.structure import ListTooLong
 from builder.parity.tolerances import limits
 from builder.triton import Golden
 
@@ -143,7 +144,7 @@ class GoldenSearch:
                 return None
             if not (is_finite(golden) and self._is_stable(golden, tensors)):
                 return None
-        except (RuntimeError, IndexError, torch.jit.Error):
+        except (RuntimeError, IndexError, torch.jit.Error, ListTooLong):
             return None
         self.coverage.reached |= reached
         self.present |= self._presence(golden)

@@ -1,9 +1,10 @@
 """Inputs that a model can be asked: the shapes of a profile, and values that suit each element
 type.
 
-Floats are standard normal. Integers are mostly ids whose range the file does not say, so ranges are
-tried from wide to narrow; what takes none of them may take lengths of the rows of another input.
-bool is mostly a mask, so both polarities are tried, each with at least one True.
+Floats are standard normal, and their magnitudes where the module does not take those. Integers are
+mostly ids whose range the file does not say, so ranges are tried from wide to narrow; what takes
+none of them may take lengths of the rows of another input. bool is mostly a mask, so both
+polarities are tried, each with at least one True.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ _FULL_RANGE = {torch.uint8: (0, 256), torch.int8: (-128, 128)}
 class Style:
     """What the values are drawn from: ids below `ids`, a share `true` of True; whole numbers of
     rank 1 are lengths, the greatest first, of up to the size of the axis `lengths`, where one is
-    named.
+    named. `positive`: floats are magnitudes.
     """
 
     ids: int = ID_LIMITS[0]
     true: float = TRUE_SHARES[0]
     lengths: int | str | None = None
+    positive: bool = False
 
 
 def styles(spec: ModelSpec) -> Iterator[Style]:
@@ -42,8 +44,10 @@ def styles(spec: ModelSpec) -> Iterator[Style]:
     dtypes = {tensor.dtype for tensor in spec.inputs}
     ids = ID_LIMITS if dtypes & {"int32", "int64"} else ID_LIMITS[:1]
     shares = TRUE_SHARES if "bool" in dtypes else TRUE_SHARES[:1]
-    for axis in (None, *_measured(spec)):
-        yield from (Style(limit, share, axis) for limit, share in itertools.product(ids, shares))
+    signs = (False, True) if any("float" in dtype for dtype in dtypes) else (False,)
+    for positive, axis in itertools.product(signs, (None, *_measured(spec))):
+        for limit, share in itertools.product(ids, shares):
+            yield Style(limit, share, axis, positive)
 
 
 def _measured(spec: ModelSpec) -> list[int | str]:
@@ -96,7 +100,8 @@ def _draw(
     if dtype == torch.bool:
         return _mask(shape, style.true, generator)
     if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator).to(dtype)
+        drawn = torch.randn(shape, generator=generator)
+        return (drawn.abs() if style.positive else drawn).to(dtype)
     low, high = _FULL_RANGE.get(dtype, (0, style.ids))
     return torch.randint(low, high, shape, generator=generator, dtype=dtype)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from builder.errors import ModelFileError, UsageError
+from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
 from builder.manifest import ModelSpec, Profile, TensorSpec, place, shared_first_axis
 from builder.parity import inputs, sequences
@@ -21,7 +21,7 @@ from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
 from builder.parity.coverage import Outcome
 from builder.parity.golden_search import GoldenSearch, is_finite
-from builder.parity.structure import leaves
+from builder.parity.structure import ListTooLong, check_lengths, leaves, length_of
 from builder.parity.user_inputs import user_inputs
 from builder.triton import Golden
 
@@ -33,6 +33,10 @@ sizes are reduced, with a warning: every later step runs each golden again.
 SHOWN_BRANCHES = 5
 """How many conditions are reported by name. Large scripted models have hundreds that depend on
 fixed sizes only.
+"""
+FAILURES = (RuntimeError, IndexError, torch.jit.Error)
+"""What a module raises for inputs that it does not take; the last is an `assert` or `raise` of a
+script.
 """
 Module = Any
 """A torch.jit.ScriptModule, or anything that is called with tensors."""
@@ -129,7 +133,45 @@ def record_goldens(
     recorder = _Recorder(module, spec, names, tuple(paths), optional)
     goldens = tuple(recorder.all())
     search = recorder.search
-    return Recording(goldens, search.unreached, tuple(recorder.reduced), search.unseen)
+    reduced = (*recorder.reduced, *_left_out(recorder.left_out))
+    return Recording(goldens, search.unreached, reduced, search.unseen)
+
+
+def _left_out(reasons: Mapping[str, str]) -> Iterator[str]:
+    """A line for the goldens that are left out."""
+    if reasons:
+        yield (
+            f"the original module fails on all drawn inputs for the goldens {', '.join(reasons)}"
+            f" ({next(iter(reasons.values()))}), so they are left out: only your own inputs are"
+            " compared (manifest: goldens)"
+        )
+
+
+def example(module: Module, spec: ModelSpec) -> tuple[torch.Tensor, ...]:
+    """Inputs at the optimum of the first profile, which the module runs: those of the first golden.
+    Raises ModelFileError where it fails on all that are drawn.
+    """
+    recorder = _Recorder(module, spec, ())
+    golden = next(recorder.all())
+    pairs = zip(spec.inputs, recorder._tensors(golden), strict=True)
+    return tuple(tensor.to(getattr(torch, tensor_spec.dtype)) for tensor_spec, tensor in pairs)
+
+
+def list_lengths(module: Module, spec: ModelSpec, name: str) -> list[int]:
+    """How many elements the list `name` of the module's answer has for drawn inputs. Empty where
+    the module fails on them.
+    """
+    try:
+        goldens = record(module, replace(spec, outputs=None, max_lengths={}, state=()))
+    except TrtBuildError:
+        return []
+    lengths = []
+    for golden in goldens:
+        tensors = [to_torch(array) for array in golden.inputs.values()]
+        with _evaluating(module), torch.no_grad():
+            answer = call_module(module, spec.inputs, tensors, spec.constants)
+        lengths.append(length_of(dict(leaves(answer)), name))
+    return lengths
 
 
 class _Recorder:
@@ -148,6 +190,8 @@ class _Recorder:
         self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
         self.reduced: list[str] = []
         self.seconds_per_element = 0.0
+        self.left_out: dict[str, str] = {}
+        """The goldens that are left out since the module fails on drawn inputs, and the reasons."""
         # a copy, because the first call of a module fixes whether its graph is optimized
         self.unoptimized = _copy(module) if _optimizer_may_err(module) else None
         with _evaluating(module):
@@ -170,16 +214,46 @@ class _Recorder:
             for kind, sizes in inputs.sizes_of(merged).items():
                 name = f"p{index}-{kind}"
                 started = time.monotonic()
-                golden = self.golden(
-                    name, self._allowed(self._affordable(name, sizes, merged), merged)
-                )
+                golden = self._drawn(name, sizes, merged)
+                if golden is None:
+                    continue
                 self._measured(golden, time.monotonic() - started)
                 yield golden
                 if kind == "opt" and self._batch_like(merged):
                     yield self._answered(f"p{index}-row", self._rows(golden))
         yield from sequences.record(self.spec, self.answer, self.styles[0])
         for name, tensors in user_inputs(self.spec):
-            yield self._answered(name, tensors)
+            golden = self._answered(name, tensors)
+            yield golden
+            if self.left_out and self.batch is not None and self._count(tensors) > 1:
+                yield self._answered(f"{name}-row", self._rows(golden))
+
+    def _drawn(self, name: str, sizes: Mapping[str, int], profile: Profile) -> Golden | None:
+        """The golden of these sizes. None, with a line in `reduced`, where the module fails on all
+        inputs that are drawn and the user's show what it takes.
+        """
+        try:
+            return self.golden(name, self._allowed(self._affordable(name, sizes, profile), profile))
+        except ModelFileError as error:
+            if isinstance(error, ListTooLong) or not self._user_shows(profile):
+                raise
+            self.left_out[name] = error.message.rpartition("): ")[2]
+            return None
+
+    def _user_shows(self, profile: Profile) -> bool:
+        """Whether the user has inputs that show enough; where requests may be joined, more than
+        one row.
+        """
+        if self.spec.state:
+            return False
+        one_row = self._batch_like(profile)
+        return any(not one_row or self._count(own) > 1 for _, own in user_inputs(self.spec))
+
+    def _count(self, tensors: Sequence[torch.Tensor]) -> int:
+        """How many rows the inputs have."""
+        pairs = zip(self.spec.inputs, tensors, strict=True)
+        counts = (t.shape[s.shape.index(self.batch)] for s, t in pairs if self.batch in s.shape)
+        return next(counts, 1)
 
     def _allowed(self, sizes: Mapping[str, int], profile: Profile) -> Mapping[str, int]:
         """The sizes, or those next to them where an exported program relates its axes."""
@@ -227,7 +301,7 @@ class _Recorder:
         """The answer to these inputs. Raises ModelFileError where the module fails on them."""
         try:
             return self.answer(name, tensors)
-        except (RuntimeError, IndexError) as error:
+        except FAILURES as error:
             shapes = ", ".join(
                 f"{spec.name} {list(tensor.shape)}"
                 for spec, tensor in zip(self.spec.inputs, tensors, strict=True)
@@ -235,10 +309,7 @@ class _Recorder:
             raise ModelFileError(
                 f"the original module fails on golden {name} ({shapes}): {_reason(error)}",
                 where=str(self.spec.path),
-                fix=(
-                    "give inputs and dims that the module runs; a traced module may hold the sizes"
-                    " that it was traced with"
-                ),
+                fix=f"give inputs and dims that the module runs{_BAKED}",
             ) from error
 
     def golden(self, name: str, sizes: Mapping[str, int]) -> Golden:
@@ -248,7 +319,7 @@ class _Recorder:
         for position, style in enumerate(self.styles):
             try:
                 golden = self.answer(name, inputs.draw(self.spec.inputs, sizes, style, seed))
-            except (RuntimeError, IndexError) as error:
+            except (*FAILURES, ListTooLong) as error:
                 if failure is None or "out of range" in str(failure):  # ids that were too large
                     failure = error
                 continue
@@ -258,6 +329,8 @@ class _Recorder:
                 return golden
             fallback = fallback or golden
         if fallback is None:
+            if isinstance(failure, ListTooLong):
+                raise failure
             raise self._failed(name, sizes, failure)
         return fallback
 
@@ -271,10 +344,10 @@ class _Recorder:
             t.to(getattr(torch, s.dtype)) for s, t in zip(self.spec.inputs, sent, strict=True)
         ]
         with _evaluating(self.module), torch.no_grad():
-            outputs = self._outputs(self.module, tensors)
+            outputs = self._outputs(name, self.module, tensors)
             if self.unoptimized is not None:
                 with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-                    outputs = _corrected(outputs, self._outputs(self.unoptimized, tensors))
+                    outputs = _corrected(outputs, self._outputs(name, self.unoptimized, tensors))
         names = self.names or _names(len(outputs))
         if len(names) != len(outputs):
             raise UsageError(
@@ -285,13 +358,16 @@ class _Recorder:
         present = {n: self._sent(n, t) for n, t in answers.items() if t is not None}
         return Golden(name, given, {n: to_numpy(t) for n, t in present.items()})
 
-    def _outputs(self, module: Module, tensors: Sequence[torch.Tensor]) -> Outputs:
-        """What the module returns for copies of the tensors; None where one of `paths` is None."""
+    def _outputs(self, golden: str, module: Module, tensors: Sequence[torch.Tensor]) -> Outputs:
+        """What the module returns for copies of the tensors; None where one of `paths` is None.
+        Raises ListTooLong where a list is longer than the manifest declares.
+        """
         copies = [tensor.clone() for tensor in tensors]
         answer = call_module(module, self.spec.inputs, copies, self.spec.constants)
         if not self.paths:
             return [tensor for _, tensor in leaves(answer)]
         found = dict(leaves(answer))
+        check_lengths(found, self.spec.max_lengths, golden)
         if unknown := found.keys() - set(self.paths):
             raise ModelFileError(
                 f"the module returns {', '.join(sorted(unknown))}, and its graph has the outputs"
@@ -325,6 +401,12 @@ class _Recorder:
     def _batch_like(self, profile: Profile) -> bool:
         return self.batch is not None and profile[self.batch][0] <= 1 < profile[self.batch][1]
 
+    @property
+    def _rows_needed(self) -> str:
+        """How many rows the user's inputs must have: they show whether rows are independent."""
+        profile = {**_dims(self.spec), **(self.spec.profiles or ({},))[0]}
+        return " with two rows or more" if self._batch_like(profile) else ""
+
     def _failed(
         self, name: str, sizes: Mapping[str, int], failure: Exception | None
     ) -> ModelFileError:
@@ -333,10 +415,13 @@ class _Recorder:
             f" {dict(sizes)}): {_reason(failure)}",
             where=str(self.spec.path),
             fix=(
-                "give inputs of your own (manifest: goldens: FILE.npz), or fix dims and dtypes in"
-                " the manifest"
+                f"give inputs of your own{self._rows_needed} (manifest: goldens: FILE.npz), or fix"
+                f" dims and dtypes in the manifest{_BAKED if 'size' in str(failure) else ''}"
             ),
         )
+
+
+_BAKED = "; a traced module may hold the sizes that it was traced with"
 
 
 def _reason(failure: Exception | None) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,13 +44,36 @@ def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
         )
 
 
-def rebuilt(kind: Any, tensors: Tensors, name: str = "") -> Any:
+class ListTooLong(ModelFileError):
+    """A list that a module returns has more elements than the manifest declares."""
+
+
+def check_lengths(tensors: Tensors, declared: Mapping[str, int], golden: str) -> None:
+    """Raise ListTooLong where one of the `declared` lists has more elements in these tensors."""
+    for name, most in declared.items():
+        if (length := length_of(tensors, name)) > most:
+            raise ListTooLong(
+                f"golden {golden}: the list {name!r} has {length} elements, and max_lengths"
+                f" declares at most {most}",
+                fix=f"write max_lengths: {{{name}: {length}}} or more in the manifest",
+            )
+
+
+def length_of(tensors: Iterable[str], name: str) -> int:
+    """How many elements the list `name` has. Elements without a tensor at its end do not count."""
+    pattern = re.compile(rf"{re.escape(name)}_(\d+)(?:$|[._])")
+    indices = (int(found[1]) for found in map(pattern.match, tensors) if found)
+    return max((index + 1 for index in indices), default=0)
+
+
+def rebuilt(kind: Any, tensors: Tensors, name: str = "", lists: Collection[str] = ()) -> Any:
     """The value of torch's type `kind` that has these tensors: the inverse of `leaves`. What has
-    none of them is None where the type is Optional, else an empty list or dictionary.
+    none of them is None where the type is Optional, else an empty list or dictionary. `lists` are
+    the names of lists of unknown length, which may be empty.
     """
     form = kind.kind()
     if form == "OptionalType":
-        inner = rebuilt(kind.getElementType(), tensors, name)
+        inner = rebuilt(kind.getElementType(), tensors, name, lists)
         return inner if any(True for _ in leaves(inner)) else None
     if form == "TensorType":
         return tensors.get(name or "output")
@@ -57,22 +81,22 @@ def rebuilt(kind: Any, tensors: Tensors, name: str = "") -> Any:
         number = tensors.get(name or "output")
         return None if number is None else _NUMBERS[form](number.item())
     if form == "TupleType":
-        return _tuple(kind, tensors, name)
+        return _tuple(kind, tensors, name, lists)
     if form == "ListType":
-        return _list(kind.getElementType(), tensors, name)
+        return _list(kind.getElementType(), tensors, name, lists)
     if form == "DictType":
-        return _dictionary(kind, tensors, name)
+        return _dictionary(kind, tensors, name, lists)
     return None
 
 
 _NUMBERS = {"IntType": int, "FloatType": float, "BoolType": bool, "NumberType": float}
 
 
-def _tuple(kind: Any, tensors: Tensors, name: str) -> Any:
+def _tuple(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> Any:
     fields, kinds = field_names(kind), kind.elements()
     places: Sequence[str | int] = fields or range(len(kinds))
     parts = [
-        rebuilt(inner, tensors, join(name, place))
+        rebuilt(inner, tensors, join(name, place), lists)
         for place, inner in zip(places, kinds, strict=True)
     ]
     if not fields:
@@ -80,21 +104,24 @@ def _tuple(kind: Any, tensors: Tensors, name: str) -> Any:
     return namedtuple(kind.annotation_str.rpartition(".")[2], fields)(*parts)
 
 
-def _list(inner: Any, tensors: Tensors, name: str) -> list[Any]:
+def _list(inner: Any, tensors: Tensors, name: str, lists: Collection[str]) -> list[Any]:
     found: list[Any] = []
     while _below(tensors, join(name, len(found))):
-        found.append(rebuilt(inner, tensors, join(name, len(found))))
+        found.append(rebuilt(inner, tensors, join(name, len(found)), lists))
     return found
 
 
-def _dictionary(kind: Any, tensors: Tensors, name: str) -> dict[Any, Any]:
-    """A dictionary of tensors; deeper ones have keys that their names may not show."""
+def _dictionary(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> dict[Any, Any]:
+    """A dictionary of tensors or of `lists`; others have keys that their names may not show."""
     prefix, whole = f"{name}." if name else "", kind.getKeyType().kind() == "IntType"
     if whole:
         prefix = join(name, 0)[:-1]
-    keys = [key.removeprefix(prefix) for key in tensors if key.startswith(prefix)]
     inner = kind.getValueType()
-    return {int(key) if whole else key: rebuilt(inner, tensors, f"{prefix}{key}") for key in keys}
+    names = lists if inner.kind() == "ListType" and lists else tensors
+    keys = [key.removeprefix(prefix) for key in names if key.startswith(prefix)]
+    return {
+        int(key) if whole else key: rebuilt(inner, tensors, f"{prefix}{key}", lists) for key in keys
+    }
 
 
 def _below(tensors: Tensors, name: str) -> bool:

@@ -67,6 +67,9 @@ class Partition:
     """The graph that was divided."""
     flags: Mapping[str, str] = field(default_factory=dict)
     """By the name of an output that may be None, the output that is true where it is a tensor."""
+    too_long: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """As of LoweredGraph: the outputs of lists whose length is not known."""
     values: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """By the name of a tensor that a segment reads or makes, the value of `whole` that it is."""
 
@@ -132,6 +135,8 @@ def split(
         unbounded,
         lowered,
         lowered.flags,
+        lowered.too_long,
+        lowered.groups,
         values,
     )
 

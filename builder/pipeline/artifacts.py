@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from builder.conversion import Conversion
     from builder.engine import Plan
     from builder.lowering import LoweredGraph
-    from builder.partition import Segment
+    from builder.partition import Partition, Segment
     from builder.triton import IO, BranchFiles, Golden, ModelArtifact, SegmentFiles
 
 
@@ -110,27 +110,39 @@ def inputs_of(model: SplitModel) -> tuple[IO, ...]:
 
 def outputs_of(model: SplitModel) -> tuple[IO, ...]:
     partition = model.pieces.partition
-    hidden = {*partition.flags.values(), *unknown_outputs(model)}
+    flags = (*partition.flags.values(), *partition.too_long.values())
+    hidden = {*flags, *unknown_outputs(model)}
     known: Mapping[str, TensorSpec | None] = {
         name: spec
         for s in model.segments
         for name, spec in zip(s.outputs, s.output_specs, strict=True)
     }
     return tuple(
-        endpoint(known[name], name, model.goldens)
+        endpoint(known[name], name, model.goldens, _alike(partition, name))
         for name in partition.outputs
         if name not in hidden
     )
 
 
+def _alike(partition: Partition, name: str) -> Collection[str]:
+    """The output and those that have the same place in the other elements of its list."""
+    group = partition.groups.get(name)
+    return [name] if group is None else [n for n, g in partition.groups.items() if g == group]
+
+
 def unknown_outputs(model: SplitModel) -> dict[str, str]:
     """Each output that is None in every golden, with its flag: its type and shape are not known, so
-    no endpoint can have it. Raises PublishError where the model has no other output.
+    no endpoint can have it. Elements of a list have those of the list's other elements. Raises
+    PublishError where the model has no other output.
     """
-    flags = model.pieces.partition.flags
+    partition = model.pieces.partition
+    flags = partition.flags
     recorded = {name for golden in model.goldens for name in golden.outputs}
-    unknown = {name: flag for name, flag in flags.items() if name not in recorded}
-    if unknown and len(unknown) + len(flags) == len(model.pieces.partition.outputs):
+    unknown = {
+        name: flag for name, flag in flags.items() if recorded.isdisjoint(_alike(partition, name))
+    }
+    hidden = len(unknown) + len(flags) + len(partition.too_long)
+    if unknown and hidden == len(partition.outputs):
         raise PublishError(
             f"every output is None in every golden: {', '.join(unknown)}",
             fix="add inputs for which they are tensors (manifest: goldens: FILE.npz)",
@@ -138,18 +150,25 @@ def unknown_outputs(model: SplitModel) -> dict[str, str]:
     return unknown
 
 
-def endpoint(spec: TensorSpec | None, name: str, goldens: Sequence[Golden]) -> IO:
+def endpoint(
+    spec: TensorSpec | None, name: str, goldens: Sequence[Golden], alike: Collection[str] = ()
+) -> IO:
     """The tensor as inferred; where its shape depends on data, of the goldens' rank and with every
-    axis dynamic.
+    axis dynamic. `alike` are the outputs of a list that have the same dtype and rank, itself
+    included.
     """
     from builder.triton import IO, dtypes
 
-    if spec is not None:
+    if spec is not None and len(alike) <= 1:
         return IO(
             name, spec.dtype, tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape)
         )
     recorded = [
-        side[name] for golden in goldens for side in (golden.inputs, golden.outputs) if name in side
+        side[other]
+        for golden in goldens
+        for side in (golden.inputs, golden.outputs)
+        for other in alike or [name]
+        if other in side
     ]
     ranks, known = {array.ndim for array in recorded}, dtypes.by_numpy(recorded[0].dtype)
     if len(ranks) != 1 or known is None:
@@ -225,6 +244,7 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
         segments=_files_of_segments(model.pieces, model.plans, model.branch_plans),
         flags={name: flag for name, flag in flags.items() if name not in unknown},
         unknown=unknown,
+        too_long=model.pieces.partition.too_long,
         mixes=mixes(model, model.segments),
     )
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from builder import parity
 from builder.conversion import named_inputs
 from builder.engine import BuildOptions, flavour
-from builder.errors import EngineError, LoweringError, UsageError
+from builder.errors import EngineError, LoweringError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
 from builder.lowering import evaluating
 from builder.manifest import Fallback, ModelSpec, TensorSpec, Tolerance, merged_profile
@@ -35,9 +35,11 @@ def compile(
     *,
     precision: str = "fp32",
     constants: Mapping[str, Any] | None = None,
+    max_lengths: Mapping[str, int] | None = None,
     fallback: Fallback | None = None,
     tolerance: Tolerance | None = None,
     unroll_limit: int = 64,
+    goldens: Path | str | None = None,
     options: BuildOptions | None = None,
 ) -> CompiledModule:
     """An equivalent module: on a GPU TensorRT runs what it can, torch the rest; without one torch
@@ -46,9 +48,11 @@ def compile(
 
     One TensorSpec an input, in order; an exported program has its own, and those that are given may
     narrow its ranges. Tuples count as their elements, an Optional argument is given
-    where a spec has its name, `constants` are the values of arguments that are not tensors. The
+    where a spec has its name, `constants` are the values of arguments that are not tensors,
+    `max_lengths` the largest lengths of lists that the module returns, by name (`output`). The
     module is scripted if it is not a ScriptModule, read in evaluation mode and not changed. What
-    is returned has answered the goldens, inputs drawn to fit the specs, within the tolerance.
+    is returned has answered the goldens, inputs drawn to fit the specs and those of the .npz file
+    `goldens`, within the tolerance.
     Raises UsageError, LoweringError and ParityError for a module that cannot be compiled.
     """
     script = _readable(module)
@@ -65,7 +69,9 @@ def compile(
         fallback=fallback or Fallback(),
         tolerance=tolerance or Tolerance(),
         unroll_limit=unroll_limit,
+        goldens=Path(goldens) if goldens else None,
         constants=dict(constants or {}),
+        max_lengths=dict(max_lengths or {}),
     )
     order = Order(spec, Path("module"), layout="fused", options=options or BuildOptions())
     run.select_environment(order)
@@ -78,9 +84,12 @@ def compile(
 
 def _recorded(spec: ModelSpec, script: torch.jit.ScriptModule | ExportedModule) -> stages.Recorded:
     """The lowered module with its goldens; its inputs get the graph's names."""
-    lowered = ladder.lower(stages.Loaded(spec, script))
-    spec = replace(spec, inputs=named_inputs(spec.inputs, lowered.graph))
-    return stages.record(replace(lowered, spec=spec))
+    try:
+        lowered = ladder.lower(stages.Loaded(spec, script))
+        spec = replace(spec, inputs=named_inputs(spec.inputs, lowered.graph))
+        return stages.record(replace(lowered, spec=spec))
+    except TrtBuildError as error:
+        raise _without_manifest(error) from error
 
 
 def _runner(recorded: stages.Recorded, order: Order) -> tuple[Runner, tuple[str, ...]]:
@@ -93,11 +102,12 @@ def _runner(recorded: stages.Recorded, order: Order) -> tuple[Runner, tuple[str,
     artifact = checked.artifact
     assert isinstance(artifact, ModelArtifact)
     runner = Runner(artifact, engines=on_gpu)
+    warnings = tuple(map(_reworded, checked.warnings))
     spec = recorded.lowered.spec
     if on_gpu and (problem := _problem(runner, recorded.goldens, spec)):
         warning = f"torch runs the whole module: {problem}"
-        return Runner(artifact), (*checked.warnings, warning)
-    return runner, tuple(checked.warnings)
+        return Runner(artifact), (*warnings, warning)
+    return runner, warnings
 
 
 class CompiledModule(torch.nn.Module):
@@ -119,7 +129,7 @@ class CompiledModule(torch.nn.Module):
         self.warnings, self.answered_by = warnings, _kind(runner)
         self._runner, self._specs, self._profiles = runner, spec.inputs, spec.profiles
         self._names, self._results = graph.inputs, graph.results
-        self._outputs = recorded.lowered.outputs
+        self._outputs, self._lists = recorded.lowered.outputs, tuple(graph.too_long)
         self._constants = dict(spec.constants)
         self._program: ExportedModule | None = None
         self._result: Any = None
@@ -158,7 +168,7 @@ class CompiledModule(torch.nn.Module):
         named = zip(self._results, self._outputs, strict=True)
         found = {path: answers[name].to(device) for path, name in named if name in answers}
         if self._result is not None:
-            return parity.rebuilt(self._result, found)
+            return parity.rebuilt(self._result, found, lists=self._lists)
         tensors = iter(found.values())
         leaves = [leaf if leaf is None else _like(leaf, next(tensors)) for leaf in self._leaves]
         return pytree.tree_unflatten(leaves, self._structure)
@@ -243,6 +253,31 @@ class CompiledModule(torch.nn.Module):
             )
 
 
+def _without_manifest(error: TrtBuildError) -> TrtBuildError:
+    """The error in words for a caller of `compile`, who has no manifest."""
+    error.fix = _reworded(error.fix) if error.fix else None
+    error.where = None if error.where == "module" else error.where
+    return error
+
+
+def _reworded(text: str) -> str:
+    """The text with arguments of `compile` for keys of a manifest."""
+    for written, argument in _ARGUMENTS:
+        text = text.replace(written, argument)
+    return text
+
+
+_ARGUMENTS = (
+    (" (manifest: goldens: FILE.npz)", ' (goldens="FILE.npz")'),
+    (" (manifest: goldens)", " (goldens)"),
+    ("fix dims and dtypes in the manifest", "fix the shapes and dtypes of `inputs`"),
+    (
+        "write its largest length in the manifest: max_lengths: ",
+        "pass its largest length: max_lengths=",
+    ),
+    (" in the manifest", ""),
+)
+"""Words of errors and warnings, and what they are in a call."""
 _REQUIRED = object()
 
 

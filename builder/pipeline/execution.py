@@ -86,12 +86,14 @@ class Runner:
         self.opened: dict[int, Engine] = {}
 
     def __call__(self, inputs: Tensors) -> Tensors:
-        """The outputs by name. Raises EngineError where a plan does not take the inputs."""
+        """The outputs by name. Raises EngineError where a plan does not take the inputs, and where
+        a list is longer than declared.
+        """
         from builder.lowering import present
 
         artifact, values = self.artifact, dict(inputs)
-        flags = artifact.flags
-        outputs = [*(tensor.name for tensor in artifact.outputs), *flags.values()]
+        hidden = (*artifact.flags.values(), *artifact.too_long.values())
+        outputs = [*(tensor.name for tensor in artifact.outputs), *hidden]
         if artifact.segments:
             self._chain(artifact.segments, values)
         elif self.engines and artifact.plan:
@@ -104,7 +106,8 @@ class Runner:
                     f"output {name!r} is a tensor for these inputs, and None in every golden",
                     fix="add these inputs as a golden (manifest: goldens: FILE.npz)",
                 )
-        return present({name: values[name] for name in outputs}, flags)
+        made = {name: values[name] for name in outputs}
+        return present(made, artifact.flags, artifact.too_long)
 
     def answer(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs by name, of arrays as goldens have them. Raises what a call raises."""

@@ -109,7 +109,22 @@ def convert_or_partition(
             defects = (str(defect),)
     else:
         defects = (*earlier.reasons, *beyond)
-    return _Partitioner(lowered, spec, kept, list(defects), earlier=earlier).run()
+    reads = _list_reads(lowered)
+    # each branch that reads an element would contain the loop that makes the list
+    without = replace(earlier, nodes=earlier.nodes | reads, branches=earlier.branches and not reads)
+    return _Partitioner(lowered, spec, kept, list(defects), earlier=without).run()
+
+
+def _list_reads(lowered: LoweredGraph) -> frozenset[int]:
+    """The top-level nodes that read the elements of lists whose length is not known: TensorRT has
+    no such lists.
+    """
+    values = zip(lowered.graph.outputs(), lowered.outputs, strict=True)
+    read = {value.debugName() for value, name in values if name in lowered.groups}
+    nodes = enumerate(lowered.graph.nodes())
+    return frozenset(
+        index for index, node in nodes if read & {value.debugName() for value in node.outputs()}
+    )
 
 
 def _of_optional(lowered: LoweredGraph) -> ConversionError:

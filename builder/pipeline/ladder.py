@@ -23,6 +23,7 @@ from builder.errors import (
     ParityError,
     PublishError,
     TrtBuildError,
+    UnboundedListError,
     UsageError,
 )
 from builder.manifest import ModelSpec
@@ -50,7 +51,24 @@ def lower(loaded: stages.Loaded, *, keep_text: bool = False, paranoid: bool = Fa
     except Exception as error:
         if paranoid:
             raise
-        return stages.lower_as_written(loaded, _failure(error, loaded.spec))
+        try:
+            return stages.lower_as_written(loaded, _failure(error, loaded.spec))
+        except UnboundedListError as unbounded:
+            raise _measured(unbounded, loaded) from error
+
+
+def _measured(error: UnboundedListError, loaded: stages.Loaded) -> UnboundedListError:
+    """The error, with the lengths that drawn inputs give."""
+    from builder import parity
+
+    lengths = parity.list_lengths(loaded.module, loaded.spec, error.name)
+    if lengths:
+        error.fix = (
+            f"write its largest length in the manifest: max_lengths: {{{error.name}:"
+            f" {max(*lengths, 1)}}} or more; drawn inputs give {min(lengths)} to {max(lengths)}"
+            " elements"
+        )
+    return error
 
 
 def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> Result:

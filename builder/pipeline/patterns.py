@@ -32,10 +32,25 @@ def unmatched(spec: ModelSpec, found: Any) -> Iterator[str]:
     """
     names = list(layer_names(c for c in getattr(found, "conversions", (found,)) if c is not None))
     if missed := idle(spec.keep_fp32, names):
+        near = next(filter(None, (_meant(pattern, names) for pattern in missed)), "")
         yield (
-            f"keep_fp32 names no layer of this model: {', '.join(missed)} (`trt-build inspect`"
-            " prints the names)"
+            f"keep_fp32 names no layer of this model: {', '.join(missed)} ({near}`trt-build"
+            " inspect` prints the names)"
         )
+
+
+def _meant(pattern: str, names: Sequence[str]) -> str:
+    """`did you mean 'layers.2.*'? ` where the layers of a module have a similar pattern."""
+    from builder.manifest import did_you_mean
+
+    known: dict[str, None] = {}
+    for name in names:
+        module, _, layer = name.rpartition("/")
+        parts = module.split(".") if module else []
+        known |= dict.fromkeys(f"{'.'.join(parts[:end])}.*" for end in range(1, len(parts)))
+        known |= dict.fromkeys([f"{module}/*", name] if layer and module else [name])
+    meant = did_you_mean(pattern, known, otherwise_list=False)
+    return f"{meant} " if meant else ""
 
 
 def idle(patterns: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -45,7 +45,8 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
         recorded.append(golden_of(golden.name, given, made))
     if not compares:
         return recorded
-    tensors = present({name: values[name] for name in partition.outputs}, partition.flags)
+    made = {name: values[name] for name in partition.outputs}
+    tensors = present(made, partition.flags, partition.too_long)
     answer = {name: to_numpy(tensor) for name, tensor in tensors.items()}
     _raise_unless(
         parity.compare(answer, golden, spec.tolerance, precision=torch_precision(spec)),

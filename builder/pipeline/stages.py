@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from builder.engine import BuildOptions, Plan
     from builder.frontends import ExportedModule
     from builder.lowering import LoweredGraph, Paranoid
-    from builder.parity import Recordings
+    from builder.parity import Recording, Recordings
     from builder.pipeline.artifacts import SplitModel
     from builder.quantization import Quantized
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
@@ -74,6 +74,12 @@ class Lowered:
             return tuple(self.spec.outputs)
         given = [str(tensor.name) for tensor in self.spec.inputs if tensor.name]
         return self.graph.distinct([*given, *self.graph.inputs])
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """By the name of each output that is in a list of unknown length, its group."""
+        names = dict(zip(self.graph.results, self.outputs, strict=False))
+        return {names[name]: group for name, group in self.graph.groups.items() if name in names}
 
     @property
     def optional(self) -> dict[str, str]:
@@ -219,8 +225,9 @@ def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool | Paranoid 
             fallback_modules=spec.fallback.modules,
             optional_inputs=loaded.input_names,
             constants=spec.constants,
+            max_lengths=spec.max_lengths,
             keep_text=keep_text,
-            paranoid=_examples(spec) if paranoid is True else paranoid or None,
+            paranoid=_example(loaded) if paranoid is True else paranoid or None,
         )
     except InPlaceError as reason:
         if spec.fallback.require_full:
@@ -241,17 +248,17 @@ def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
         reason,
         optional_inputs=loaded.input_names,
         constants=spec.constants,
+        max_lengths=spec.max_lengths,
         specs=spec.inputs,
     )
     return Lowered(spec, module, graph)
 
 
-def _examples(spec: ModelSpec) -> tuple[torch.Tensor, ...]:
-    """The inputs of the first golden: values that the module is known to accept."""
-    from builder.parity import inputs
+def _example(loaded: Loaded) -> tuple[torch.Tensor, ...]:
+    """The inputs of the first golden, without names of outputs, which lowering gives."""
+    from builder import parity
 
-    sizes = inputs.sizes_of(spec.profiles[0])["opt"]
-    return tuple(inputs.draw(spec.inputs, sizes, next(inputs.styles(spec)), seed=0))
+    return parity.example(loaded.module, replace(loaded.spec, outputs=None))
 
 
 def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
@@ -274,7 +281,8 @@ def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
         *_relations(lowered),
         *_renamed(lowered),
         *_optional(lowered),
-        *found.warnings_of(_branches(lowered.graph)),
+        *_lists(lowered, found.goldens),
+        *_of_named(lowered, found).warnings_of(_branches(lowered.graph)),
         *(kept.warnings if kept else ()),
     )
     return Recorded(lowered, found.goldens, warnings)
@@ -295,13 +303,35 @@ def _optional(lowered: Lowered) -> Iterator[str]:
     """A warning for each output that may be None, and what that costs."""
     by_line: dict[str, list[str]] = {}
     for name, where in lowered.optional.items():
-        by_line.setdefault(where, []).append(repr(name))
+        if name not in lowered.groups:
+            by_line.setdefault(where, []).append(repr(name))
     for where, names in by_line.items():
         yield (
             f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, which {where} decides:"
             " a response leaves out what is None, and Triton joins no requests; return a tensor on"
             " every path to let one engine run the model and Triton batch it"
         )
+
+
+def _lists(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
+    """A warning for each list whose length is not known, and what that costs."""
+    from builder import parity
+
+    paths = dict(zip(lowered.outputs, lowered.graph.results, strict=True))
+    for name in lowered.graph.too_long:
+        most = lowered.spec.max_lengths[name]
+        seen = [parity.length_of([paths[n] for n in g.outputs], name) for g in goldens]
+        yield (
+            f"output {name!r} is a list of at most {most} elements (max_lengths), {min(seen)} to"
+            f" {max(seen)} in the goldens: a response leaves out those past its length, and Triton"
+            " joins no requests"
+        )
+
+
+def _of_named(lowered: Lowered, found: Recording) -> Recording:
+    """The recording without what it says of elements of lists one by one."""
+    unseen = tuple(one for one in found.unseen if one[0] not in lowered.groups)
+    return replace(found, unseen=unseen)
 
 
 def _relations(lowered: Lowered) -> Iterator[str]:
@@ -327,8 +357,8 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     default the recorded one; the precision search varies it). Raises UsageError.
     """
     source, goldens, quantized = recorded.lowered, recorded.goldens, None
-    spec, graph = spec or source.spec, source.graph
-    warnings = recorded.warnings
+    spec, graph = own_half(spec or source.spec), source.graph
+    warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
     if reduced_precision.wanted(spec):
         reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
         spec, graph, quantized = reduced.spec, reduced.lowered, reduced.quantized
@@ -380,7 +410,6 @@ def _conversion_warnings(
     spec = prepared.spec
     return (
         *prepared.warnings,
-        *_bf16_of_float16(spec),
         *_unknown_modules(prepared.source),
         *patterns.unknown_operators(spec, prepared.graph),
         *patterns.unmatched(spec, found),
@@ -401,12 +430,17 @@ def _networks(
         yield Network(location, conversion, goldens.get(location, ()))
 
 
+def own_half(spec: ModelSpec) -> ModelSpec:
+    """The spec with the 16-bit format of the inputs where the precision is the other one."""
+    return replace(spec, precision="fp16") if any(_bf16_of_float16(spec)) else spec
+
+
 def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:
     """A warning where the precision is the other 16-bit format than that of the inputs."""
     if spec.precision == "bf16" and any(tensor.dtype == "float16" for tensor in spec.inputs):
         yield (
-            "precision bf16 does not fit a float16 module: write `precision: fp16`, or save"
-            " module.float()"
+            "precision bf16 does not fit a float16 module, so it is built in fp16: write"
+            " `precision: fp16`, or save module.float()"
         )
 
 
@@ -414,6 +448,8 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
     """A name under fallback.modules that marks nothing is most likely misspelled. The modules of a
     frozen file have no names to compare with, but its nodes do.
     """
+    from builder.manifest import did_you_mean
+
     wanted = source.spec.fallback.modules
     modules = source.module.named_modules()
     named = {name for path, inner in modules for name in (path, inner.original_name)}
@@ -421,7 +457,10 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
     if not named.isdisjoint(wanted):
         missed = tuple(name for name in wanted if name not in named)
     if missed and (missed is not wanted or not fallback.kept_nodes(source.graph)):
-        yield f"fallback.modules names no module of this model: {', '.join(missed)}"
+        known = [name for name in named if name]
+        near = [did_you_mean(name, known, otherwise_list=False) for name in missed]
+        hint = f" ({'; '.join(filter(None, near))})" if any(near) else ""
+        yield f"fallback.modules names no module of this model: {', '.join(missed)}{hint}"
 
 
 def check_reference(converted: Converted) -> None:

@@ -72,7 +72,7 @@ class ModelResult:
             changed = (one for one in stage.graph.trace if one.nodes_before != one.nodes_after)
             self.lowering = tuple(map(_pass, changed))
         elif isinstance(stage, stages.Prepared):
-            self.precision = stage.source.spec.precision
+            self.precision = stages.own_half(stage.source.spec).precision
             self.quantized = reduced_precision.as_data(stage.quantized)
             self.warnings = stage.warnings
         elif isinstance(stage, stages.Converted):

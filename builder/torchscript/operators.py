@@ -67,5 +67,17 @@ def _refuse(path: Path, found: list[str]) -> None:
     if found:
         listed = found[:_MOST_LISTED] + (["..."] if len(found) > _MOST_LISTED else [])
         lines = "\n".join(f"  {finding}" for finding in listed)
-        message = f"{path.name} names operators that have side effects outside tensors:\n{lines}"
-        raise ModelFileError(message, where=str(path), fix=_FIX)
+        message = (
+            f"{path.name} names operators that may have side effects outside tensors:\n{lines}"
+        )
+        raise ModelFileError(message, where=str(path), fix=_fix(found))
+
+
+def _fix(found: list[str]) -> str:
+    """What to do about these operators; torchvision brings its own."""
+    if all("torchvision::" in finding for finding in found):
+        return (
+            "install torchvision, write `import torchvision` in a .py file, and name that file"
+            " under `libraries`"
+        )
+    return _FIX

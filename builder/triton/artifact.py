@@ -115,6 +115,10 @@ class ModelArtifact:
     """As `flags`, of outputs that are None in every golden: the endpoint does not have them, and a
     request for which one is a tensor fails.
     """
+    too_long: Mapping[str, str] = field(default_factory=dict)
+    """By the name of a list, the segments' output that is true where the list is longer than
+    `max_lengths` declares: such a request fails.
+    """
     mixes: str | None = None
     """Why requests must not be joined to a batch, where the model's graph shows it and a golden may
     not.

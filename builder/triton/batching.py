@@ -186,7 +186,8 @@ def _contradiction(artifact: ModelArtifact) -> str | None:
 def _mixing(goldens: tuple[Golden, ...]) -> str | None:
     whole = {golden.name: golden for golden in goldens}
     for row in goldens:
-        batch = whole.get(row.name.replace("-row", "-opt"))
+        name = row.name.removesuffix("-row")
+        batch = whole.get(f"{name}-opt") or whole.get(name)
         if not row.name.endswith("-row") or batch is None:
             continue
         for name, array in row.outputs.items():

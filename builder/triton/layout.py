@@ -282,6 +282,7 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
             for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
         ],
         **({"unknown": dict(artifact.unknown)} if artifact.unknown else {}),
+        **({"too_long": dict(artifact.too_long)} if artifact.too_long else {}),
         "outputs": [
             {**_io(io, own[io.name], own[io.name]), **_flag(artifact, io)}
             for io in artifact.outputs

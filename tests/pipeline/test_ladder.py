@@ -200,4 +200,6 @@ def test_bf16_of_a_half_module_is_advised_against(tmp_path: Path) -> None:
     )
     (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
     assert result.ok, result.error
-    assert any("write `precision: fp16`" in warning for warning in result.warnings)
+    (warning,) = result.warnings
+    assert "so it is built in fp16: write `precision: fp16`" in warning
+    assert result.precision == "fp16"

@@ -24,8 +24,10 @@ class Context:
     are the qualified or class names of modules that shall run in torch; `specs` describe the
     graph's inputs in order (`dtype`, `shape`), where the caller knows; `outputs` collects the
     output names while the interface is flattened, `flags` the flag of each output that may be None
-    and `deciding` the source line that decides it; `lines` are those of the graph's text before a
-    pass and `kinds` counts its nodes, while passes run one after the other.
+    and `deciding` the source line that decides it; `max_lengths` has the largest length of lists
+    among the outputs, by name, `too_long` collects the output that is true where such a list is
+    longer, and `groups` the outputs that are elements of one; `lines` are those of the graph's text
+    before a pass and `kinds` counts its nodes, while passes run one after the other.
     """
 
     unroll_limit: int = 64
@@ -37,6 +39,9 @@ class Context:
     outputs: list[str] = field(default_factory=list)
     flags: dict[str, str] = field(default_factory=dict)
     deciding: dict[str, str] = field(default_factory=dict)
+    max_lengths: Mapping[str, int] = field(default_factory=dict)
+    too_long: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
     specs: Sequence[Any] = ()
     precision: Callable[[Any], None] | None = None
     lines: Sequence[Line] | None = None

@@ -1,6 +1,6 @@
 """The elements of a list or dictionary that the graph fills after it has built it.
 
-Only graphs that stay as they are written have such containers: elsewhere `functionalise` has made
+Only graphs that stay as they are written change containers: elsewhere `functionalise` has made
 values of them. Each element is read where the graph ends, with a flag where it may be missing.
 """
 
@@ -12,12 +12,26 @@ from typing import Any
 import torch
 
 from builder.lowering import ir
+from builder.lowering.locations import located
 
 Element = tuple[str | int, Any, Any]
 """The key or index, the tensor, and the flag: None where the element is always there."""
-_GROWS = {"ListType": frozenset(["aten::append"]), "DictType": frozenset(["aten::_set_item"])}
-_KEEPS = frozenset(["aten::_set_item"])
-"""Writes of which the keys or the number of elements are known."""
+_ADDS_ONE = frozenset(["aten::append", "aten::insert"])
+_KNOWN = {
+    "ListType": frozenset(
+        "aten::_set_item aten::append aten::insert aten::pop aten::Delete aten::clear"
+        " aten::reverse aten::remove".split()
+    ),
+    "DictType": frozenset(["aten::_set_item"]),
+}
+"""Writes of which the keys, or the largest number of elements, are known."""
+_HANDS_ON = frozenset(
+    "prim::If prim::Loop prim::TupleUnpack prim::TupleIndex prim::ListUnpack prim::unchecked_cast"
+    " prim::Uninitialized aten::__getitem__ aten::_unwrap_optional aten::copy aten::pop".split()
+)
+"""Nodes whose dictionaries have no keys of their own: other nodes put them there."""
+_SETS = frozenset(["aten::_set_item", "aten::setdefault"])
+_REMOVES = frozenset("aten::pop aten::popitem aten::clear aten::Delete aten::remove".split())
 
 
 def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
@@ -30,14 +44,18 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if not aliases.has_writers(value):
         return []
     writers, once = (
-        [n for n in nodes if _writes(n) and aliases.may_contain_alias(n.inputsAt(0), value)]
+        [
+            n
+            for n in nodes
+            if _writes_to(n, value.type()) and aliases.may_contain_alias(n.inputsAt(0), value)
+        ]
         for nodes in (ir.walk(graph), _outside_loops(graph))
     )
     builders = _builders(graph, aliases, value)
-    known = {node.kind() for node in writers} <= _GROWS[kind] | _KEEPS
+    known = {node.kind() for node in writers} <= _KNOWN[kind]
     if inner.kind() != "TensorType" or not known:
-        return None
-    reader = _Reader(graph, value, writers[0] if writers else value.node(), end)
+        return by_keys(graph, value, end) if kind == "DictType" else None
+    reader = _Reader(graph, value, writers[0] if writers else located(value), end)
     sure = [
         node
         for node in graph.nodes()
@@ -47,12 +65,15 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if kind == "DictType":
         always += [ir.constant(node.inputsAt(1)) for node in sure]
         keys = dict.fromkeys(always) | dict.fromkeys(_keys(writers, builders))
-        return None if None in keys else list(reader.entries(keys, always))
-    appends = _appends(writers)
-    if _appends(once) < appends:
+        if None in keys:
+            return by_keys(graph, value, end)
+        return list(reader.entries(keys, always))
+    appends = _count(writers, _ADDS_ONE)
+    if _count(once, _ADDS_ONE) < appends:
         return None
     most = max((len(_built(node) or []) for node in builders), default=0) + appends
-    return list(reader.items(most, len(always) + _appends(sure)))
+    least = len(always) + _count(sure, _ADDS_ONE)
+    return list(reader.items(most, 0 if _count(writers, _REMOVES) else least))
 
 
 def _builders(graph: Any, aliases: Any, value: Any) -> list[Any]:
@@ -65,13 +86,39 @@ def _builders(graph: Any, aliases: Any, value: Any) -> list[Any]:
     ]
 
 
-def _appends(nodes: Sequence[Any]) -> int:
-    return sum(node.kind() == "aten::append" for node in nodes)
+def _count(nodes: Sequence[Any], kinds: frozenset[str]) -> int:
+    return sum(node.kind() in kinds for node in nodes)
+
+
+def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
+    """The values of a dictionary of tensors at each key that the graph puts into any dictionary of
+    its type. None where one of these keys is not known.
+    """
+    kind = str(value.type())
+    if value.type().getValueType().kind() != "TensorType":
+        return None
+    nodes = list(ir.walk(graph))
+    makers = [node for node in nodes if any(str(made.type()) == kind for made in node.outputs())]
+    builders = [node for node in makers if node.kind() == "prim::DictConstruct"]
+    if not {node.kind() for node in makers} <= _HANDS_ON | {"prim::DictConstruct"}:
+        return None
+    writers = [node for node in nodes if _writes_to(node, value.type())]
+    keys = dict.fromkeys(_keys([n for n in writers if n.kind() in _SETS], builders))
+    if None in keys or not keys:
+        return None
+    removes = _count(writers, _REMOVES)
+    always = [] if removes else [k for k in keys if all(k in (_built(b) or ()) for b in builders)]
+    return list(_Reader(graph, value, located(value), end).entries(keys, always))
+
+
+def _writes_to(node: Any, kind: Any) -> bool:
+    """Whether it changes a list or dictionary of this type."""
+    return _writes(node) and str(node.inputsAt(0).type()) == str(kind)
 
 
 def _writes(node: Any) -> bool:
     """Whether it changes a list or dictionary, its first input."""
-    if not node.inputsSize() or node.inputsAt(0).type().kind() not in _GROWS:
+    if not node.inputsSize() or node.inputsAt(0).type().kind() not in _KNOWN:
         return False
     schema = ir.schema(node)
     info = schema.arguments[0].alias_info if schema is not None and schema.arguments else None

@@ -1,38 +1,47 @@
 """Flatten the graph's outputs to plain tensors, and remember the names that their structure gives.
 
 An output that is None on one path has two tensors: its value, which is empty where it is None, and
-a flag, which is true where it is a tensor. Callers leave out outputs whose flag is false.
+a flag, which is true where it is a tensor. Callers leave out outputs whose flag is false. A list of
+unknown length has as many such outputs as its declared largest length, and one more bool tensor,
+which is true where the list is longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 import torch
 
-from builder.errors import LoweringError
+from builder.errors import LoweringError, UnboundedListError
 from builder.lowering import ir
 from builder.lowering.arguments import PACKED_SEQUENCE, field_names, join
-from builder.lowering.locations import source_line
+from builder.lowering.locations import located, source_line
 from builder.lowering.passes import Context, filled, lowering_pass
 
 
 @dataclass(frozen=True)
 class Leaf:
     """One tensor of the result. `flag` is a bool tensor without axes, None for what is always a
-    tensor; `where` is the source line that decides; `at` are its indices in the structure.
+    tensor; `where` is the source line that decides; `at` are its indices in the structure. A leaf
+    that is `too_long` is no tensor of the result: its flag is true where the list of that name is
+    longer than declared. Leaves of one `group` have the same place in the elements of such a list.
     """
 
     value: Any
     flag: Any = None
     where: str = ""
     at: tuple[int, ...] = ()
+    too_long: str = ""
+    group: str = ""
 
 
 Leaves = Mapping[str, Leaf]
+TOO_LONG = "is_too_long"
+"""The suffix of the output that shows whether a list is longer than declared."""
 
 
 @lowering_pass("flatten-outputs", changes_interface=True)
@@ -41,40 +50,76 @@ def flatten_outputs(graph: Any, context: Context) -> None:
 
     Tuples and lists give indices (`boxes_0`), dictionaries their keys and named tuples their fields
     (`encoder_out.hidden`). A number becomes a 0-d tensor, None is left out. What a branch leaves
-    out, or gives as None, gets a flag as a further output, behind all others. A list or dictionary
-    whose length is not known is a LoweringError.
+    out, or gives as None, gets a flag as a further output, behind all others. A list whose length
+    is not known has the elements that `max_lengths` declares, else it is a LoweringError, as is a
+    dictionary whose keys are not known.
     """
     values, end = list(graph.outputs()), graph.return_node()
     prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
-    flat = [
+    bounds = Bounds(context.max_lengths)
+    found = [
         (leaf_name or "output", leaf)
         for value, name in zip(values, prefix, strict=True)
-        for leaf_name, leaf in _leaves(graph, value, name, end)
+        for leaf_name, leaf in _leaves(graph, value, name, end, bounds)
     ]
+    bounds.check()
     for _ in values:
         graph.eraseOutput(0)
+    flat = [(name, leaf) for name, leaf in found if not leaf.too_long]
+    too_long = {leaf.too_long: leaf.flag for _, leaf in found if leaf.too_long}
     names = [name for name, _ in flat]
     flagged = {name: leaf for name, leaf in flat if leaf.flag is not None}
-    for value in (*(leaf.value for _, leaf in flat), *(leaf.flag for leaf in flagged.values())):
+    hidden = (*(leaf.flag for leaf in flagged.values()), *too_long.values())
+    for value in (*(leaf.value for _, leaf in flat), *hidden):
         graph.registerOutput(value)
-    if flagged:
+    if hidden:
         ir.C._jit_pass_dce(graph)  # torch's tuple lowering fails on the containers of None
     flags = flag_names(flagged, names)
-    context.outputs[:] = [*names, *flags.values()]
+    beyond = flag_names(too_long, [*names, *flags.values()], TOO_LONG)
+    context.outputs[:] = [*names, *flags.values(), *beyond.values()]
     context.flags.update(flags)
     context.deciding.update({name: leaf.where for name, leaf in flagged.items()})
+    context.too_long.update(beyond)
+    context.groups.update({name: leaf.group for name, leaf in flat if leaf.group})
 
 
-def flag_names(flagged: Any, taken: Any) -> dict[str, str]:
+def flag_names(flagged: Any, taken: Any, suffix: str = "is_present") -> dict[str, str]:
     """A name for the flag of each output, that no other output has."""
     names: dict[str, str] = {}
     for name in flagged:
-        candidates = (f"{name}_is_present{number or ''}" for number in count())
+        candidates = (f"{name}_{suffix}{number or ''}" for number in count())
         names[name] = next(one for one in candidates if one not in {*taken, *names.values()})
     return names
 
 
-def _leaves(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, Leaf]]:
+class Bounds:
+    """The declared largest lengths of lists, by the name of the list."""
+
+    def __init__(self, declared: Mapping[str, int]) -> None:
+        self.declared, self.lists = declared, dict[str, None]()
+
+    def of(self, kind: Any, name: str) -> int | None:
+        """The largest length of the list `name`; None where none is declared."""
+        if kind.kind() != "ListType":
+            return None
+        self.lists[name or "output"] = None
+        return self.declared.get(name or "output")
+
+    def check(self) -> None:
+        """Raise LoweringError for a declared name that no list has."""
+        for name in self.declared:
+            if name not in self.lists:
+                near = difflib.get_close_matches(name, self.lists, 1)
+                known = ", ".join(self.lists) or "none"
+                hint = f"did you mean {near[0]!r}?" if near else f"its lists: {known}"
+                raise LoweringError(
+                    f"max_lengths names {name!r}, and forward returns no list of that name ({hint})"
+                )
+
+
+def _leaves(
+    graph: Any, value: Any, name: str, end: Any, bounds: Bounds
+) -> Iterator[tuple[str, Leaf]]:
     """The tensors inside one output with their names, in order. New nodes stand before `end`."""
     value = _unpacked(graph, value)
     kind = value.type().kind()
@@ -82,16 +127,14 @@ def _leaves(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, 
         return
     if kind == "TensorType":
         yield name, Leaf(value)
+    elif (most := bounds.of(value.type(), name)) is not None:
+        yield from _bounded(graph, value, name, end, bounds, most)
     elif kind in ("ListType", "DictType") and (found := filled.elements(graph, value, end)) != []:
-        if found is None:
-            raise _not_a_tensor(value, name)
-        for index, (part, element, flag) in enumerate(found):
-            where = "" if flag is None else source_line(value.node())
-            yield join(name, part), Leaf(element, flag, where, (index,))
+        yield from _filled(value, name, found)
     elif _differs(value):
-        yield from (_by_branch(graph, value, name) or {}).items()
+        yield from (_by_branch(graph, value, name, bounds) or {}).items()
     elif kind == "OptionalType":
-        yield from _of_optional(graph, value, name, end)
+        yield from _of_optional(graph, value, name, end, bounds)
     elif kind == "TupleType" and field_names(value.type()) == PACKED_SEQUENCE:
         raise LoweringError(
             f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the"
@@ -102,9 +145,14 @@ def _leaves(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, 
     elif kind == "TupleType":
         elements = _elements(graph, value, end)
         names = field_names(value.type()) or range(len(elements))
-        yield from _children(graph, zip(names, elements, strict=True), name, end)
+        yield from _children(graph, zip(names, elements, strict=True), name, end, bounds)
     elif kind in ("ListType", "DictType"):
-        yield from _children(graph, _built(graph, value, name, end), name, end)
+        built = _built(graph, value, end)
+        if built is None:
+            more = filled.by_keys(graph, value, end) if kind == "DictType" else None
+            yield from _filled(value, name, more)
+        else:
+            yield from _children(graph, built, name, end, bounds)
     elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
         number = ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node())
         yield name, Leaf(number.output())
@@ -124,7 +172,49 @@ def _differs(value: Any) -> bool:
     )
 
 
-def _by_branch(graph: Any, value: Any, name: str) -> Leaves | None:
+def _bounded(
+    graph: Any, value: Any, name: str, end: Any, bounds: Bounds, most: int
+) -> Iterator[tuple[str, Leaf]]:
+    """The leaves of the first `most` elements of a list, each with a flag, and the leaf that shows
+    whether the list is longer.
+    """
+    origin, inner = located(value), value.type().getElementType()
+    where, own = source_line(origin), name or "output"
+    length = ir.insert(graph, "aten::len", [value], end, [ir.INT], origin).output()
+    for index in range(most):
+        node = _if_longer(graph, length, index, end, origin)
+        taken = next(node.blocks()).returnNode()
+        place = ir.insert_constant(graph, index, taken)
+        read = ir.insert(graph, "aten::__getitem__", [value, place], taken, [inner], origin)
+        for path, leaf in list(_leaves(graph, read.output(), join(name, index), taken, bounds)):
+            merged = _merged(graph, node, [leaf, None])
+            group = f"{own}_*{(leaf.group or path).removeprefix(join(name, index))}"
+            at = (index, *leaf.at)
+            yield path, replace(merged, at=at, where=leaf.where or where, group=group)
+    beyond = _longer(graph, length, most, end, origin)
+    flag = ir.insert(graph, "prim::NumToTensor", [beyond], end, origin=origin).output()
+    empty = _constant(graph, torch.zeros(0), end)
+    yield join(name, most), Leaf(empty, flag, where, (most,), own)
+
+
+def _longer(graph: Any, length: Any, index: int, before: Any, origin: Any) -> Any:
+    """Whether a list of this length has an element at the index."""
+    place = ir.insert_constant(graph, index, before)
+    kind = ir.C.BoolType.get()
+    return ir.insert(graph, "aten::gt", [length, place], before, [kind], origin).output()
+
+
+def _if_longer(graph: Any, length: Any, index: int, end: Any, origin: Any) -> Any:
+    """An if without outputs, whose first branch runs where the list has the element."""
+    node = graph.create("prim::If", [_longer(graph, length, index, end, origin)], 0)
+    node.insertBefore(end)
+    ir.adopt(node, origin)
+    node.addBlock()
+    node.addBlock()
+    return node
+
+
+def _by_branch(graph: Any, value: Any, name: str, bounds: Bounds) -> Leaves | None:
     """The leaves of what the branches of an if give; None where no branch sets the value. torch
     compiles an early return to a value that is not initialized on the other paths.
     """
@@ -141,9 +231,9 @@ def _by_branch(graph: Any, value: Any, name: str) -> Leaves | None:
         if given.node().kind() == "prim::Uninitialized":
             sides.append(None)
         elif _differs(given):
-            sides.append(_by_branch(graph, given, name))
+            sides.append(_by_branch(graph, given, name, bounds))
         else:
-            sides.append(dict(_leaves(graph, given, name, block.returnNode())))
+            sides.append(dict(_leaves(graph, given, name, block.returnNode(), bounds)))
     if all(side is None for side in sides):
         return None
     known = {path: leaf.at for side in sides if side is not None for path, leaf in side.items()}
@@ -179,19 +269,22 @@ def _merged(graph: Any, node: Any, ends: list[Leaf | str | None]) -> Leaf:
         return Leaf(value, at=given[0].at)
     flag = node.addOutput().setType(ir.TENSOR)
     where = next((end.where for end in given if end.where), source_line(node))
-    return Leaf(value, flag, where, given[0].at)
+    first = given[0]
+    return Leaf(value, flag, where, first.at, first.too_long, first.group)
 
 
 def _constant(graph: Any, value: Any, before: Any) -> Any:
     return ir.insert_constant(graph, value, before)
 
 
-def _of_optional(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, Leaf]]:
+def _of_optional(
+    graph: Any, value: Any, name: str, end: Any, bounds: Bounds
+) -> Iterator[tuple[str, Leaf]]:
     """The leaves of an Optional that no branch here decides: it is compared with None."""
     inner = value.type().getElementType()
     if not _is_open(value):
         cast = ir.insert(graph, "prim::unchecked_cast", [value], end, [inner], value.node())
-        yield from _leaves(graph, cast.output(), name, end)
+        yield from _leaves(graph, cast.output(), name, end, bounds)
         return
     if inner.kind() != "TensorType":
         raise LoweringError(
@@ -299,9 +392,11 @@ def _projected(graph: Any, held: Any, index: int) -> Any:
     return node.addOutput().setType(kind)
 
 
-def _children(graph: Any, children: Any, name: str, end: Any) -> Iterator[tuple[str, Leaf]]:
+def _children(
+    graph: Any, children: Any, name: str, end: Any, bounds: Bounds
+) -> Iterator[tuple[str, Leaf]]:
     for index, (part, child) in enumerate(children):
-        for leaf_name, leaf in _leaves(graph, child, join(name, part), end):
+        for leaf_name, leaf in _leaves(graph, child, join(name, part), end, bounds):
             yield leaf_name, replace(leaf, at=(index, *leaf.at))
 
 
@@ -313,9 +408,20 @@ def _elements(graph: Any, value: Any, end: Any) -> list[Any]:
     return ir.outputs(ir.insert(graph, "prim::TupleUnpack", [value], end, types, origin=node))
 
 
-def _built(graph: Any, value: Any, name: str, end: Any) -> list[tuple[Any, Any]]:
+def _filled(
+    value: Any, name: str, found: Sequence[filled.Element] | None
+) -> Iterator[tuple[str, Leaf]]:
+    """The leaves of a container's elements. Raises LoweringError where they are not known."""
+    if found is None:
+        raise _not_a_tensor(value, name)
+    for index, (part, element, flag) in enumerate(found):
+        where = "" if flag is None else source_line(value.node())
+        yield join(name, part), Leaf(element, flag, where, (index,))
+
+
+def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
     """Parts and values of a list or dictionary that is a constant, or built in the graph with a
-    known number of elements.
+    known number of elements; None for any other.
     """
     node, known = value.node(), ir.constant(value)
     if isinstance(known, list):
@@ -326,7 +432,7 @@ def _built(graph: Any, value: Any, name: str, end: Any) -> list[tuple[Any, Any]]
         keys, values = ir.inputs(node)[::2], ir.inputs(node)[1::2]
         if all(ir.is_constant(key) for key in keys):
             return [(_part(key.toIValue()), child) for key, child in zip(keys, values, strict=True)]
-    raise _not_a_tensor(value, name)
+    return None
 
 
 def _part(key: Any) -> str | int:
@@ -335,6 +441,18 @@ def _part(key: Any) -> str | int:
 
 
 def _not_a_tensor(value: Any, name: str) -> LoweringError:
+    if value.type().kind() == "ListType":
+        return UnboundedListError(name or "output", source_line(located(value)))
+    if value.type().kind() == "DictType":
+        return LoweringError(
+            f"output {name or 'output'!r} is a dictionary whose keys are not known before it runs,"
+            " and an endpoint has a fixed set of outputs",
+            where=source_line(located(value)),
+            fix=(
+                "use keys that are constants in the source, or return a list (`max_lengths` in the"
+                " manifest) and the keys as a tensor"
+            ),
+        )
     return LoweringError(
         f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not"
         " known before it runs",

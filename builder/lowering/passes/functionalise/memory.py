@@ -20,6 +20,21 @@ from builder.lowering.passes.quantization import DISABLE_OBSERVERS
 _FIX = "write to a .clone() of the tensor, or assign the result to a new name"
 
 
+_TRAINING = {"aten::batch_norm": 5, "aten::instance_norm": 5, "aten::dropout": 2}
+"""The argument that is true in a trace of a module in training mode."""
+
+
+def _fix_of_constant(graph: Graph) -> str:
+    """What to do about a write to a constant of the model."""
+    if any(
+        ir.constant(node.inputsAt(_TRAINING[node.kind()])) is True
+        for node in ir.nodes_of(graph, *_TRAINING)
+    ):
+        return "the module was traced in training mode: call model.eval() before torch.jit.trace"
+    quantized = any(graph.findNode(kind, True) is not None for kind in QUANTIZERS)
+    return f"{DISABLE_OBSERVERS}, or {_FIX}" if quantized else _FIX
+
+
 def cannot(node: Node, what: str, fix: str = _FIX) -> InPlaceError:
     """The error for a write that has no faithful form."""
     return InPlaceError(
@@ -208,9 +223,8 @@ class Memory:
     def write(self, alias: Alias, new: Value, node: Node) -> None:
         """Let `alias` hold `new`, and everything that it views with it."""
         if alias.storage.constant:
-            quantized = any(self.graph.findNode(kind, True) is not None for kind in QUANTIZERS)
             what = "changes a constant of the model, which would stay changed for the next request"
-            raise cannot(node, what, f"{DISABLE_OBSERVERS}, or {_FIX}" if quantized else _FIX)
+            raise cannot(node, what, _fix_of_constant(self.graph))
         emit, version, storage = self.emit, self.journal.tick(), alias.storage
         contents = [(alias, new)]
         contents += [

@@ -35,6 +35,8 @@ class SegmentsAnswerer:
         outputs += [serving["outputs"][n]["flag"] for n in self.flagged]
         self.unknown = list(serving.get("unknown", {}))
         outputs += [serving["unknown"][name] for name in self.unknown]
+        self.lists = list(serving.get("too_long", {}))
+        outputs += [serving["too_long"][name] for name in self.lists]
         self.pieces = Pieces(self, "segment", facts["segments"], inputs, outputs)
         answered = dict(self.pieces.answered(""))
         self.kind = "+".join(sorted(set(answered.values())))
@@ -82,7 +84,14 @@ class SegmentsAnswerer:
     def _present(self, made: list[torch.Tensor]) -> list[Any]:
         """The outputs without the flags, which decide which of them are None."""
         outputs: list[Any] = made[: self.count]
-        for name, flag in zip(self.unknown, made[self.count + len(self.flagged) :]):
+        first = self.count + len(self.flagged)
+        for name, flag in zip(self.lists, made[first + len(self.unknown) :]):
+            if bool(flag):
+                raise RuntimeError(
+                    f"the list {name!r} has more tensors for these inputs than the model was built"
+                    f" for: increase max_lengths: {{{name}: N}} in the manifest, and build it again"
+                )
+        for name, flag in zip(self.unknown, made[first:]):
             if bool(flag):
                 raise RuntimeError(
                     f"output {name!r} is a tensor for these inputs, and its type was not known when"

@@ -1,0 +1,154 @@
+"""A list whose length is not known has as many outputs as `max_lengths` declares. Those past its
+length are left out, and a longer list is an error that names the key.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import builder
+from builder.cli import main
+from builder.errors import EngineError, LoweringError, ModelFileError, UnboundedListError
+from builder.manifest import load
+from builder.parity import served
+from builder.parity.structure import leaves
+from builder.pipeline import ladder, stages
+from builder.pipeline.execution import Runner
+from builder.repository import build_repository
+from tests.pipeline.list_outputs import (
+    CONTAINERS,
+    LARGEST,
+    LISTS,
+    Detections,
+    ForLoop,
+    WhileLoop,
+)
+from tests.pipeline.test_known_cases import checked
+from tests.pipeline.test_optional_outputs import SPEC, inputs, loaded, save
+
+
+def declared(module: type[nn.Module], largest: int = LARGEST) -> str:
+    """The manifest's line for the list that the module returns."""
+    return f"max_lengths: {{{LISTS[module]}: {largest}}}\n" if module in LISTS else ""
+
+
+def prepared(module: type[nn.Module], folder: Path, more: str | None = None) -> tuple[Any, Path]:
+    """The module, saved and loaded, and its file with a manifest beside it."""
+    save(folder / "models", module, declared(module) if more is None else more)
+    file = next((folder / "models").glob("*.pt"))
+    return torch.jit.load(str(file)).eval(), file
+
+
+@pytest.mark.parametrize("module", [*LISTS, *CONTAINERS])
+def test_what_is_published_has_as_many_outputs_as_the_list(
+    tmp_path: Path, module: type[nn.Module]
+) -> None:
+    original, file = prepared(module, tmp_path)
+    found = checked(file, tmp_path / "out")
+    run, seen = Runner(found.artifact), set()
+    for x in inputs():
+        with torch.no_grad():
+            expected = dict(leaves(original(x.clone())))
+        if any(name.startswith(f"{LISTS.get(module)}_{LARGEST}") for name in expected):
+            with pytest.raises(EngineError, match="max_lengths"):
+                run({"x": x.clone()})
+            continue
+        got = run({"x": x.clone()})
+        torch.testing.assert_close(got, expected)
+        seen.add(frozenset(got))
+    assert len(seen) > 1
+    assert len({frozenset(golden.outputs) for golden in found.artifact.goldens}) > 1
+
+
+@pytest.mark.parametrize("module", LISTS)
+def test_every_element_up_to_the_largest_length_is_an_output(
+    tmp_path: Path, module: type[nn.Module]
+) -> None:
+    _, file = prepared(module, tmp_path, declared(module, 30))
+    found = checked(file, tmp_path / "out")
+    outputs = {io.name: io for io in found.artifact.outputs}
+    last = [io for name, io in outputs.items() if name.startswith(f"{LISTS[module]}_29")]
+    first = [io for name, io in outputs.items() if name.startswith(f"{LISTS[module]}_0")]
+    assert last and [io.dtype for io in last] == [io.dtype for io in first]
+    (warning,) = [text for text in found.warnings if "max_lengths" in text]
+    assert f"{LISTS[module]!r} is a list of at most 30 elements" in warning
+    assert not any("in every golden" in text for text in found.warnings)
+
+
+def test_the_layer_before_the_loop_stays_in_tensorrt(tmp_path: Path) -> None:
+    _, file = prepared(ForLoop, tmp_path)
+    (result,) = build_repository(file.parent, tmp_path / "out", isolate=False)
+    assert result.ok and "tensorrt" in result.segments and "torch" in result.segments
+    published = served.read(tmp_path / "out" / "forloop")
+    assert published.config.max_batch_size == 0
+    assert [one.name for one in published.config.output] == [f"output_{i}" for i in range(LARGEST)]
+
+
+def test_without_a_declaration_the_error_names_the_key_and_a_length(tmp_path: Path) -> None:
+    _, file = prepared(WhileLoop, tmp_path, "")
+    (spec,) = load(file)
+    with pytest.raises(UnboundedListError) as error:
+        ladder.lower(stages.load(spec))
+    text = str(error.value)
+    assert "output 'output_1' is a list" in text and "list_outputs.py:" in text
+    assert "max_lengths: {output_1: " in text and "drawn inputs give" in text
+    done = CliRunner().invoke(main, ["check", str(file)])
+    assert done.exit_code == 1 and "max_lengths: {output_1: " in done.output
+
+
+def test_a_golden_with_a_longer_list_is_an_error_that_names_the_key(tmp_path: Path) -> None:
+    _, file = prepared(Detections, tmp_path, declared(Detections, 3))
+    with pytest.raises(ModelFileError, match="golden p0-max: the list 'output' has 4 elements"):
+        checked(file, tmp_path / "out")
+    _, file = prepared(ForLoop, tmp_path / "own", declared(ForLoop, 3) + "goldens: own.npz\n")
+    np.savez(file.parent / "own.npz", x=np.full((4, 4), 9, np.float32))
+    with pytest.raises(ModelFileError) as error:
+        checked(file, tmp_path / "out")
+    assert "max_lengths declares at most 3" in str(error.value)
+
+
+def test_a_name_that_no_list_has_is_an_error(tmp_path: Path) -> None:
+    _, file = prepared(WhileLoop, tmp_path, "max_lengths: {output_1: 8, outputs: 3}\n")
+    (spec,) = load(file)
+    with pytest.raises(LoweringError, match=r"names .outputs.*mean .output_1."):
+        ladder.lower(stages.load(spec))
+
+
+@pytest.mark.parametrize("module", LISTS)
+def test_compile_returns_a_list_of_the_same_length(tmp_path: Path, module: type[nn.Module]) -> None:
+    original, _ = loaded(module, tmp_path)
+    compiled = builder.compile(original, [SPEC], max_lengths={LISTS[module]: 40})
+    for x in inputs():
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x.clone()), original(x.clone()))
+
+
+def test_init_writes_a_length_to_look_at(tmp_path: Path) -> None:
+    _, file = prepared(WhileLoop, tmp_path)
+    file.with_suffix(".yaml").unlink()
+    done = CliRunner().invoke(main, ["init", str(file)])
+    assert done.exit_code == 0, done.output
+    text = file.with_suffix(".yaml").read_text()
+    assert "max_lengths: {output_1: 16}  # ?" in text and "outputs:" not in text
+
+
+def test_keys_by_data_are_an_error_that_says_what_to_return(tmp_path: Path) -> None:
+    class ByData(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            found: dict[str, torch.Tensor] = {}
+            for i in range(int(x.abs().sum())):
+                found[str(i)] = x * i
+            return found
+
+    _, file = prepared(ByData, tmp_path)
+    (spec,) = load(file)
+    with pytest.raises(LoweringError, match="a dictionary whose keys are not known") as error:
+        ladder.lower(stages.load(spec))
+    assert "test_list_outputs.py:" in str(error.value) and "return a list" in str(error.value)

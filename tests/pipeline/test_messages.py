@@ -1,0 +1,160 @@
+"""What a stranger's mistakes end in: a clear message, and the same endpoint as without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import builder
+from builder.cli import main
+from builder.errors import InPlaceError, ModelFileError, UnboundedListError
+from builder.lowering import ir
+from builder.manifest import TensorSpec
+from tests.pipeline.list_outputs import ForLoop
+from tests.pipeline.test_known_cases import checked
+
+X = (
+    "inputs: [{name: x, dtype: float32, shape: [batch, 4]}]\n"
+    "dims: {batch: {min: 1, opt: 2, max: 4}}\n"
+)
+IDS = (
+    "inputs: [{name: ids, dtype: int64, shape: [batch, t]}]\n"
+    "dims: {batch: {min: 1, opt: 2, max: 4}, t: {min: 1, opt: 10, max: 30}}\n"
+)
+
+
+def saved(folder: Path, module: torch.jit.ScriptModule, manifest: str) -> Path:
+    file = folder / "model.pt"
+    module.save(str(file))
+    file.with_suffix(".yaml").write_text(manifest)
+    return file
+
+
+class Positive(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert bool(x.sum() > 0), "positive only"
+        return x * 2
+
+
+class Large(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert bool(x.min() > 1e10), "large only"
+        return x * 2
+
+
+def test_magnitudes_are_drawn_where_the_module_takes_no_others(tmp_path: Path) -> None:
+    found = checked(saved(tmp_path, torch.jit.script(Positive()), X), tmp_path / "out")
+    assert all((golden.inputs["x"] > 0).any() for golden in found.artifact.goldens)
+
+
+def test_a_module_that_fails_on_all_drawn_inputs_needs_the_users(tmp_path: Path) -> None:
+    file = saved(tmp_path, torch.jit.script(Large()), X)
+    with pytest.raises(ModelFileError, match="large only") as error:
+        checked(file, tmp_path / "out")
+    assert "inputs of your own with two rows or more" in str(error.value)
+    for rows in (1, 3):
+        np.savez(tmp_path / "own.npz", x=np.full((rows, 4), 1e20, np.float32))
+        file.with_suffix(".yaml").write_text(f"{X}goldens: own.npz\n")
+        if rows == 1:
+            with pytest.raises(ModelFileError, match="large only"):
+                checked(file, tmp_path / "out")
+            continue
+        found = checked(file, tmp_path / "out")
+        names = [golden.name for golden in found.artifact.goldens]
+        assert names[:2] == ["user-0", "user-0-row"]
+        (warning,) = [text for text in found.warnings if "left out" in text]
+        assert "p0-opt, p0-min, p0-max, p0-odd" in warning and "large only" in warning
+
+
+class Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids) + torch.ones(int(ids.shape[1]), 8)
+
+
+def test_check_paranoid_draws_ids_as_the_goldens_do(tmp_path: Path) -> None:
+    file = saved(tmp_path, torch.jit.script(Embedded().eval()), IDS)
+    done = CliRunner().invoke(main, ["check", "--paranoid", "--no-isolate", str(file)])
+    assert done.exit_code == 0, done.output
+
+
+def test_check_paranoid_reports_torchs_error_of_a_baked_length(tmp_path: Path) -> None:
+    traced = torch.jit.trace(Embedded().eval(), torch.zeros(2, 7, dtype=torch.int64))
+    file = saved(tmp_path, traced, IDS)
+    done = CliRunner().invoke(main, ["check", "--paranoid", "--no-isolate", str(file)])
+    assert done.exit_code == 1
+    assert "must match the size" in done.output and "sizes that it was traced with" in done.output
+
+
+def test_a_trace_in_training_mode_is_named(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train()
+    traced = torch.jit.trace(module, torch.randn(3, 4), check_trace=False)
+    with pytest.raises(InPlaceError, match=r"model.eval\(\) before torch.jit.trace"):
+        checked(saved(tmp_path, traced, X), tmp_path / "out")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x))
+
+
+class TwoLists(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block() for _ in range(4)])
+        self.more = nn.ModuleList([Block() for _ in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        for layer in self.more:
+            x = layer(x)
+        return x
+
+
+def test_layers_keep_their_names_where_a_module_stays_in_torch(tmp_path: Path) -> None:
+    fallback = 'precision: fp16\nkeep_fp32: ["layers.2*"]\nfallback: {modules: [layers.1]}\n'
+    file = saved(tmp_path, torch.jit.script(TwoLists().eval()), X + fallback)
+    found = checked(file, tmp_path / "out")
+    assert not any("keep_fp32" in text for text in found.warnings)
+    lowered = builder.lower(torch.jit.load(str(file)), fallback_modules=["layers.1"])
+    places = [node.getModuleHierarchy() for node in lowered.graph.nodes()]
+    assert any("2(Block)" in place for place in places)
+    marked = [n.getModuleHierarchy() for n in lowered.graph.nodes() if ir.in_fallback(n)]
+    assert all(place.startswith("1(Block)") for place in marked) and len(marked) == 2
+
+
+def test_misspelt_names_have_a_suggestion(tmp_path: Path) -> None:
+    wrong = 'precision: fp16\nkeep_fp32: ["layer.3*"]\nfallback: {modules: [layer.2]}\n'
+    file = saved(tmp_path, torch.jit.script(TwoLists().eval()), X + wrong)
+    done = CliRunner().invoke(main, ["check", "--no-isolate", str(file)])
+    assert "names no module of this model: layer.2 (did you mean 'layers.2'?)" in done.output
+    assert "keep_fp32 names no layer of this model: layer.3* (did you mean 'layers." in done.output
+
+
+def test_compile_does_not_mention_a_manifest(tmp_path: Path) -> None:
+    spec = TensorSpec("float32", ("batch", 4), {"batch": (1, 2, 4)}, name="x")
+    with pytest.raises(ModelFileError) as failed:
+        builder.compile(Large(), [spec])
+    with pytest.raises(UnboundedListError) as unbounded:
+        builder.compile(ForLoop(), [spec])
+    for error in (failed, unbounded):
+        assert "manifest" not in str(error.value)
+    assert 'goldens="FILE.npz"' in str(failed.value)
+    assert "max_lengths={output: " in str(unbounded.value)
+    np.savez(tmp_path / "own.npz", x=np.full((3, 4), 1e20, np.float32))
+    compiled = builder.compile(Large(), [spec], goldens=tmp_path / "own.npz")
+    assert torch.equal(compiled(torch.full((2, 4), 1e15)), torch.full((2, 4), 2e15))
+    assert not any("manifest" in text for text in compiled.warnings)
