@@ -120,7 +120,7 @@ class ExportedModule:
         origins = Origins(graphs)
         self.script = origins.script
         walker = Walker(origins)
-        names = iter(self._input_names())
+        names = iter(structure.input_names(self.program))
         metas: dict[str, Any] = {}
         known: dict[Any, Any] = {}
         given: list[Any] = []
@@ -150,12 +150,7 @@ class ExportedModule:
         walker.finish([value for _, value in pairs])
         self.graph = walker.graph
         self.inputs, self.outputs = tuple(metas), tuple(name for name, _ in pairs)
-        self.axes = Axes(metas, self.program.range_constraints)
-
-    def _input_names(self) -> list[str]:
-        (root,) = [entry for entry in self.program.module_call_graph if entry.fqn == ""][:1]
-        names = root.signature.forward_arg_names if root.signature else None
-        return structure.input_names(self._in_spec, names)
+        self.axes = Axes(metas, self.program)
 
     def _constant(self, target: str) -> torch.Tensor:
         found = self.program.state_dict.get(target)
