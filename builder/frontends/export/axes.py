@@ -57,12 +57,16 @@ class Axes:
         greatest sizes are each sizes of a request that the program accepts.
         """
         if self._own is None:
-            specs = tuple(self._spec(name, meta) for name, meta in self.metas.items())
+            specs = self._stated()
             chosen = self._accepted(specs)
             self._own = tuple(
                 replace(spec, dims={axis: chosen[axis] for axis in spec.dims}) for spec in specs
             )
         return self._own
+
+    def _stated(self) -> tuple[TensorSpec, ...]:
+        """As `specs`, with ranges whose ends need not be sizes of one request."""
+        return tuple(self._spec(name, meta) for name, meta in self.metas.items())
 
     def _accepted(self, specs: Sequence[TensorSpec]) -> dict[str, Range]:
         """The ranges of the axes, at sizes that the program accepts."""
@@ -132,12 +136,11 @@ class Axes:
         """The specs, with the names of the inputs; the program's own where none are given. Raises
         UsageError as `check`.
         """
-        own = self.specs()
         if specs is None:
-            return own
+            return self.specs()
         self.check(specs)
-        pairs = zip(specs, own, strict=True)
-        return tuple(replace(spec, name=spec.name or mine.name) for spec, mine in pairs)
+        pairs = zip(specs, self.metas, strict=True)
+        return tuple(replace(spec, name=spec.name or name) for spec, name in pairs)
 
     def comment(self, axis: str) -> str:
         """What the program states of an axis of `specs`."""
@@ -164,7 +167,7 @@ class Axes:
                 where=where,
             )
         sizes: dict[str, int | str] = {}
-        for spec, own in zip(specs, self.specs(), strict=True):
+        for spec, own in zip(specs, self._stated(), strict=True):
             name = own.name
             if spec.dtype != own.dtype:
                 raise UsageError(

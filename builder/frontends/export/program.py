@@ -99,6 +99,20 @@ class ExportedModule:
         return metas, self.program.call_spec.out_spec
 
     @property
+    def numbers(self) -> dict[str, Any]:
+        """The numbers among the arguments that the program was exported with, by their input."""
+        given = self.program.example_inputs
+        leaves = [] if given is None else pytree.tree_leaves(given)
+        kinds = [kind for kind in self._leaves if not isinstance(kind, _Constant)]
+        values = [
+            leaf
+            for leaf, kind in zip(leaves, self._leaves, strict=False)
+            if not isinstance(kind, _Constant)
+        ]
+        found = zip(self.inputs, kinds, values, strict=False)
+        return {name: value for name, kind, value in found if kind is not TENSOR}
+
+    @property
     def _keywords(self) -> Sequence[str]:
         """The names of the arguments that are passed by keyword, in order."""
         _, keywords = self._in_spec.children()
@@ -147,6 +161,11 @@ class ExportedModule:
         ]
         labels = structure.output_names(self.program.call_spec.out_spec)
         pairs = [pair for pair in zip(labels, wanted, strict=True) if pair[1] is not None]
+        if not pairs:
+            raise LoweringError(
+                "the program returns nothing",
+                fix="return a tensor, or a tuple, list or dictionary of them",
+            )
         walker.finish([value for _, value in pairs])
         self.graph = walker.graph
         self.inputs, self.outputs = tuple(metas), tuple(name for name, _ in pairs)

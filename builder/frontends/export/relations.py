@@ -128,8 +128,9 @@ class Relations:
             values = dict(zip(symbols, chosen, strict=True))
             fits = _all_within(joint, values, spans)
             if fits and all(condition.holds(values) for condition in several):
-                found = {a: size.subs(values) for a, size in self.expressions.items()}
-                return dict(sizes) | {a: int(size) for a, size in found.items() if size.is_Integer}
+                found = {self.axes[s]: value for s, value in values.items() if s in self.axes}
+                derived = {axis: int(size.subs(values)) for axis, size in self.derived.items()}
+                return {**sizes, **found, **derived}
         return dict(sizes)
 
     def _symbols(self) -> list[Any]:

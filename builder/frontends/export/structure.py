@@ -4,7 +4,8 @@ TorchScript models get (`state_0`, `state.hidden`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from builder.errors import LoweringError
 
 def input_names(program: torch.export.ExportedProgram) -> list[str]:
     """One name for each leaf of the arguments, positional ones first."""
-    return [_joined(path) for path in input_paths(program)]
+    return _distinct(_joined(path) for path in input_paths(program))
 
 
 def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
@@ -34,7 +35,20 @@ def output_names(out_spec: Any) -> list[str]:
     """One name for each leaf of the result; a single tensor is `output`."""
     leaves = [object() for _ in range(out_spec.num_leaves)]
     result = pytree.tree_unflatten(leaves, out_spec)
-    return [_joined(path) or "output" for path, _ in pytree.tree_flatten_with_path(result)[0]]
+    return _distinct(
+        _joined(path) or "output" for path, _ in pytree.tree_flatten_with_path(result)[0]
+    )
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """The names, with a number behind one that another leaf has: `a_0` may be an argument and the
+    first element of `a`.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        later = (f"{name}_{number}" for number in itertools.count(2))
+        found[next(one for one in itertools.chain([name], later) if one not in found)] = None
+    return list(found)
 
 
 def _joined(path: Sequence[Any]) -> str:
