@@ -83,9 +83,9 @@ class Axes:
         self.unresolved = tuple(dict.fromkeys(text for texts in refused for text in texts))
         return {axis: (low[axis], usual[axis], high[axis]) for axis in dims}
 
-    def relations(self, specs: Sequence[TensorSpec]) -> Relations:
-        """How the axes depend on each other, and what the program demands of them, by their names
-        in these specs.
+    def relations(self, specs: Sequence[TensorSpec], *, guarded: bool = True) -> Relations:
+        """How the axes depend on each other, and what the program demands of them (`guarded`), by
+        their names in these specs.
         """
         sizes = [
             [size.node.expr if isinstance(size, torch.SymInt) else size for size in shape]
@@ -101,8 +101,15 @@ class Axes:
         fixed: dict[Any, Any] = {
             size: axis for axis, size in pairs if isinstance(axis, int) and size.is_Symbol
         }
-        fixed |= self._demands.equalities(fixed)
-        expressions = {axis: size.subs(fixed) for axis, size in pairs if isinstance(axis, str)}
+        if guarded:
+            fixed |= self._demands.equalities(fixed)
+        expressions = {
+            axis: size.subs(fixed) if fixed else size
+            for axis, size in pairs
+            if isinstance(axis, str)
+        }
+        if not guarded:
+            return Relations(expressions)
         return Relations(expressions, self._demands.conditions(names, sizes, fixed))
 
     @functools.cached_property
@@ -138,7 +145,7 @@ class Axes:
         """
         if specs is None:
             return self.specs()
-        self.check(specs)
+        self.check(specs, guarded=False)
         pairs = zip(specs, self.metas, strict=True)
         return tuple(replace(spec, name=spec.name or name) for spec, name in pairs)
 
@@ -156,9 +163,13 @@ class Axes:
         """The least and the greatest value of a size; None without an upper bound."""
         return self._bounds.get(size, (0, None))
 
-    def check(self, specs: Sequence[TensorSpec], where: str | None = None) -> None:
+    def check(
+        self, specs: Sequence[TensorSpec], where: str | None = None, *, guarded: bool = True
+    ) -> None:
         """Raise UsageError where a spec allows what the program does not: another rank, dtype or
-        fixed size, a range beyond its constraint, or different sizes where it has one.
+        fixed size, a range beyond its constraint, or different sizes where it has one. Reading the
+        guards takes a tenth of the time in which a small network is converted; where the program
+        itself is run at these sizes, or never, they need not be (`guarded`).
         """
         if len(specs) != len(self.metas):
             raise UsageError(
@@ -183,11 +194,15 @@ class Axes:
                 )
             for place, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
                 self._check_axis(spec, f"input {name}, axis {place}", axis, size, sizes, where)
-        self._check_relations(specs, where)
+        self._check_relations(specs, where, guarded)
 
-    def _check_relations(self, specs: Sequence[TensorSpec], where: str | None) -> None:
+    def _check_relations(
+        self, specs: Sequence[TensorSpec], where: str | None, guarded: bool
+    ) -> None:
         """The least, usual and greatest sizes are each sizes of one request."""
-        relations = self.relations(specs)
+        relations = self.relations(specs, guarded=guarded)
+        if not relations.derived and not relations.conditions:
+            return
         dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
         spans = {axis: (span[0], span[2]) for axis, span in dims.items()}
         for which, kind in enumerate(("min", "opt", "max")):
