@@ -30,6 +30,7 @@ MEASURABLE_SECONDS = 2.0
 """The most memory of one golden's inputs, and the longest that the module may take for it. Larger
 sizes are reduced, with a warning: every later step runs each golden again.
 """
+_SMALL_NUMBERS = (2, 1)
 SHOWN_BRANCHES = 5
 """How many conditions are reported by name. Large scripted models have hundreds that depend on
 fixed sizes only.
@@ -316,16 +317,17 @@ class _Recorder:
         """With the first style that gives finite answers, else the first that gives any."""
         seed = zlib.crc32(f"{self.spec.name}/{name}".encode())
         fallback, failure = None, None
-        for position, style in enumerate(self.styles):
+        for position, (style, numbers) in enumerate(self._drawn_from()):
+            drawn = inputs.draw(self.spec.inputs, sizes, style, seed)
             try:
-                golden = self.answer(name, inputs.draw(self.spec.inputs, sizes, style, seed))
+                golden = self.answer(name, self._with_numbers(drawn, numbers))
             except (*FAILURES, ListTooLong) as error:
                 if failure is None or "out of range" in str(failure):  # ids that were too large
                     failure = error
                 continue
             if is_finite(golden):
                 # What worked once is tried first next time.
-                self.styles.insert(0, self.styles.pop(position))
+                self.styles.insert(0, self.styles.pop(position % len(self.styles)))
                 return golden
             fallback = fallback or golden
         if fallback is None:
@@ -333,6 +335,27 @@ class _Recorder:
                 raise failure
             raise self._failed(name, sizes, failure)
         return fallback
+
+    def _drawn_from(self) -> list[tuple[inputs.Style, Mapping[str, Any]]]:
+        """The styles, and numbers that are not drawn: an exported program has guards about the
+        numbers among its arguments. Those that it was exported with fulfill them, or small ones
+        where the axes are short.
+        """
+        fixed: list[Mapping[str, Any]] = [{}]
+        numbers = self.module.numbers if isinstance(self.module, ExportedModule) else {}
+        if numbers:
+            small = [dict.fromkeys(numbers, value) for value in _SMALL_NUMBERS]
+            fixed += [numbers, *small]
+        return [(style, values) for values in fixed for style in self.styles]
+
+    def _with_numbers(
+        self, drawn: Sequence[torch.Tensor], numbers: Mapping[str, Any]
+    ) -> list[torch.Tensor]:
+        pairs = zip(drawn, self.spec.inputs, strict=True)
+        return [
+            torch.full_like(tensor, numbers[spec.name]) if spec.name in numbers else tensor
+            for tensor, spec in pairs
+        ]
 
     def answer(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
         sent = [self._received(t, s) for t, s in zip(tensors, self.spec.inputs, strict=True)]

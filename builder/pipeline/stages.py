@@ -335,13 +335,16 @@ def _of_named(lowered: Lowered, found: Recording) -> Recording:
 
 
 def _relations(lowered: Lowered) -> Iterator[str]:
-    """A warning for each size that an exported program computes from another: a request with other
-    sizes is not answered as the program would, which refuses it.
+    """A warning for each size that an exported program computes from another, and for each guard
+    that the ranges do not fulfill: the program refuses a request with other sizes, the server does
+    not.
     """
     from builder import frontends
 
     if isinstance(lowered.module, frontends.ExportedModule):
-        for text in lowered.module.axes.relations(lowered.spec.inputs).texts():
+        inputs = lowered.spec.inputs
+        spans = {axis: (span[0], span[2]) for spec in inputs for axis, span in spec.dims.items()}
+        for text in lowered.module.axes.relations(inputs).needed(spans):
             yield f"the program needs {text} in every request, which the server does not check"
 
 

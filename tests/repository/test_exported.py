@@ -106,7 +106,7 @@ def test_sizes_that_no_request_has_are_refused(models: Path, tmp_path: Path) -> 
     manifest.write_text(text.replace("min: 4, opt: 16", "min: 4, opt: 7"))
     (result,) = build_repository(models / "pairs.pt2", tmp_path / "out")
     assert result.error is not None and not result.ok
-    assert "the program has batch_2 = 2*batch" in str(result.error)
+    assert "the program needs batch_2 = 2*batch" in str(result.error)
     assert "write batch 8, batch_2 16 as opt" in str(result.error.fix)
 
 

@@ -18,6 +18,19 @@ MAX_TEXT_BYTES = 256 << 20
 SCHEMA = 8
 """The major version of the format that torch reads here."""
 _SAVE_AGAIN = "save the program again with torch.export.save, from a source that you trust"
+_PLAIN_ARGUMENTS = (
+    "export it with arguments in tuples, lists, dictionaries or named tuples of tensors, which need"
+    f" no other class; or {_SAVE_AGAIN}"
+)
+_REMEDIES = {
+    contents.BAD_NAME: "use letters, digits, `_`, `-` and `.` in the names of arguments and keys",
+    "no library that brings it": (
+        "name the library of the operator under `libraries` in the manifest (trt-build init"
+        " --library)"
+    ),
+    "'torch._functorch.": "export the program again with program.run_decompositions()",
+}
+"""By what all problems of a file have in common."""
 _MEMBERS = re.compile(
     r"archive_format|archive_version|byteorder|\.data/\w+|\.format_version|\.storage_alignment"
     r"|models/model\.json|extra/.*"
@@ -73,8 +86,16 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
     found = list(dict.fromkeys(contents.problems(program, custom=custom)))
     if found:
         listed = "\n".join(f"  {problem}" for problem in found[:8])
-        raise _refuse(path, f"names what no exported program needs:\n{listed}", _SAVE_AGAIN)
+        raise _refuse(path, f"names what no exported program needs:\n{listed}", _remedy(found))
     return facts
+
+
+def _remedy(problems: list[str]) -> str:
+    """What to do about what contents.problems found, where it is of one kind."""
+    for text, fix in _REMEDIES.items():
+        if all(text in problem for problem in problems):
+            return fix
+    return _SAVE_AGAIN
 
 
 def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
@@ -148,7 +169,7 @@ def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
         raise _refuse(
             path,
             f"has a pickle {member!r} that names {words}; Python would run code on unpickling it",
-            _SAVE_AGAIN,
+            _SAVE_AGAIN if "sample_inputs" not in member else _PLAIN_ARGUMENTS,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,16 @@ from typing import Any
 import torch
 
 from builder.errors import UsageError
+from builder.frontends.export.guards import Demands
 from builder.frontends.export.relations import Relations
 from builder.manifest import Range, TensorSpec
 
+_ANY = 2**31 - 1
+"""The bound of an axis that has none."""
+_SHOWN = 3
+"""Conditions that a message has."""
 MOST = 512
-"""The largest size of an axis without an upper bound, as long as its lower bound allows it."""
+"""The largest size of an axis without an upper bound; twice its lower bound where that is more."""
 _NAMES = {2: ("length",), 3: ("length", "width"), 4: ("channels", "height", "width")}
 """Usual names of the axes after the first, by rank."""
 
@@ -21,12 +27,14 @@ _NAMES = {2: ("length",), 3: ("length", "width"), 4: ("channels", "height", "wid
 class Axes:
     """The dynamic axes of a program, by the expression of their size."""
 
-    def __init__(self, metas: Mapping[str, Any], constraints: Mapping[Any, Any]) -> None:
-        """`metas` are the fake tensors of the inputs by name, `constraints` the ranges of sizes
-        (`ExportedProgram.range_constraints`).
-        """
-        self.metas = metas
+    def __init__(self, metas: Mapping[str, Any], program: torch.export.ExportedProgram) -> None:
+        """`metas` are the fake tensors of the inputs by name."""
+        self.metas, self._program = metas, program
+        constraints = program.range_constraints
         self._bounds = {str(size): _bounds(span) for size, span in constraints.items()}
+        self._own: tuple[TensorSpec, ...] | None = None
+        self.unresolved: tuple[str, ...] = ()
+        """What the sizes of `specs` do not fulfill, because no sizes were found that do."""
         self.names: dict[str, str] = {}
         for _, shape in self._shapes():
             for place, size in enumerate(shape):
@@ -45,30 +53,68 @@ class Axes:
         return next(name for name in (stem, *later) if name not in taken)
 
     def specs(self) -> tuple[TensorSpec, ...]:
-        """A spec for each input, in order, with the ranges of the program."""
-        specs = tuple(self._spec(name, meta) for name, meta in self.metas.items())
-        dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
-        spans = {axis: (span[0], span[2]) for axis, span in dims.items()}
-        relations = self.relations(specs)
-        kinds = [
-            relations.nearest({axis: span[which] for axis, span in dims.items()}, spans)
-            for which in range(3)
-        ]
-        chosen = {axis: (kinds[0][axis], kinds[1][axis], kinds[2][axis]) for axis in dims}
-        return tuple(
-            replace(spec, dims={axis: chosen[axis] for axis in spec.dims}) for spec in specs
-        )
+        """A spec for each input, in order, with the ranges of the program. The least, usual and
+        greatest sizes are each sizes of a request that the program accepts.
+        """
+        if self._own is None:
+            specs = self._stated()
+            chosen = self._accepted(specs)
+            self._own = tuple(
+                replace(spec, dims={axis: chosen[axis] for axis in spec.dims}) for spec in specs
+            )
+        return self._own
 
-    def relations(self, specs: Sequence[TensorSpec]) -> Relations:
-        """How the axes depend on each other, by their names in these specs."""
-        return Relations(
-            {
-                axis: size.node.expr
-                for spec, (_, shape) in zip(specs, self._shapes(), strict=True)
-                for axis, size in zip(spec.shape, shape, strict=True)
-                if isinstance(axis, str) and isinstance(size, torch.SymInt)
-            }
-        )
+    def _stated(self) -> tuple[TensorSpec, ...]:
+        """As `specs`, with ranges whose ends need not be sizes of one request."""
+        return tuple(self._spec(name, meta) for name, meta in self.metas.items())
+
+    def _accepted(self, specs: Sequence[TensorSpec]) -> dict[str, Range]:
+        """The ranges of the axes, at sizes that the program accepts."""
+        dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
+        relations = self.relations(specs)
+        highest = {name: self.bounds(size)[1] for size, name in self.names.items()}
+        bounds = {axis: (span[0], highest[axis] or _ANY) for axis, span in dims.items()}
+        low = relations.nearest({axis: span[0] for axis, span in dims.items()}, bounds)
+        bounds = {axis: (low[axis], bounds[axis][1]) for axis in dims}
+        high = relations.nearest({axis: span[2] for axis, span in dims.items()}, bounds)
+        bounds = {axis: (low[axis], max(low[axis], high[axis])) for axis in dims}
+        usual = relations.nearest({axis: span[1] for axis, span in dims.items()}, bounds)
+        refused = (relations.refusals(sizes) for sizes in (low, usual, high))
+        self.unresolved = tuple(dict.fromkeys(text for texts in refused for text in texts))
+        return {axis: (low[axis], usual[axis], high[axis]) for axis in dims}
+
+    def relations(self, specs: Sequence[TensorSpec], *, guarded: bool = True) -> Relations:
+        """How the axes depend on each other, and what the program demands of them (`guarded`), by
+        their names in these specs.
+        """
+        sizes = [
+            [size.node.expr if isinstance(size, torch.SymInt) else size for size in shape]
+            for _, shape in self._shapes()
+        ]
+        names = [spec.shape for spec in specs]
+        pairs = [
+            pair
+            for axes, expressions in zip(names, sizes, strict=True)
+            for pair in zip(axes, expressions, strict=True)
+            if not isinstance(pair[1], int)
+        ]
+        fixed: dict[Any, Any] = {
+            size: axis for axis, size in pairs if isinstance(axis, int) and size.is_Symbol
+        }
+        if guarded:
+            fixed |= self._demands.equalities(fixed)
+        expressions = {
+            axis: size.subs(fixed) if fixed else size
+            for axis, size in pairs
+            if isinstance(axis, str)
+        }
+        if not guarded:
+            return Relations(expressions)
+        return Relations(expressions, self._demands.conditions(names, sizes, fixed))
+
+    @functools.cached_property
+    def _demands(self) -> Demands:
+        return Demands(self._program)
 
     def _spec(self, name: str, meta: Any) -> TensorSpec:
         if not isinstance(meta, torch.Tensor):
@@ -87,7 +133,7 @@ class Axes:
     def _range(self, size: str) -> Range:
         low, high = self.bounds(size)
         low = max(low, 1)
-        most = max(MOST, low) if high is None else high
+        most = max(MOST, 2 * low) if high is None else high
         usual = min(
             max(low, 8 if self.names[size].startswith("batch") else (low + most) // 2), most
         )
@@ -97,28 +143,33 @@ class Axes:
         """The specs, with the names of the inputs; the program's own where none are given. Raises
         UsageError as `check`.
         """
-        own = self.specs()
         if specs is None:
-            return own
-        self.check(specs)
-        pairs = zip(specs, own, strict=True)
-        return tuple(replace(spec, name=spec.name or mine.name) for spec, mine in pairs)
+            return self.specs()
+        self.check(specs, guarded=False)
+        pairs = zip(specs, self.metas, strict=True)
+        return tuple(replace(spec, name=spec.name or name) for spec, name in pairs)
 
     def comment(self, axis: str) -> str:
         """What the program states of an axis of `specs`."""
         size = next(size for size, name in self.names.items() if name == axis)
         low, high = self.bounds(size)
-        if high is None:
-            return f"? the program allows {low} and more"
-        return f"the program allows {low} to {high}"
+        stated = f"the program allows {low} " + ("and more" if high is None else f"to {high}")
+        if self.unresolved:
+            missing = "; ".join(self.unresolved[:_SHOWN])
+            return f"? no sizes were found that the program accepts ({missing}); {stated}"
+        return f"? {stated}" if high is None else stated
 
     def bounds(self, size: str) -> tuple[int, int | None]:
         """The least and the greatest value of a size; None without an upper bound."""
         return self._bounds.get(size, (0, None))
 
-    def check(self, specs: Sequence[TensorSpec], where: str | None = None) -> None:
+    def check(
+        self, specs: Sequence[TensorSpec], where: str | None = None, *, guarded: bool = True
+    ) -> None:
         """Raise UsageError where a spec allows what the program does not: another rank, dtype or
-        fixed size, a range beyond its constraint, or different sizes where it has one.
+        fixed size, a range beyond its constraint, or different sizes where it has one. Reading the
+        guards takes a tenth of the time in which a small network is converted; where the program
+        itself is run at these sizes, or never, they need not be (`guarded`).
         """
         if len(specs) != len(self.metas):
             raise UsageError(
@@ -127,7 +178,7 @@ class Axes:
                 where=where,
             )
         sizes: dict[str, int | str] = {}
-        for spec, own in zip(specs, self.specs(), strict=True):
+        for spec, own in zip(specs, self._stated(), strict=True):
             name = own.name
             if spec.dtype != own.dtype:
                 raise UsageError(
@@ -143,24 +194,29 @@ class Axes:
                 )
             for place, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
                 self._check_axis(spec, f"input {name}, axis {place}", axis, size, sizes, where)
-        self._check_relations(specs, where)
+        self._check_relations(specs, where, guarded)
 
-    def _check_relations(self, specs: Sequence[TensorSpec], where: str | None) -> None:
+    def _check_relations(
+        self, specs: Sequence[TensorSpec], where: str | None, guarded: bool
+    ) -> None:
         """The least, usual and greatest sizes are each sizes of one request."""
-        relations = self.relations(specs)
+        relations = self.relations(specs, guarded=guarded)
+        if not relations.derived and not relations.conditions:
+            return
         dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
         spans = {axis: (span[0], span[2]) for axis, span in dims.items()}
         for which, kind in enumerate(("min", "opt", "max")):
             sizes = {axis: span[which] for axis, span in dims.items()}
+            refused = relations.refusals(sizes)
+            if not refused:
+                continue
             allowed = relations.nearest(sizes, spans)
-            if not relations.allow(sizes):
-                stated = "; ".join(relations.texts())
-                raise UsageError(
-                    f"the {kind} sizes {_listed(sizes)} cannot be those of one request: the"
-                    f" program has {stated}",
-                    where=where,
-                    fix=f"write {_listed(allowed)} as {kind}" if allowed != sizes else None,
-                )
+            raise UsageError(
+                f"the {kind} sizes {_listed(sizes)} cannot be those of one request: the program"
+                f" needs {'; '.join(refused[:_SHOWN])}",
+                where=where,
+                fix=f"write {_listed(allowed)} as {kind}" if allowed != sizes else None,
+            )
 
     def _check_axis(
         self,

@@ -15,6 +15,7 @@ from typing import Any
 
 from builder.templates import reason
 
+BAD_NAME = "has characters that no name has"
 _SYMBOL = re.compile(r"[a-z]{1,3}\d+")
 _NAME = re.compile(r"[\w.\-@+$]*")
 _IDENTIFIER = re.compile(r"\w*")
@@ -96,7 +97,7 @@ def _problems(item: Any, key: str, custom: bool) -> Iterator[str]:
             if key == "range_constraints":
                 yield from _expression(name)
             elif not _plain(name, _NAME) and key != "metadata":
-                yield f"the name {_shown(name)} has characters that no name has"
+                yield f"the name {_shown(name)} {BAD_NAME}"
             yield from _problems(value, name, custom)
     elif isinstance(item, list):
         for value in item:
@@ -118,7 +119,7 @@ def _text(text: str, key: str, custom: bool) -> Iterator[str]:
     elif key in ("in_spec", "out_spec"):
         yield from _structure(text)
     elif not _plain(text, _IDENTIFIER if key in _IDENTIFIERS else _NAME):
-        yield f"the name {_shown(text)} has characters that no name has"
+        yield f"the name {_shown(text)} {BAD_NAME}"
 
 
 _METADATA = frozenset(
@@ -215,10 +216,10 @@ def _structure(text: str) -> Iterator[str]:
 def _structure_node(tree: Any) -> Iterator[str]:
     context = tree["context"]
     if tree["type"] is not None and not _plain(tree["type"], _NAME):
-        yield f"the type {_shown(tree['type'])} has characters that no name has"
+        yield f"the type {_shown(tree['type'])} {BAD_NAME}"
     for name in _strings(json.loads(context) if isinstance(context, str) else context):
         if not _plain(name, _NAME):
-            yield f"the name {_shown(name)} has characters that no name has"
+            yield f"the name {_shown(name)} {BAD_NAME}"
     if tree["type"] == "collections.defaultdict":
         factory = json.loads(context)
         module = factory.get("default_factory_module") if isinstance(factory, dict) else None

@@ -99,6 +99,20 @@ class ExportedModule:
         return metas, self.program.call_spec.out_spec
 
     @property
+    def numbers(self) -> dict[str, Any]:
+        """The numbers among the arguments that the program was exported with, by their input."""
+        given = self.program.example_inputs
+        leaves = [] if given is None else pytree.tree_leaves(given)
+        kinds = [kind for kind in self._leaves if not isinstance(kind, _Constant)]
+        values = [
+            leaf
+            for leaf, kind in zip(leaves, self._leaves, strict=False)
+            if not isinstance(kind, _Constant)
+        ]
+        found = zip(self.inputs, kinds, values, strict=False)
+        return {name: value for name, kind, value in found if kind is not TENSOR}
+
+    @property
     def _keywords(self) -> Sequence[str]:
         """The names of the arguments that are passed by keyword, in order."""
         _, keywords = self._in_spec.children()
@@ -120,7 +134,7 @@ class ExportedModule:
         origins = Origins(graphs)
         self.script = origins.script
         walker = Walker(origins)
-        names = iter(self._input_names())
+        names = iter(structure.input_names(self.program))
         metas: dict[str, Any] = {}
         known: dict[Any, Any] = {}
         given: list[Any] = []
@@ -147,15 +161,15 @@ class ExportedModule:
         ]
         labels = structure.output_names(self.program.call_spec.out_spec)
         pairs = [pair for pair in zip(labels, wanted, strict=True) if pair[1] is not None]
+        if not pairs:
+            raise LoweringError(
+                "the program returns nothing",
+                fix="return a tensor, or a tuple, list or dictionary of them",
+            )
         walker.finish([value for _, value in pairs])
         self.graph = walker.graph
         self.inputs, self.outputs = tuple(metas), tuple(name for name, _ in pairs)
-        self.axes = Axes(metas, self.program.range_constraints)
-
-    def _input_names(self) -> list[str]:
-        (root,) = [entry for entry in self.program.module_call_graph if entry.fqn == ""][:1]
-        names = root.signature.forward_arg_names if root.signature else None
-        return structure.input_names(self._in_spec, names)
+        self.axes = Axes(metas, self.program)
 
     def _constant(self, target: str) -> torch.Tensor:
         found = self.program.state_dict.get(target)

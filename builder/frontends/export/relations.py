@@ -1,76 +1,219 @@
-"""Sizes that a program computes from others, such as `2*batch`: a Dim that is derived."""
+"""Which sizes one request may have: a program computes some from others, such as `2*batch`, and has
+guards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _TRIED = 2048
 """Values of a size that are tried, nearest first."""
+_COMBINATIONS = 6_000
+"""Sizes of several axes that are tried together."""
+_SAMPLES = 4096
+"""Sizes of one request for which guards are evaluated, to find out which of them matter."""
 
 Sizes = Mapping[str, int]
+Values = Mapping[Any, int]
+Spans = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on the symbols of a program, with its text in names of axes."""
+
+    text: str
+    symbols: frozenset[Any]
+    holds: Callable[[Values], bool]
 
 
 @dataclass(frozen=True)
 class Relations:
-    """The expression (sympy) of the size of each axis, by its name."""
+    """The expression (sympy) of the size of each axis, by its name, and the conditions on the
+    symbols in them.
+    """
 
     expressions: Mapping[str, Any]
+    conditions: Sequence[Condition] = ()
 
     @property
     def derived(self) -> dict[str, Any]:
         """The axes that are computed from other sizes."""
         return {axis: size for axis, size in self.expressions.items() if not size.is_Symbol}
 
+    @property
+    def axes(self) -> dict[Any, str]:
+        """The axis of each symbol that is one by itself."""
+        return {size: axis for axis, size in self.expressions.items() if size.is_Symbol}
+
     def texts(self) -> list[str]:
         """`rows = 2*batch` for each derived axis; a size that is no axis has torch's name."""
-        axes = {size: axis for axis, size in self.expressions.items() if size.is_Symbol}
         found = []
         for axis, size in self.derived.items():
             text = str(size)
             for symbol in size.free_symbols:
-                text = text.replace(str(symbol), axes.get(symbol, f"n_{symbol}"))
+                text = text.replace(str(symbol), self.axes.get(symbol, f"n_{symbol}"))
             found.append(f"{axis} = {text}")
         return found
 
+    def needed(self, spans: Spans) -> list[str]:
+        """What a request needs whose sizes are within these spans: the relations of derived axes,
+        and the conditions that do not hold for all such sizes.
+        """
+        samples = list(itertools.islice(self._samples(spans), _SAMPLES))
+        found = self.texts()
+        for condition in self.conditions:
+            kept = [values for values in samples if condition.holds(values)]
+            if len(kept) < len(samples):
+                found.append(condition.text)
+                samples = kept
+        return found
+
+    def _samples(self, spans: Spans) -> Iterator[Values]:
+        """Values of the symbols whose sizes are within the spans: all of a single symbol, those at
+        the ends and in the middle of several.
+        """
+        symbols = self._symbols()
+        most = _SAMPLES if len(symbols) == 1 else 9
+        choices = [_spread(self._values_within(symbol, spans), most) for symbol in symbols]
+        for chosen in itertools.product(*choices):
+            values = dict(zip(symbols, chosen, strict=True))
+            if all(_within(size, values, spans[axis]) for axis, size in self.derived.items()):
+                yield values
+
+    def _values_within(self, symbol: Any, spans: Spans) -> list[int]:
+        """The values of a symbol whose sizes are within the spans."""
+        if symbol in self.axes:
+            low, high = spans[self.axes[symbol]]
+            return list(range(low, min(high, low + _SAMPLES) + 1))
+        alone = self._alone(symbol)
+        low = _solved(alone, symbol, {axis: span[0] for axis, span in spans.items()})
+        high = _solved(alone, symbol, {axis: span[1] for axis, span in spans.items()})
+        tried = range(max(low, 0), min(high, low + _SAMPLES) + 1)
+        return [value for value in tried if _all_within(alone, {symbol: value}, spans)]
+
     def allow(self, sizes: Sizes) -> bool:
         """Whether one request may have these sizes."""
-        return all(self._is_value(axis, size, sizes) for axis, size in self.derived.items())
+        return not self.refusals(sizes)
 
-    def _is_value(self, axis: str, size: Any, sizes: Sizes) -> bool:
-        axes = {size: axis for axis, size in self.expressions.items() if size.is_Symbol}
-        values = {s: sizes[axes[s]] for s in size.free_symbols if s in axes}
-        hidden = size.free_symbols - set(values)
-        if len(hidden) == 1:
-            (symbol,) = hidden
-            values[symbol] = _solved({axis: size.subs(values)}, symbol, sizes)
-        return _within(size, values, (sizes[axis], sizes[axis]))
+    def refusals(self, sizes: Sizes) -> list[str]:
+        """Why no request may have these sizes: the relations and conditions that do not hold."""
+        values = {symbol: sizes[axis] for symbol, axis in self.axes.items()}
+        for symbol in self._symbols():
+            if symbol not in values:
+                derived = {axis: size.subs(values) for axis, size in self.derived.items()}
+                values[symbol] = _solved(_only_of(symbol, derived), symbol, sizes)
+        found = [
+            text
+            for (axis, size), text in zip(self.derived.items(), self.texts(), strict=True)
+            if not _within(size, values, (sizes[axis], sizes[axis]))
+        ]
+        return found or [one.text for one in self.conditions if not one.holds(values)]
 
-    def nearest(self, sizes: Sizes, spans: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    def nearest(self, sizes: Sizes, spans: Spans) -> dict[str, int]:
         """The sizes next to these that the program allows, each within its span; the given ones
-        where there are none.
+        where none are found.
         """
-        found, values = dict(sizes), dict[Any, int]()
-        axes = {size: axis for axis, size in self.expressions.items() if size.is_Symbol}
-        symbols = {symbol for size in self.derived.values() for symbol in size.free_symbols}
-        for symbol in sorted(symbols, key=str):
-            own = axes.get(symbol)
-            alone = {a: e for a, e in self.derived.items() if e.free_symbols == {symbol}}
-            wanted = sizes[own] if own else _solved(alone, symbol, sizes)
-            for value in _outward(wanted):
-                fits = own is None or spans[own][0] <= value <= spans[own][1]
-                if fits and all(_within(e, {symbol: value}, spans[a]) for a, e in alone.items()):
-                    values[symbol] = value
-                    break
-            else:
-                return dict(sizes)
-        found |= {axes[symbol]: value for symbol, value in values.items() if symbol in axes}
-        for axis, size in self.derived.items():
-            if not _within(size, values, spans[axis]):
-                return dict(sizes)
-            found[axis] = int(size.subs(values))
-        return found
+        if not self.derived and not self.conditions:
+            return dict(sizes)
+        symbols = self._symbols()
+        lists = [_Candidates(self._candidates(symbol, sizes, spans)) for symbol in symbols]
+        several = [one for one in self.conditions if len(one.symbols) > 1]
+        joint = {axis: size for axis, size in self.derived.items() if len(size.free_symbols) != 1}
+        for chosen in _combinations(lists):
+            values = dict(zip(symbols, chosen, strict=True))
+            fits = _all_within(joint, values, spans)
+            if fits and all(condition.holds(values) for condition in several):
+                found = {self.axes[s]: value for s, value in values.items() if s in self.axes}
+                derived = {axis: int(size.subs(values)) for axis, size in self.derived.items()}
+                return {**sizes, **found, **derived}
+        return dict(sizes)
+
+    def _symbols(self) -> list[Any]:
+        """The symbols that something depends on."""
+        used = {symbol for size in self.derived.values() for symbol in size.free_symbols}
+        used.update(symbol for condition in self.conditions for symbol in condition.symbols)
+        return sorted(used, key=str)
+
+    def _alone(self, symbol: Any) -> dict[str, Any]:
+        """The derived axes that depend on this symbol only."""
+        return _only_of(symbol, self.derived)
+
+    def _candidates(self, symbol: Any, sizes: Sizes, spans: Spans) -> Iterator[tuple[int, int]]:
+        """The values of a symbol that everything allows that depends on it only, with the distance
+        to the wanted one, nearest first.
+        """
+        alone, own = self._alone(symbol), self.axes.get(symbol)
+        wanted = sizes[own] if own else _solved(alone, symbol, sizes)
+        conditions = [one for one in self.conditions if one.symbols == {symbol}]
+        for value in _outward(wanted):
+            values = {symbol: value}
+            fits = own is None or spans[own][0] <= value <= spans[own][1]
+            if fits and _all_within(alone, values, spans) and _all_hold(conditions, values):
+                yield value, abs(value - wanted)
+
+
+class _Candidates:
+    """A list that is computed as far as it is read."""
+
+    def __init__(self, source: Iterator[tuple[int, int]]) -> None:
+        self._source, self._known = source, list[tuple[int, int]]()
+
+    def get(self, index: int) -> tuple[int, int] | None:
+        """The value at this position and its distance; None behind the last."""
+        missing = max(0, index + 1 - len(self._known))
+        self._known.extend(itertools.islice(self._source, missing))
+        return self._known[index] if index < len(self._known) else None
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        found = map(self.get, itertools.count())
+        yield from itertools.takewhile(lambda one: one is not None, found)
+
+
+def _combinations(lists: Sequence[_Candidates]) -> Iterator[tuple[int, ...]]:
+    """One value of each list, those with the least sum of distances first. After _COMBINATIONS, one
+    value is changed at a time.
+    """
+    first = [one.get(0) for one in lists]
+    start = [pair[0] for pair in first if pair is not None]
+    if len(start) < len(lists):
+        return
+    yield from itertools.islice(_by_distance(lists), _COMBINATIONS)
+    changed = heapq.merge(
+        *([(away, index, value) for value, away in one] for index, one in enumerate(lists))
+    )
+    for _, index, value in changed:
+        yield (*start[:index], value, *start[index + 1 :])
+
+
+def _by_distance(lists: Sequence[_Candidates]) -> Iterator[tuple[int, ...]]:
+    seen = {(0,) * len(lists)}
+    waiting = [(0, (0,) * len(lists))]
+    while waiting:
+        _, indices = heapq.heappop(waiting)
+        yield tuple(one.get(index)[0] for one, index in zip(lists, indices, strict=True))  # type: ignore[index]
+        for position in range(len(lists)):
+            later = (*indices[:position], indices[position] + 1, *indices[position + 1 :])
+            pairs = [one.get(index) for one, index in zip(lists, later, strict=True)]
+            if later not in seen and pairs[position] is not None:
+                seen.add(later)
+                heapq.heappush(waiting, (sum(pair[1] for pair in pairs if pair), later))
+
+
+def _only_of(symbol: Any, expressions: Mapping[str, Any]) -> dict[str, Any]:
+    return {axis: size for axis, size in expressions.items() if size.free_symbols == {symbol}}
+
+
+def _all_hold(conditions: Iterable[Condition], values: Values) -> bool:
+    return all(condition.holds(values) for condition in conditions)
+
+
+def _all_within(expressions: Mapping[str, Any], values: Values, spans: Spans) -> bool:
+    return all(_within(size, values, spans[axis]) for axis, size in expressions.items())
 
 
 def _within(size: Any, values: Mapping[Any, int], span: tuple[int, int]) -> bool:
@@ -86,6 +229,15 @@ def _solved(expressions: Mapping[str, Any], symbol: Any, sizes: Sizes) -> int:
     start = int(size.subs({symbol: 0}))
     step = int(size.subs({symbol: 1})) - start
     return (sizes[axis] - start) // step if step else sizes[axis]
+
+
+def _spread(values: Sequence[int], most: int) -> list[int]:
+    """At most this many of the values: the first ones, the last, and those in between."""
+    if len(values) <= most:
+        return list(values)
+    ends = most // 3
+    middle = values[ends : -ends : max(1, (len(values) - 2 * ends) // (most - 2 * ends))]
+    return [*values[:ends], *middle[: most - 2 * ends], *values[-ends:]]
 
 
 def _outward(wanted: int) -> Iterator[int]:

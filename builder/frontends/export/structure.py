@@ -4,29 +4,51 @@ TorchScript models get (`state_0`, `state.hidden`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from builder.errors import LoweringError
 
 
-def input_names(in_spec: Any, argument_names: Sequence[str] | None) -> list[str]:
+def input_names(program: torch.export.ExportedProgram) -> list[str]:
     """One name for each leaf of the arguments, positional ones first."""
-    leaves = [object() for _ in range(in_spec.num_leaves)]
-    args, kwargs = pytree.tree_unflatten(leaves, in_spec)
-    names = list(argument_names or ())
-    names = [*names, *(f"input_{index}" for index in range(len(names), len(args)))]
+    return _distinct(_joined(path) for path in input_paths(program))
+
+
+def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
+    """How each leaf of the arguments is reached, from the name of its argument on."""
+    (root,) = [entry for entry in program.module_call_graph if entry.fqn == ""][:1]
+    names = list(root.signature.forward_arg_names or ()) if root.signature else []
+    spec = program.call_spec.in_spec
+    leaves = [object() for _ in range(spec.num_leaves)]
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    names += [f"input_{index}" for index in range(len(names), len(args))]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return [_joined(path) for path, _ in pytree.tree_flatten_with_path(given)[0]]
+    return [path for path, _ in pytree.tree_flatten_with_path(given)[0]]
 
 
 def output_names(out_spec: Any) -> list[str]:
     """One name for each leaf of the result; a single tensor is `output`."""
     leaves = [object() for _ in range(out_spec.num_leaves)]
     result = pytree.tree_unflatten(leaves, out_spec)
-    return [_joined(path) or "output" for path, _ in pytree.tree_flatten_with_path(result)[0]]
+    return _distinct(
+        _joined(path) or "output" for path, _ in pytree.tree_flatten_with_path(result)[0]
+    )
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """The names, with a number behind one that another leaf has: `a_0` may be an argument and the
+    first element of `a`.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        later = (f"{name}_{number}" for number in itertools.count(2))
+        found[next(one for one in itertools.chain([name], later) if one not in found)] = None
+    return list(found)
 
 
 def _joined(path: Sequence[Any]) -> str:

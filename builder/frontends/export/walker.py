@@ -29,10 +29,15 @@ _MEMORY_FORMATS = {
 _SAME = frozenset(["aten.alias", "aten.lift_fresh", "aten.detach", "aten.detach_"])
 """Operators that return their input."""
 _NUMBERS = (int, float, bool)
+_SEQUENCES, _SYMBOLIC = (list, tuple), (torch.SymInt, torch.SymFloat, torch.SymBool)
+_RESULTS = (*_NUMBERS, *_SYMBOLIC)
+"""Tuples of types: a union of types would be created for every value that is looked at."""
 _PLAIN_ELEMENTS = {"IntType": int, "FloatType": float, "BoolType": bool}
 """The elements of lists that are one constant, and their type in Python."""
 _NO_SCHEMA = "(no schema)"
 _NUMBER_KINDS = ("IntType", "FloatType", "BoolType", "NumberType")
+
+_DECOMPOSE = "export the program again with program.run_decompositions()"
 
 Known = Any
 """What a node of the program is while the graph is written: a value of the graph, a Python constant
@@ -204,9 +209,9 @@ class Walker:
             )
         if isinstance(item, torchao.Waiting):
             raise torchao.error_of(item)
-        if form == "ListType" and not isinstance(item, list | tuple):
+        if form == "ListType" and not isinstance(item, _SEQUENCES):
             item = [item]
-        if isinstance(item, list | tuple):
+        if isinstance(item, _SEQUENCES):
             return self._list(item, element)
         if isinstance(item, torch.memory_format):
             return self._constant(_MEMORY_FORMATS[item])
@@ -228,7 +233,7 @@ class Walker:
         return self.emit("prim::ListConstruct", values, C.ListType(element))
 
     def _constant(self, item: Any) -> Any:
-        if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
+        if isinstance(item, _SYMBOLIC):
             raise self.error(f"the size {item} is not computed in the graph")
         if isinstance(item, torch.Tensor):
             item = item.detach()
@@ -271,7 +276,7 @@ class Walker:
         """An argument of a node with what its nodes are."""
         if isinstance(item, torch.fx.Node):
             return known[item]
-        if isinstance(item, list | tuple):
+        if isinstance(item, _SEQUENCES):
             return [self._known(part, known) for part in item]
         return item
 
@@ -328,6 +333,10 @@ class Walker:
         raise self.error("an element of this value cannot be read in TorchScript")
 
     def _number(self, node: torch.fx.Node, target: Any, args: Sequence[Known]) -> Known:
+        if not isinstance(node.meta.get("val"), _RESULTS):
+            raise self.error(
+                f"the function {_named(target)} has no counterpart in TorchScript", fix=_DECOMPOSE
+            )
         if all(not isinstance(arg, C.Value | list | tuple) for arg in args):
             return target(*args)
         result = numbers.type_of(node.meta["val"])
@@ -343,7 +352,7 @@ class Walker:
             return total
         kind = numbers.KINDS.get(target)
         if kind is None:
-            name = getattr(target, "__name__", str(target))
+            name = _named(target)
             raise self.error(f"the function {name} of numbers has no counterpart in TorchScript")
         return self.emit(kind, args, result)
 
@@ -384,6 +393,8 @@ class Walker:
         """Write a call with all arguments of its schema, defaults included."""
         given = known.by_name(args, named)
         _refuse_training(self, known.name, given)
+        if known.name == "aten._native_batch_norm_legit_no_training":
+            return self._batch_norm(given)
         if known.name == "aten._to_copy":
             return self._to_copy(given)
         if known.name == "aten.lift_fresh_copy":
@@ -420,7 +431,7 @@ class Walker:
         if created.schema() == _NO_SCHEMA:
             raise self.error(
                 f"{target} has no operator in TorchScript with these arguments",
-                fix="export the program again with program.run_decompositions()",
+                fix=_DECOMPOSE,
             )
 
     def _unpacked(self, value: Any, meta: Any) -> Known:
@@ -429,6 +440,12 @@ class Walker:
             return value
         element = value.type().getElementType()
         return tuple(self._create("prim::ListUnpack", [value], [element] * len(meta)).outputs())
+
+    def _batch_norm(self, given: dict[str, Known]) -> tuple[Known, ...]:
+        """The form that `run_decompositions` leaves; its other results are of use in training."""
+        read = [given[name] for name in ("input", "weight", "bias", "running_mean", "running_var")]
+        options = [False, given["momentum"], given["eps"], False]
+        return self.emit("aten::batch_norm", [*read, *options]), None, None
 
     def _to_copy(self, given: dict[str, Known]) -> Any:
         dtype = given.get("dtype")
@@ -458,7 +475,7 @@ class Walker:
         if write is None:
             raise self.error(
                 f"the higher-order operator {name} has no counterpart in TorchScript",
-                fix="export the program again with program.run_decompositions()",
+                fix=_DECOMPOSE,
             )
         return write(*args, **named)
 
@@ -597,6 +614,10 @@ class Walker:
 
     def _map(self, body: Any, xs: Sequence[Known], others: Sequence[Known] = ()) -> Any:
         return self._scan(body, (), xs, others)
+
+
+def _named(target: Any) -> str:
+    return getattr(target, "__name__", str(target))
 
 
 def _output_count(module: torch.fx.GraphModule) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from builder.lowering import ir
 from builder.lowering.passes.amounts import (
     ONE,
     Amount,
+    Names,
     Piece,
     Shape,
     alias,
@@ -20,6 +20,7 @@ from builder.lowering.passes.amounts import (
     filled,
     named,
     of_item,
+    of_size,
     product,
     renamed,
 )
@@ -94,18 +95,15 @@ class Lengths:
         )
         return found or common([self._guessed(one, whole.names) for one in shape], made)
 
-    def _guessed(self, one: Amount, wanted: Counter[Any], steps: int = 12) -> Amount:
+    def _guessed(self, one: Amount, wanted: Names, steps: int = 12) -> Amount:
         """With guesses for the sizes that a reshape does not name. They are right for any tensor
         that it can read: it keeps the number of elements, so that none whose guess is 1 is longer.
         """
         found = [amount(one.number)]
-        for name in one.names.elements():
+        for name in one.names:
             guess = self.guesses.get(name) if steps and name not in wanted else None
-            found.append(
-                Amount(1, Counter([name]))
-                if guess is None
-                else self._guessed(guess, wanted, steps - 1)
-            )
+            own = of_size(*name)
+            found.append(own if guess is None else self._guessed(guess, wanted, steps - 1))
         return product(found)
 
 
@@ -205,7 +203,7 @@ def _fit(lengths: Lengths, own: Amount, column: Sequence[Amount]) -> Amount:
     number = next((length for length in known if not length.names), None)
     if number is not None or all(length == known[0] for length in known):
         return number or known[0]
-    lengths.guesses[next(iter(own.names))] = known[0]
+    lengths.guesses[own.names[0]] = known[0]
     return own
 
 

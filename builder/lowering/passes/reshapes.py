@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.passes.amounts import Amount, of_item, product
+from builder.lowering.passes.amounts import Amount, of_item, of_size, product
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.moves import MOVES, moved
 from builder.lowering.passes.widths import width
@@ -162,12 +161,12 @@ def _size(node: Node) -> Amount | None:
         or not ir.is_constant(node.inputsAt(1))
     ):
         return None
-    return Amount(1, Counter([(*_source(node.inputsAt(0)), ir.constant(node.inputsAt(1)))]))
+    return of_size(*_source(node.inputsAt(0)), ir.constant(node.inputsAt(1)))
 
 
-def _source(value: Value) -> tuple[int, int | None]:
+def _source(value: Value) -> tuple[int, int]:
     """What is the same for tensors of one shape: layers of one input and one width have the
-    same.
+    same. The width is -1 where no layer makes the value.
     """
     known = width(value) if value.node().kind() == "aten::linear" else None
-    return (value.unique(), None) if known is None else (value.node().inputsAt(0).unique(), known)
+    return (value.unique(), -1) if known is None else (value.node().inputsAt(0).unique(), known)

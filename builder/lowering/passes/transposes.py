@@ -29,10 +29,12 @@ def sink_transposes(graph: Graph, context: Context) -> None:
     """
     if not any(_may_move(node) for node in ir.nodes_of(graph, *MOVES)):
         return
-    lengths = Lengths(input_facts(graph, context), input_shapes(graph, context))
+    facts = input_facts(graph, context)
+    lengths = Lengths(facts, input_shapes(graph, context))
+    constants = ir.Constants(graph)
     for node in bottom_up(graph):
         rule = None if ir.in_fallback(node) else _RULES.get(node.kind())
-        made = None if rule is None else rule(_Emit(graph, node, lengths), node)
+        made = None if rule is None else rule(_Emit(graph, node, lengths, constants), node)
         if made is None:
             lengths.learn(node)
         else:
@@ -48,8 +50,8 @@ def _may_move(node: Node) -> bool:
 class _Emit(Emit):
     """One that learns the shapes of what it makes."""
 
-    def __init__(self, graph: Graph, at: Node, lengths: Lengths) -> None:
-        super().__init__(graph, at)
+    def __init__(self, graph: Graph, at: Node, lengths: Lengths, constants: ir.Constants) -> None:
+        super().__init__(graph, at, shared=constants)
         self.lengths = lengths
 
     def op(self, kind: str, *args: object, type: Type | None = None) -> Value:

@@ -1,0 +1,210 @@
+"""What a program demands of the sizes of one request: its guards, and the assertions in its graph.
+
+torch writes a guard as Python on the arguments, `L['x'].size()[0] >= 2`. It is read here as a
+condition on the sizes of inputs, so that sizes can be tried without running the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils import _pytree as pytree
+
+from builder.frontends.export import structure
+from builder.frontends.export.relations import Condition
+
+Place = tuple[int, int]
+"""An input, by its position among those that are no constants, and its axis."""
+
+_USER_INPUT = InputKind.USER_INPUT
+
+_ASSERTION = torch.ops.aten._assert_scalar.default
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition on sizes. `text` is Python with `{0}`, `{1}` for the sizes at `places`."""
+
+    text: str
+    places: tuple[Place, ...]
+    code: CodeType
+
+    def shown(self, names: Sequence[str | int]) -> str:
+        """The condition with the names or numbers of its sizes, in the order of `places`."""
+        return re.sub(r"\{(\d+)\}", lambda match: str(names[int(match[1])]), self.text)
+
+    def holds(self, sizes: Sequence[int]) -> bool:
+        """Whether it holds for these sizes, in the order of `places`; not where it divides by 0."""
+        return _evaluated(self.code, {f"size_{index}": size for index, size in enumerate(sizes)})
+
+
+class Demands:
+    """The guards and assertions of a program that are about sizes only. Others, such as those about
+    the value of a number, are left out.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        self.guards, self.assertions = _guards_of(program), _assertions_of(program)
+
+    def equalities(self, fixed: Mapping[Any, Any]) -> dict[Any, Any]:
+        """The symbols that an assertion makes equal to an expression of others, `length*batch`."""
+        found: dict[Any, Any] = {}
+        for assertion in (one.subs({**fixed, **found}) for one in self.assertions):
+            if not assertion.is_Equality:
+                continue
+            for symbol, size in (assertion.args, assertion.args[::-1]):
+                used = {one for known in found.values() for one in known.free_symbols}
+                if symbol.is_Symbol and symbol not in size.free_symbols | used:
+                    found[symbol] = size
+                    break
+        return found
+
+    def conditions(
+        self,
+        names: Sequence[Sequence[int | str]],
+        sizes: Sequence[Sequence[Any]],
+        fixed: Mapping[Any, Any],
+    ) -> list[Condition]:
+        """The conditions on the symbols of the program, for inputs with axes of these names or
+        fixed sizes, and these expressions. `fixed` are the symbols that a size or an expression
+        of others stands for.
+        """
+        found = []
+        for guard in self.guards:
+            shown = guard.shown([names[index][axis] for index, axis in guard.places])
+            found.append(
+                _guarded(shown, guard, [sizes[index][axis] for index, axis in guard.places], fixed)
+            )
+        axes = {
+            size: axis
+            for pairs in map(zip, names, sizes)
+            for axis, size in pairs
+            if getattr(size, "is_Symbol", False)
+        }
+        known = {
+            symbol
+            for expressions in sizes
+            for size in expressions
+            for symbol in getattr(size, "free_symbols", ())
+        }
+        found += [
+            _asserted(expression, axes, fixed)
+            for expression in self.assertions
+            if expression.free_symbols <= known
+        ]
+        return [one for one in found if one.symbols or not one.holds({})]
+
+
+def _guarded(text: str, guard: Guard, sizes: Sequence[Any], fixed: Mapping[Any, Any]) -> Condition:
+    expressions = [size if isinstance(size, int) else size.subs(fixed) for size in sizes]
+    symbols = {symbol for one in expressions for symbol in getattr(one, "free_symbols", ())}
+
+    def holds(values: Mapping[Any, int]) -> bool:
+        return guard.holds([_value(expression, values) for expression in expressions])
+
+    return Condition(text, frozenset(symbols), holds)
+
+
+def _value(expression: Any, values: Mapping[Any, int]) -> int:
+    if isinstance(expression, int):
+        return expression
+    return values[expression] if expression.is_Symbol else int(expression.subs(values))
+
+
+def _asserted(expression: Any, axes: Mapping[Any, Any], fixed: Mapping[Any, Any]) -> Condition:
+    text = str(expression)
+    for symbol in expression.free_symbols:
+        text = text.replace(str(symbol), str(axes.get(symbol, f"n_{symbol}")))
+    demanded = expression.subs(fixed)
+    code = _compiled(str(_printer().doprint(demanded)))
+
+    def holds(values: Mapping[Any, int]) -> bool:
+        return _evaluated(code, {str(symbol): value for symbol, value in values.items()})
+
+    return Condition(text, frozenset(demanded.free_symbols), holds)
+
+
+def _guards_of(program: torch.export.ExportedProgram) -> list[Guard]:
+    texts = dict.fromkeys(getattr(program, "_guards_code", ()))
+    if not texts:
+        return []
+    sources = dict(_sources(program))
+    pattern = re.compile("|".join(map(re.escape, sorted(sources, key=len, reverse=True))))
+    found = (_guard(text, sources, pattern) for text in texts)
+    return [guard for guard in found if guard is not None]
+
+
+def _assertions_of(program: torch.export.ExportedProgram) -> list[Any]:
+    """The conditions (sympy) that the program's graph asserts of its symbols, without those that
+    always hold.
+    """
+    found: dict[Any, None] = {}
+    for node in program.graph.find_nodes(op="call_function", target=_ASSERTION):
+        value = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
+        if isinstance(value, torch.SymBool) and value.node.expr.free_symbols:
+            found[value.node.expr] = None
+    return list(found)
+
+
+def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Place]]:
+    """How guards write each size of an input, and where it is."""
+    nodes = program.graph.find_nodes(op="placeholder")
+    kinds = program.graph_signature.input_specs
+    given = [pair for pair in zip(nodes, kinds, strict=True) if pair[1].kind is _USER_INPUT]
+    index = 0
+    for leaf, (path, (node, spec)) in enumerate(
+        zip(structure.input_paths(program), given, strict=True)
+    ):
+        if isinstance(spec.arg, ConstantArgument):
+            continue
+        meta = node.meta["val"]
+        for axis in range(meta.dim() if isinstance(meta, torch.Tensor) else 0):
+            for source in (f"L{pytree.keystr(path)}", f"L['flat_args'][{leaf}]"):
+                yield f"{source}.size()[{axis}]", (index, axis)
+        index += 1
+
+
+def _guard(text: str, sources: Mapping[str, Place], pattern: re.Pattern[str]) -> Guard | None:
+    places: dict[Place, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return f"{{{places.setdefault(sources[match[0]], len(places))}}}"
+
+    written = pattern.sub(number, text.replace("\n", " ").strip())
+    if "L[" in written or not places:
+        return None
+    return Guard(written, tuple(places), _compiled(re.sub(r"\{(\d+)\}", r"size_\1", written)))
+
+
+def _compiled(text: str) -> CodeType:
+    return compile(text, "<guard>", "eval")
+
+
+def _evaluated(code: CodeType, values: dict[str, int]) -> bool:
+    try:
+        return bool(eval(code, _functions(), values))
+    except ArithmeticError:  # a division by 0
+        return False
+
+
+def _printer() -> Any:
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return PythonPrinter()
+
+
+@functools.cache
+def _functions() -> dict[str, Any]:
+    """The functions that torch writes in guards."""
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+    plain = {"max": max, "min": min, "abs": abs, "int": int, "float": float, "inf": math.inf}
+    return {**SYMPY_INTERP, **plain, "math": math, "torch": torch, "__builtins__": {}}

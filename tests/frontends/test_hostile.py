@@ -1,0 +1,136 @@
+"""Programs that are unusual: an answer, or an error with its remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+import builder
+from builder import frontends, parity
+from builder.errors import LoweringError, ModelFileError
+from builder.frontends import ExportedModule
+from builder.manifest import ModelSpec, merged_profile
+
+
+class Colliding(nn.Module):
+    """Two leaves of one name, among the arguments and among the results."""
+
+    def forward(self, a: list[Tensor], a_0: Tensor) -> dict[str, Tensor | list[Tensor]]:
+        return {"r": [a[0] * 2], "r_0": a_0 * 3}
+
+
+def test_leaves_of_one_name_get_distinct_ones() -> None:
+    program = torch.export.export(Colliding(), ([torch.ones(2)], torch.ones(2)))
+    module = ExportedModule(program)
+    assert module.inputs == ("a_0", "a_0_2") and module.outputs == ("r_0", "r_0_2")
+    one, other = builder.reference.run(builder.convert(program), [torch.ones(2), torch.ones(2)])
+    assert one.tolist() == [2, 2] and other.tolist() == [3, 3]
+
+
+class Nothing(nn.Module):
+    def forward(self, x: Tensor) -> None:
+        torch.relu(x)
+
+
+def test_a_program_that_returns_nothing() -> None:
+    with pytest.raises(LoweringError, match="the program returns nothing"):
+        ExportedModule(torch.export.export(Nothing(), (torch.ones(2),)))
+
+
+class Normalized(nn.Module):
+    """Layers whose decompositions are operators of several results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GroupNorm(2, 8), nn.MaxPool2d(2)
+        )
+        self.layers[1].running_mean.normal_()  # type: ignore[union-attr, operator]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(self.layers(x), (3,))
+
+
+def test_what_run_decompositions_leaves_converts_whole() -> None:
+    """The remedy that errors name is one."""
+    module, x = Normalized().eval(), torch.randn(2, 3, 8, 8)
+    program = torch.export.export(module, (x,)).run_decompositions()
+    (answer,) = builder.reference.run(builder.convert(program), [x])
+    torch.testing.assert_close(answer, module(x))
+
+
+class Rows(nn.Module):
+    """A function for each row, which torch writes with functions of its own."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.vmap(lambda row: row @ y)(x)
+
+
+def test_functions_of_torch_that_are_no_operators(tmp_path: Path) -> None:
+    """The error of the program and that of its file have the same remedy, and it helps."""
+    x, y = torch.randn(3, 4, 5), torch.randn(5, 2)
+    program = torch.export.export(Rows(), (x, y))
+    with pytest.raises(LoweringError, match="has no counterpart") as caught:
+        builder.convert(program)
+    assert "run_decompositions" in str(caught.value.fix)
+    torch.export.save(program, tmp_path / "rows.pt2")
+    with pytest.raises(ModelFileError, match="it is no operator") as refused:
+        frontends.load(tmp_path / "rows.pt2")
+    assert "run_decompositions" in str(refused.value.fix)
+    decomposed = program.run_decompositions()
+    (answer,) = builder.reference.run(builder.convert(decomposed), [x, y])
+    torch.testing.assert_close(answer, x @ y)
+
+
+class Cut(nn.Module):
+    """A size that a number decides."""
+
+    def forward(self, x: Tensor, n: int) -> Tensor:
+        return x[:, :n].sum(1)
+
+
+def test_goldens_have_numbers_that_the_guards_allow() -> None:
+    """Numbers that are drawn are mostly more than the length."""
+    axes = {0: Dim.AUTO, 1: Dim("length", min=6, max=64)}
+    program = torch.export.export(Cut(), (torch.ones(4, 9), 5), dynamic_shapes=(axes, Dim.AUTO))
+    module = ExportedModule(program)
+    specs = module.axes.specs()
+    spec = ModelSpec("cut", Path("cut.pt2"), specs, profiles=(merged_profile(specs),))
+    for golden in parity.record(module, spec):
+        assert 0 <= golden.inputs["n"].item() <= golden.inputs["x"].shape[1]
+
+
+@dataclass
+class Box:
+    content: Tensor
+
+
+class Opens(nn.Module):
+    def forward(self, box: Box) -> Tensor:
+        return box.content * 2
+
+
+class Keys(nn.Module):
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        return x["the key"] * 2
+
+
+def test_files_with_names_and_classes_that_are_refused(tmp_path: Path) -> None:
+    """The remedy is what to change in the model."""
+    torch.export.register_dataclass(Box, serialized_type_name="tests.Box")
+    cases = [
+        (Opens(), Box(torch.ones(2)), "names .*Box", "tuples, lists, dictionaries"),
+        (Keys(), {"the key": torch.ones(2)}, "'the key' has characters", "letters, digits"),
+    ]
+    for module, argument, message, fix in cases:
+        file = tmp_path / "refused.pt2"
+        torch.export.save(torch.export.export(module, (argument,)), file)
+        with pytest.raises(ModelFileError, match=message) as caught:
+            frontends.load(file)
+        assert fix in str(caught.value.fix)
