@@ -1,7 +1,7 @@
-"""Flatten the graph's outputs to plain tensors, and remember the names that their structure gives.
+"""Flatten the graph's outputs to tensors, and record the names from their structure.
 
-An output that is None on one path has two tensors: its value, which is empty where it is None, and
-a flag, which is true where it is a tensor. Callers leave out outputs whose flag is false.
+An output that is None on one path becomes two tensors: its value, which is empty if it is None, and
+a flag, which is true if it is a tensor. Callers leave out outputs whose flag is false.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from builder.lowering.passes import Context, filled, lowering_pass
 
 @dataclass(frozen=True)
 class Leaf:
-    """One tensor of the result. `flag` is a bool tensor without axes, None for what is always a
-    tensor; `where` is the source line that decides; `at` are its indices in the structure.
+    """One tensor of the result. `flag` is a 0-d bool tensor, or None if the output is always a
+    tensor. `where` is the source line that decides it. `at` are its indices in the structure.
     """
 
     value: Any
@@ -40,9 +40,9 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     """Make every output of the graph a tensor, named by the structure that held it.
 
     Tuples and lists give indices (`boxes_0`), dictionaries their keys and named tuples their fields
-    (`encoder_out.hidden`). A number becomes a 0-d tensor, None is left out. What a branch leaves
-    out, or gives as None, gets a flag as a further output, behind all others. A list or dictionary
-    whose length is not known is a LoweringError.
+    (`encoder_out.hidden`). A number becomes a 0-d tensor, and None is left out. An output that a
+    branch leaves out or returns as None gets a flag as an additional output, after all others.
+    Raises LoweringError for a list or dictionary of unknown length.
     """
     values, end = list(graph.outputs()), graph.return_node()
     prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
@@ -75,7 +75,9 @@ def flag_names(flagged: Any, taken: Any) -> dict[str, str]:
 
 
 def _leaves(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, Leaf]]:
-    """The tensors inside one output with their names, in order. New nodes stand before `end`."""
+    """The tensors inside one output with their names, in order. New nodes are inserted before
+    `end`.
+    """
     value = _unpacked(graph, value)
     kind = value.type().kind()
     if ir.is_none(value) or kind == "NoneType":
@@ -113,7 +115,7 @@ def _leaves(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, 
 
 
 def _differs(value: Any) -> bool:
-    """Whether branches give a value whose structure may differ between them."""
+    """Whether a value comes from branches that may return different structures."""
     if value.node().kind() != "prim::If":
         return False
     kind, text = value.type().kind(), value.type().annotation_str
@@ -125,15 +127,15 @@ def _differs(value: Any) -> bool:
 
 
 def _by_branch(graph: Any, value: Any, name: str) -> Leaves | None:
-    """The leaves of what the branches of an if give; None where no branch sets the value. torch
-    compiles an early return to a value that is not initialized on the other paths.
+    """The leaves of an output of an if; None if no branch sets the value. torch compiles an early
+    return to a value that is not initialized on the other paths.
     """
     value = _unpacked(graph, value)
     node = value.node()
     if node.kind() == "prim::Uninitialized":
         return None
     if not _differs(value):
-        raise AssertionError("only what differs is taken apart by branch")
+        raise AssertionError("only differing structures are handled by branch")
     sides: list[Leaves | None] = []
     blocks = list(node.blocks())
     for block in blocks:
@@ -154,7 +156,7 @@ def _by_branch(graph: Any, value: Any, name: str) -> Leaves | None:
 
 
 def _end(side: Leaves | None, path: str) -> Leaf | str | None:
-    """A branch's leaf, None where the branch has none, `UNSET` where it is never read."""
+    """A branch's leaf, None if the branch has none, `UNSET` if it is never read."""
     return UNSET if side is None else side.get(path)
 
 
@@ -187,7 +189,7 @@ def _constant(graph: Any, value: Any, before: Any) -> Any:
 
 
 def _of_optional(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[str, Leaf]]:
-    """The leaves of an Optional that no branch here decides: it is compared with None."""
+    """The leaves of an Optional that no branch of the graph decides; it is compared with None."""
     inner = value.type().getElementType()
     if not _is_open(value):
         cast = ir.insert(graph, "prim::unchecked_cast", [value], end, [inner], value.node())
@@ -195,8 +197,8 @@ def _of_optional(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[
         return
     if inner.kind() != "TensorType":
         raise LoweringError(
-            f"output {name or 'output'!r} may be None, and which tensors it has otherwise is not"
-            " known before it runs",
+            f"output {name or 'output'!r} may be None, and its tensors otherwise are known only "
+            "at run time",
             where=source_line(value.node()),
             fix="return tensors on every path, or on none",
         )
@@ -217,8 +219,8 @@ def _of_optional(graph: Any, value: Any, name: str, end: Any) -> Iterator[tuple[
 
 
 def _is_open(value: Any) -> bool:
-    """Whether an Optional may be None as far as the graph shows. The branches of ifs and the
-    elements of tuples are known, constants are not None here.
+    """Whether an Optional may be None as far as the graph shows. Branches of ifs and elements of
+    tuples are resolved; constants are not None here.
     """
     node = value.node()
     if node.kind() in ("prim::If", "prim::TupleUnpack", "prim::TupleIndex"):
@@ -227,7 +229,7 @@ def _is_open(value: Any) -> bool:
 
 
 def _may_be_none(value: Any) -> bool:
-    """Whether a branch gives None for a value, or for the element of a tuple that it is."""
+    """Whether a branch returns None for a value, or for the tuple element that it is."""
     node = value.node()
     if node.kind() == "prim::If":
         ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
@@ -249,7 +251,7 @@ def _index_in_tuple(value: Any) -> int | None:
 
 
 def _tuple_elements(value: Any, index: int | None) -> list[Any]:
-    """What the branches of ifs put at an index of a tuple."""
+    """The values that the branches of ifs put at an index of a tuple."""
     node = value.node()
     if node.kind() == "prim::TupleConstruct" and index is not None:
         return [node.inputsAt(index)]
@@ -260,8 +262,8 @@ def _tuple_elements(value: Any, index: int | None) -> list[Any]:
 
 
 def _unpacked(graph: Any, value: Any) -> Any:
-    """The value itself where a tuple is built and taken apart again: a None in one is known to be
-    None then. The element of a tuple that branches give is an output of their if.
+    """The value itself if a tuple is built and unpacked again, so that a None inside it is known.
+    An element of a tuple from branches becomes an output of their if.
     """
     node = value.node()
     if node.kind() == "prim::unchecked_cast" and value.type().kind() == "OptionalType":
@@ -279,7 +281,7 @@ def _unpacked(graph: Any, value: Any) -> Any:
 
 
 def _projected(graph: Any, held: Any, index: int) -> Any:
-    """The element of a tuple as an output of the if whose branches give the tuple."""
+    """The element of a tuple, as an output of the if whose branches return the tuple."""
     node, offset = held.node(), held.offset()
     kind = held.type().elements()[index]
     for block in node.blocks():
@@ -336,8 +338,8 @@ def _part(key: Any) -> str | int:
 
 def _not_a_tensor(value: Any, name: str) -> LoweringError:
     return LoweringError(
-        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not"
-        " known before it runs",
+        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are known "
+        "only at run time",
         where=source_line(value.node()),
         fix="return a tensor, or a tuple or dictionary of tensors with a fixed number of elements",
     )
