@@ -84,7 +84,7 @@ def test_check_without_build_says_that_the_builder_decides(tmp_path: Path) -> No
     source = models.save(tmp_path / "models", models.ShortenByData())
     done = CliRunner().invoke(main, ["check", str(source), "--no-build"])
     assert done.exit_code == 0 and "could not build" not in done.stdout
-    assert "not compiled: TensorRT can still refuse a network" in done.stdout
+    assert "not compiled: TensorRT can still reject a network" in done.stdout
 
 
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
