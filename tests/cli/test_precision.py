@@ -67,7 +67,7 @@ def test_a_model_whose_search_fails_fails_and_is_not_built_in_another_precision(
     result = run(*words)
     assert (
         result.exit_code == 2
-        and "needs calibration data" in result.stderr
+        and "requires calibration data" in result.stderr
         and "fix:" in result.stderr
     )
     assert "0 of 1 models" in result.stdout and not (tmp_path / "out").exists()
