@@ -13,7 +13,7 @@ CHANGES = frozenset(
         setdefault
     """.split()
 )
-"""Operators that write to the list or dictionary that they read first; some write to tensors, too.
+"""Operators that write to their first input, a list or dictionary; some also write to tensors.
 """
 
 
@@ -50,8 +50,8 @@ def int_list(value: Value) -> list[int] | None:
 
 
 def list_items(value: Value) -> list[Any] | None:
-    """The elements of a list: the values that it is built of, the numbers of a constant one; None
-    for any other, and for one that may be written to.
+    """The elements of a list: the values that it is built from, or the numbers of a constant list.
+    None for other lists, and for a list that may be written to.
     """
     node = value.node()
     if node.kind() != "prim::ListConstruct":
@@ -70,8 +70,8 @@ def list_length(value: Value) -> int | None:
 
 
 def _is_changed(built: Value) -> bool:
-    """Whether the list may be written to after it was built, by this name or by that of a branch,
-    loop or container.
+    """Whether the list may be written to after its construction, directly or through a branch, loop
+    or container.
     """
     kinds = {use.user.kind() for use in built.uses()}
     return any(kind in CHANGES or kind.startswith("prim::") for kind in kinds)

@@ -1,5 +1,5 @@
-"""What follows of dtypes and numbers of axes from the graph alone, and from the inputs when they
-are described.
+"""Inference of dtypes and ranks from the graph, and from the description of its inputs if there is
+one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _LONG = frozenset(["aten::argmax", "aten::argmin", "aten::argsort", "aten::nonze
 _OF_BITS = frozenset(
     f"aten::{n}" for n in "__and__ __or__ __xor__ bitwise_and bitwise_or bitwise_xor".split()
 )
-_OF_BYTES = frozenset(["aten::all", "aten::any"])  # uint8 for uint8, which numpy's masks were once
-# These give the dtype of their first input.
+_OF_BYTES = frozenset(["aten::all", "aten::any"])  # uint8 for uint8, the old dtype of masks
+# These return the dtype of their first input.
 _ALONG = frozenset(
     f"aten::{name}"
     for name in (
@@ -96,11 +96,11 @@ _ALONG = frozenset(
 ) | {"prim::unchecked_cast"}
 _PROMOTING = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
 _DTYPE_AT = {"aten::to": 1, "aten::zeros": 1, "aten::ones": 1, "aten::full": 2, "aten::softmax": 2}
-# No dtype given means that of the first input.
+# The default dtype is that of the first input.
 _LIKE = {"aten::softmax": 2, "aten::zeros_like": 1, "aten::ones_like": 1, "aten::full_like": 2}
 _DTYPE_AT |= _LIKE
 
-# These have as many axes as their first input.
+# These return the rank of their first input.
 _SAME_RANK = _ALONG - {
     f"aten::{n}"
     for n in (
@@ -186,14 +186,10 @@ Fact = tuple[torch.dtype | None, Rank]
 
 
 class Facts:
-    """The dtype and the number of axes of each value, as far as they are known; to be asked in
-    program order.
-    """
+    """The dtype and the rank of each value, as far as known. Query it in program order."""
 
     def __init__(self, ranked: bool = True) -> None:
-        """Not `ranked`: the graph gives tensors other axes in place, so no number of axes stays
-        what it was.
-        """
+        """Without `ranked`, ranks are unknown: the graph changes the axes of tensors in place."""
         self._facts: dict[int, Fact] = {}
         self.ranked = ranked
 
@@ -210,7 +206,7 @@ class Facts:
         return self._fact(value)[1] if self.ranked else None
 
     def _fact(self, value: Value) -> Fact:
-        """What was learned of a value; a constant tells it by itself, and is asked once."""
+        """The recorded fact of a value. That of a constant is computed on first use."""
         fact = self._facts.get(value.unique())
         if fact is None:
             known = constants.constant(value)
@@ -219,9 +215,7 @@ class Facts:
         return fact
 
     def learn(self, node: Node) -> None:
-        """Note what follows of a node's outputs; the nodes of its blocks must have been learned
-        before.
-        """
+        """Record the facts of a node's outputs. The nodes of its blocks must be recorded before."""
         kind = node.kind()
         if kind == "prim::If":
             return self._join(node)
@@ -270,7 +264,9 @@ class Facts:
         return self.dtype(node.inputsAt(0)) if kind in _ALONG else None
 
     def _promoted(self, node: Node) -> torch.dtype | None:
-        """Of tensors that have one dtype, or a floating one that meets a number."""
+        """The promoted dtype of tensors of one dtype, or of a floating-point tensor and a
+        number.
+        """
         first, other = self.dtype(node.inputsAt(0)), node.inputsAt(1)
         kind = other.type().kind()
         agree = kind in ("IntType", "FloatType") or (
@@ -293,8 +289,8 @@ class Facts:
 
 @lru_cache(maxsize=4096)
 def _tells(kind: str) -> tuple[str, bool, bool]:
-    """The kind without the `_` of a write in place, and whether an operator of this kind tells the
-    dtype and the number of axes of its result.
+    """The kind without the `_` of an in-place operator, and whether an operator of this kind
+    determines the dtype and the rank of its result.
     """
     functional = _functional_kind(kind)
     dtype = (
@@ -343,21 +339,21 @@ def _unflattened(facts: Facts, node: Node) -> Rank:
 
 
 def _joined(facts: Facts, node: Node) -> Rank:
-    """As of one with two axes or more: all have as many, but for empty ones of one axis, which
-    count for nothing.
+    """The rank of an input of rank 2 or more. All inputs have this rank, except empty tensors of
+    rank 1, which are ignored.
     """
     ranks = [facts.rank(value) for value in constants.list_items(node.inputsAt(0)) or ()]
     return next((rank for rank in ranks if rank is not None and rank > 1), None)
 
 
 def _multiplied(facts: Facts, node: Node) -> Rank:
-    """By a matrix; a vector takes the last axis away."""
+    """The rank of a product: a matrix keeps it, a vector removes the last axis."""
     rank, weight = facts.rank(node.inputsAt(0)), weight_shape(node.inputsAt(1))
     return None if rank is None or weight is None else rank + len(weight) - 2
 
 
 def weight_shape(weight: Value) -> tuple[int, ...] | None:
-    """The shape of a constant, quantized and back or not."""
+    """The shape of a constant, possibly behind fake quantization."""
     while weight.node().kind().startswith("aten::fake_quantize_"):
         weight = weight.node().inputsAt(0)
     known = constants.constant(weight)

@@ -1,7 +1,6 @@
-"""The dtype and the number of axes of an operator's results, from torch's own meta kernels.
-
-Each tensor is represented by an empty one of the same dtype and number of axes, all of size 2. An
-operator whose number of axes depends on sizes, such as `squeeze`, is left out.
+"""The dtype and the rank of an operator's results, from torch's meta kernels. Each tensor is
+represented by a meta tensor of the same dtype and rank, with all sizes 2. An operator whose rank
+depends on sizes, such as `squeeze`, is left out.
 
 Only operators with a registered meta kernel are evaluated, and those in COMPOSED. Other kernels may
 read memory that a meta tensor does not have, or index a list without a bounds check: `lstm` with
@@ -24,7 +23,7 @@ Fact = tuple[torch.dtype | None, int | None]
 
 SIZE = 2
 BY_SIZES = frozenset(["squeeze", "squeeze_copy", "cat", "concat", "concatenate"])
-"""Their number of axes depends on sizes."""
+"""Operators whose rank depends on sizes."""
 COMPOSED = frozenset(
     "linear matmul softmax log_softmax layer_norm group_norm instance_norm batch_norm dropout"
     " conv1d conv2d conv3d scaled_dot_product_attention max_pool1d max_pool2d max_pool3d"
@@ -35,13 +34,13 @@ COMPOSED = frozenset(
 ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "Generator", "Device", "Stream")
 """Types of arguments that torch passes to a kernel as numbers without a range check."""
 MOST = 8
-"""Larger ranks are not evaluated: 2**8 elements are no cost, but TensorRT takes no more axes."""
+"""Larger ranks are not evaluated, because TensorRT does not support them."""
 _SCHEMA = re.compile(r"aten::(\w+)(?:\.(\w+))?\(")
 
 
 def facts_of(node: Node, fact: Callable[[Any], Fact]) -> list[Fact] | None:
-    """The facts of each output of an operator, where `fact` gives those of its inputs. None where
-    they are not known, or torch has no meta kernel.
+    """The facts of each output of an operator; `fact` returns those of its inputs. None if they are
+    not known, or torch has no meta kernel.
     """
     found = _SCHEMA.match(node.schema())
     if found is None or found[1] in BY_SIZES:
@@ -54,7 +53,7 @@ def facts_of(node: Node, fact: Callable[[Any], Fact]) -> list[Fact] | None:
 
 
 def _argument(value: Value, fact: Callable[[Any], Fact]) -> Any:
-    """A hashable description of an input. Raises LookupError where it is not known."""
+    """A hashable description of an input. Raises LookupError if it is not known."""
     if constants.is_constant(value):
         known = constants.constant(value)
         if isinstance(known, torch.Tensor):
@@ -90,9 +89,9 @@ def _evaluated(name: str, overload: str, described: tuple[Any, ...]) -> list[Fac
     try:
         with torch.no_grad():
             made = _call(operator, [_example(item) for item in described])
-    except Exception:  # each kernel raises its own where sizes or dtypes do not fit
+    except Exception:  # kernels raise different errors for sizes or dtypes that do not fit
         return None
-    # a number that was traced is a tensor without axes, which promotes less than torch's own
+    # a traced number is a 0-d tensor, which has lower promotion priority than tensors with axes
     ranks = [item[2] for item in described if _is_tensor(item)]
     certain = len(ranks) == 1 or 0 not in ranks
     results = made if isinstance(made, tuple) else (made,)
@@ -118,12 +117,12 @@ def _has_kernel(name: str) -> bool:
     """Whether torch registers a meta kernel for an operator."""
     try:
         return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"))
-    except RuntimeError:  # operators of TorchScript alone are not known to the dispatcher
+    except RuntimeError:  # operators that exist only in TorchScript are unknown to the dispatcher
         return False
 
 
 def _call(operator: Any, values: list[Any]) -> Any:
-    """The operator's results; a node has its keyword-only arguments by position."""
+    """The operator's results. A node passes keyword-only arguments by position."""
     named = zip(operator._schema.arguments, values, strict=False)
     keywords = {argument.name: value for argument, value in named if argument.kwarg_only}
     return operator(*values[: len(values) - len(keywords)], **keywords)

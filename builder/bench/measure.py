@@ -187,7 +187,7 @@ class _Run:
                 raise _Failed("the server does not have it ready")
         except (InferenceServerException, OSError) as error:
             raise EnvironmentProblem(
-                f"no Triton answers over {self.protocol} at {self.url}: {error}",
+                f"no Triton server responds over {self.protocol} at {self.url}: {error}",
                 fix="trt-build serve, --serve, or the right address",
             ) from error
         found = self.level(client, Load(1), PROBE_SECONDS)

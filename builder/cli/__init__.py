@@ -1,7 +1,7 @@
-"""The command line: `trt-build COMMAND`, one file a command, each imported when it is asked for.
+"""The command line: `trt-build COMMAND`, one file for each command, imported on use.
 
-Nothing here or at the top of a command's file imports more than click: `trt-build --help` answers
-at once.
+Neither this file nor the top level of a command's file imports more than click, so that `trt-build
+--help` is fast.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
             raise
 
     def _document(self, error: click.UsageError) -> None:
-        """A usage error as the one JSON document, where --json asks for it."""
+        """Print a usage error as the one JSON document if --json is set."""
         if self.wants_json:
             import json
 
@@ -96,9 +96,9 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             self._document(error)
             raise
-        # before the command itself began, or click would say that it failed
+        # the command has not begun; without this, click would report that it failed
         except KeyboardInterrupt:
-            click.echo("interrupted; nothing is left half-written", err=True)
+            click.echo("interrupted; no partly written files remain", err=True)
             ctx.exit(130)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
@@ -120,4 +120,4 @@ def _did_you_mean(word: str) -> str:
 )
 @click.version_option(__version__, prog_name="trt-build")
 def main(**_: object) -> None:
-    """Model files in, a parity-checked Triton model repository out."""
+    """Build a Triton model repository from model files, and check its parity."""

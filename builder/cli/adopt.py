@@ -1,4 +1,4 @@
-"""`trt-build adopt`: what was edited by hand in a published config becomes part of the manifest."""
+"""`trt-build adopt`: copy manual edits of a published config into the manifest."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from builder.cli.terminal import Terminal
     type=options.PATH,
     required=True,
     metavar="MODELS",
-    help="What the model was built from: a folder, a model file or a manifest.",
+    help="The source of the model: a folder, a model file or a manifest.",
 )
 @click.pass_obj
 def adopt_command(terminal: Terminal, /, repository: Path, model: str, models: Path) -> None:
-    """Write what was edited by hand in the config.pbtxt of MODEL in REPOSITORY into its manifest,
-    under `triton:` or `batching:`. Comments and everything else in the manifest stay.
+    """Write manual edits of config.pbtxt of MODEL in REPOSITORY into its manifest, under `triton:`
+    or `batching:`. Comments and all other keys of the manifest stay.
 
-    `trt-build repo` then publishes the model with these values. Exit code 2 for an edit that a
-    manifest cannot express; nothing is written then.
+    `trt-build repo` then publishes the model with these values. If a manifest cannot express an
+    edit, nothing is written and the exit code is 2.
     """
     from builder import manifest, triton
 
@@ -38,11 +38,7 @@ def adopt_command(terminal: Terminal, /, repository: Path, model: str, models: P
     values = triton.adopt_edits(folder, spec)
     data = {"repository": repository, "model": model, "manifest": spec.manifest, "values": values}
     names = [f"{key}.{name}" for key, inner in values.items() for name in inner]
-    text = (
-        f"{spec.manifest}: {', '.join(names)}"
-        if names
-        else f"{model}: no field of its config was edited"
-    )
+    text = f"{spec.manifest}: {', '.join(names)}" if names else f"{model}: its config has no edits"
     terminal.result(data, lambda: terminal.line(text))
     if names:
         terminal.note(f"next: trt-build repo {models} --out {repository}")

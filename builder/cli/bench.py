@@ -25,7 +25,7 @@ DEFAULT_CONCURRENCY = "1,2,4,8,16"
 
 
 class Numbers(click.ParamType[tuple[float, ...]]):
-    """Positive numbers with commas between them; with `zero` 0, too."""
+    """Positive numbers separated by commas. With `zero`, 0 is also allowed."""
 
     name = "N,N,..."
 
@@ -42,7 +42,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
         except ValueError:
             found = ()
         if not found or not all(0 < number < 1e7 or (self.zero and not number) for number in found):
-            self.fail(f"{value!r} is no list of positive numbers, as in 1,2,4", param, ctx)
+            self.fail(f"{value!r} is not a list of positive numbers, such as 1,2,4", param, ctx)
         return found
 
 
@@ -58,7 +58,7 @@ class Limit(click.ParamType[tuple[float, float]]):
             return value[0], value[1]
         match = re.fullmatch(r"p(50|90|95|99|99\.9)=(\d+(?:\.\d+)?)(ms|s)", str(value))
         if match is None:
-            self.fail(f"{value!r} is no limit, as in p99=20ms", param, ctx)
+            self.fail(f"{value!r} is not a limit, such as p99=20ms", param, ctx)
         return float(match[1]), float(match[2]) * (1e3 if match[3] == "s" else 1.0)
 
 
@@ -71,17 +71,17 @@ class Limit(click.ParamType[tuple[float, float]]):
 @click.option(
     "--concurrency",
     type=Numbers(),
-    help=f"Requests in flight, level by level (closed loop).  [default: {DEFAULT_CONCURRENCY}]",
+    help=f"Concurrent requests of each load level (closed loop).  [default: {DEFAULT_CONCURRENCY}]",
 )
 @click.option(
     "--rate",
     type=Numbers(),
-    help="Requests a second with Poisson arrivals, level by level (open loop).",
+    help="Requests per second of each load level, with Poisson arrivals (open loop).",
 )
 @click.option(
     "--limit",
     type=Limit(),
-    help="Find the highest rate whose latency stays within this: p99=20ms.",
+    help="Find the highest rate whose latency stays within this limit, such as p99=20ms.",
 )
 @click.option(
     "--protocol",
@@ -90,7 +90,7 @@ class Limit(click.ParamType[tuple[float, float]]):
     multiple=True,
     default=("grpc",),
     show_default=True,
-    help="May be given several times.",
+    help="The client's protocol. Repeatable.",
 )
 @click.option(
     "--shared-memory",
@@ -99,7 +99,7 @@ class Limit(click.ParamType[tuple[float, float]]):
     multiple=True,
     default=("none",),
     show_default=True,
-    help="Where tensors lie. May be given several times.",
+    help="How tensors are passed. Repeatable.",
 )
 @options.goldens
 @options.requests
@@ -108,14 +108,14 @@ class Limit(click.ParamType[tuple[float, float]]):
     type=options.SECONDS,
     default=5.0,
     show_default=True,
-    help="Time of each level, with its warm-up.",
+    help="Duration of each level, including its warm-up.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Client processes; 0: more while they limit the result, up to half of the cores.",
+    help="Client processes. 0 adds processes while they limit the result, up to half of the cores.",
 )
 @click.option(
     "--timeout",
@@ -131,11 +131,12 @@ class Limit(click.ParamType[tuple[float, float]]):
 @options.record
 @click.pass_obj
 def bench_command(terminal: Terminal, /, repository: Path, **given: Any) -> int:
-    """Put load on each model of REPOSITORY at a live endpoint, and report throughput, latency and
-    what the server spent its time on. Latencies are in milliseconds; those of an open loop count
-    from the time at which a request was due.
+    """Put load on each model of REPOSITORY at a running server. Report throughput, latency and the
+    server's time for each request. Latencies are in milliseconds. In an open loop they count from
+    the time at which a request was due.
 
-    Exit codes: 0, 1 a model could not be measured, 3 worse than the file of --compare, 4 no server.
+    Exit codes: 0 success, 1 a model could not be measured, 3 worse than the file of --compare, 4 no
+    server.
     """
     from builder.bench import baseline, measure
     from builder.cli import verify
@@ -144,7 +145,7 @@ def bench_command(terminal: Terminal, /, repository: Path, **given: Any) -> int:
     before = baseline.read(given["compare"]) if given["compare"] else None
     urls = given["url"], given["grpc_url"], given["metrics_url"]
     if given["serve"] == any(urls[:2]):
-        raise click.UsageError("give --serve, or the address of an endpoint: --url, --grpc-url")
+        raise click.UsageError("pass --serve, or the address of an endpoint (--url, --grpc-url)")
     verify.quiet_interrupts()
     with (
         terminal.progress() as progress,
@@ -215,7 +216,7 @@ def _keep(data: dict[str, Any], file: Path | None, repository: Path, record: boo
 
 
 def show(terminal: Terminal, found: Sequence[ModelBench], changes: Sequence[Change]) -> None:
-    """Each model's levels, what the server says of them, and the comparison."""
+    """Print each model's levels, the server's statistics, and the comparison."""
     for one in found:
         _show_model(terminal, one)
     if changes:
@@ -246,13 +247,13 @@ def _show_model(terminal: Terminal, one: ModelBench) -> None:
         )
         if one.limit.rate is None and all(trial["ms"] is None for trial in one.limit.trials):
             terminal.line(
-                f"too few requests in {LONGEST:g} s for {one.limit.percentile}: the limit of a"
-                " lower percentile, as p90, can be found"
+                f"too few requests in {LONGEST:g} s for {one.limit.percentile}: use a lower "
+                "percentile, such as p90"
             )
 
 
 def remarks(level: LevelResult) -> Iterator[str]:
-    """What a reader must know to trust the figures of the level."""
+    """Warnings that limit how far the figures of the level can be trusted."""
     for kind, count in level.errors.items():
         yield f"{count} errors {kind}: {level.examples.get(kind, '')}"
     from builder.bench import OWN_SHARE

@@ -1,4 +1,4 @@
-"""`trt-build bisect`: the first node of a model that gives other numbers than the original."""
+"""`trt-build bisect`: find the first node of a model whose output differs from the original."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     "files",
     type=options.PATH,
     metavar="MODELS",
-    help="What the models of a repository were built from.",
+    help="The source of the repository's models: a folder or a model file.",
 )
 @click.option(
     "--reduce",
@@ -61,15 +61,15 @@ def bisect_command(
     **settings: Any,
 ) -> int:
     """Compare each value of the lowered graph and of the networks of MODELS with the original
-    module, on every golden, and name the first node that is beyond the tolerance: its source line,
-    its converter or lowering pass, and its dtypes. For the models of a REPOSITORY, --models says
-    what they were built from.
+    module, on every golden. Name the first node that exceeds its tolerance: its source line, its
+    converter or lowering pass, and its dtypes. For a REPOSITORY, pass the source of its models with
+    --models.
 
     Nothing is compiled: the networks are evaluated on the CPU. Exit code 3 if a model differs.
     """
     orders = _orders(target, files, settings, isolate)
     if record and files is None:
-        raise UsageError("--record is for the models of a repository", fix="leave --record out")
+        raise UsageError("--record requires a repository", fix="leave --record out")
     with terminal.progress() as progress:
         results = [_bisected(order, reduce_to, isolate, progress) for order in orders]
     found = dict(zip((order.spec.name for order in orders), results, strict=True))
@@ -89,7 +89,7 @@ def bisect_command(
 def _orders(
     target: Path, files: Path | None, settings: dict[str, Any], isolate: bool
 ) -> Sequence[Order]:
-    """What to compare. Raises UsageError and ManifestError."""
+    """The orders of the models to compare. Raises UsageError and ManifestError."""
     from builder.cli import ladder
     from builder.repository import Settings
     from builder.store import sidecar
@@ -98,22 +98,23 @@ def _orders(
     published = target.is_dir() and [f.name for f in sorted(target.iterdir()) if sidecar(f)]
     if not published:
         if files is not None:
-            raise UsageError("--models is for a repository", fix=f"trt-build bisect {files}")
+            raise UsageError("--models requires a repository", fix=f"trt-build bisect {files}")
         inputs = options.parsed(settings.pop("inputs"))
         chosen = Settings(only=only, inputs=inputs, **settings)
         return chosen.orders(chosen.specs(target), target)
     if files is None:
         raise UsageError(
             f"{target} is a repository, and bisect runs the original modules",
-            fix="--models MODELS: what they were built from",
+            fix="pass their source: --models MODELS",
         )
     source = ladder.Source(files, settings["plugins"], isolate)
     return [ladder.order_of(target, name, source) for name in ladder.models_of(target, only)]
 
 
 def _bisected(order: Order, reduce_to: Path | None, isolate: bool, progress: Progress) -> Result:
-    """The result of one model; what is wrong with this model alone is returned. Raises
-    EnvironmentProblem.
+    """The result of one model.
+
+    An error of this model alone is returned. Raises EnvironmentProblem.
     """
     from builder import unforeseen
     from builder.cli import isolated

@@ -1,6 +1,4 @@
-"""Options of TensorRT's builder, as `repo` and `explain` take them; they override the
-manifests'.
-"""
+"""Options of TensorRT's builder in `repo` and `explain`. They override the manifests."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ import click
 from builder.cli.options import PATH
 
 FLAGS = {
-    "sparse_weights": "Use kernels for weights of 2:4 sparsity.",
-    "refit": "Let the weights of the plan be replaced.",
-    "strip_plan": "Leave the weights out of the plan.",
-    "version_compatible": "Let later versions of TensorRT load the plan.",
+    "sparse_weights": "Allow kernels for weights with 2:4 sparsity.",
+    "refit": "Build plans whose weights can be refitted.",
+    "strip_plan": "Build plans without weights.",
+    "version_compatible": "Build plans that later versions of TensorRT can load.",
     "error_on_timing_cache_miss": (
-        "Fail where the timing cache does not have a layer, instead of measuring."
+        "Fail if a layer is missing from the timing cache, instead of measuring it."
     ),
 }
 MOST = (1 << 53) - 1  # the manifest's limit too
@@ -38,7 +36,7 @@ class Size(click.ParamType[int]):
             size = int(float(number.removesuffix(unit)) * UNITS[unit])
             if 0 < size <= MOST:
                 return size
-        self.fail(f"{value!r} is not a size, as in 512M or 2GiB", param, ctx)
+        self.fail(f"{value!r} is not a size, such as 512M or 2GiB", param, ctx)
 
 
 class Pool(click.ParamType[tuple[str, int]]):
@@ -51,7 +49,11 @@ class Pool(click.ParamType[tuple[str, int]]):
     ) -> tuple[str, int]:
         name, equals, size = value.partition("=")
         if not (name and equals):
-            self.fail(f"{value!r} is no pool with its limit, as in tactic_dram=1GiB", param, ctx)
+            self.fail(
+                f"{value!r} is not a memory pool with its limit, such as tactic_dram=1GiB",
+                param,
+                ctx,
+            )
         return name.lower(), Size().convert(size, param, ctx)
 
 
@@ -62,38 +64,41 @@ _OPTIONS = (
         multiple=True,
         metavar="SM",
         help=(
-            "A GPU that the model is for, as sm_89; several times for several. TensorRT builds for"
-            " this host's alone."
+            "Target GPU architecture, such as sm_89. Repeatable with TensorRT for RTX; TensorRT "
+            "builds only for the GPU of this host."
         ),
     ),
     click.option(
-        "--workspace", "workspace_bytes", type=Size(), help="Scratch memory of the engine, at most."
+        "--workspace",
+        "workspace_bytes",
+        type=Size(),
+        help="Maximum workspace memory of the engine.",
     ),
     click.option(
-        "--pool", "pools", type=Pool(), multiple=True, help="The limit of another memory pool."
+        "--pool", "pools", type=Pool(), multiple=True, help="Limit of another memory pool."
     ),
     click.option(
         "--optimization-level",
         type=click.IntRange(0, 5),
-        help="0 builds fastest, 5 searches longest.",
+        help="TensorRT's builder optimization level. 0 builds fastest, 5 searches longest.",
     ),
     click.option(
         "--tactic-source",
         "sources",
         multiple=True,
         metavar="NAME",
-        help="The only libraries of kernels.",
+        help="Use only this tactic source. Repeatable.",
     ),
     click.option(
         "--hardware-compatible",
         type=click.Choice(("ampere_plus", "same_compute_capability")),
-        help="Let other GPUs run the plan.",
+        help="Build plans that other GPUs can run.",
     ),
     click.option(
         "--timing-cache",
         type=PATH,
         metavar="FILE",
-        help="In place of the one of this GPU and TensorRT.",
+        help="Timing cache file. [default: one for each GPU and TensorRT version]",
     ),
     *(
         click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=text)

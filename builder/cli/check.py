@@ -1,4 +1,4 @@
-"""`trt-build check`: everything but the publication."""
+"""`trt-build check`: all steps of `repo` except publication."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "check", cls=Command, short_help="Do everything but publish, and say what `repo` would give."
+    "check",
+    cls=Command,
+    short_help="Run all steps of `repo` except publication, and report the result.",
 )
 @options.models_options
 @options.layout
@@ -29,18 +31,18 @@ if TYPE_CHECKING:
 @click.option(
     "--build/--no-build",
     default=True,
-    help="Compile the networks with TensorRT for RTX, as repo does. On by default.",
+    help="Compile the networks if TensorRT for RTX is used. [default: --build]",
 )
 @click.option(
     "--paranoid",
     is_flag=True,
-    help="Execute the graphs and the network on seeded inputs and compare.",
+    help="Run the graph after each pass and the network on seeded inputs, and compare.",
 )
 @click.option(
     "--show-config/--no-config",
     "with_config",
     default=False,
-    help="Show the config.pbtxt that would be written.",
+    help="Show the generated config.pbtxt.",
 )
 @click.pass_obj
 def check_command(
@@ -55,11 +57,11 @@ def check_command(
     store: str | None,
     **given: Any,
 ) -> int:
-    """Read, lower, convert and compile every model of MODELS; say which operators TensorRT cannot
-    take, which of the builder's options it has not, and what would be served.
+    """Load, lower, convert and compile every model of MODELS. Report unsupported operators,
+    unsupported builder options, and the Triton config.
 
-    Only TensorRT for RTX compiles here, because it needs no GPU. Its plans are kept in the store
-    for repo. Nothing is published.
+    Only TensorRT for RTX compiles here, because it needs no GPU. Its plans go into the store, where
+    `repo` finds them. Nothing is published.
     """
     from builder.cli.isolated import examine_all
     from builder.repository import Settings
@@ -88,7 +90,7 @@ def _without_manifest(name: str, error: ManifestError) -> dict[str, Any]:
 
 
 def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -> None:
-    """A table, then for each model what stands against it or the config that it would have."""
+    """Print a table, then for each model its errors or its Triton config."""
     columns = ("model", "result", "passes", "operators", "unsupported", "layers")
     terminal.table(columns, [_row(report) for report in reports], numbers=columns[2:])
     passed = sum(not report["error"] for report in reports)
@@ -113,12 +115,12 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
             terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
             terminal.line(report["config"].rstrip())
     if any(not report.get("compiled", True) for report in reports):
-        terminal.line("not compiled: TensorRT can still refuse a network when repo builds it")
+        terminal.line("not compiled: TensorRT can still reject a network when repo builds it")
     terminal.line(f"{passed} of {len(reports)} models can be built")
 
 
 def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None:
-    """Each product, what its own rounding leaves, and why it was left alone where it was."""
+    """Print each matrix product, its quantization error, and why it was not quantized."""
     terminal.line(f"\n{name}: {found['summary']}")
     rows = [
         [
@@ -133,7 +135,7 @@ def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None
 
 
 def _show_pieces(terminal: Terminal, report: dict[str, Any]) -> None:
-    """What runs where, and what crosses."""
+    """Print the segments and their boundary tensors."""
     found = report["fallback"]
     layout = f"; {found['layout']}: {found['reason']}" if "layout" in found else ""
     terminal.line(f"\n{report['name']}: {found['summary']}{layout}")

@@ -1,5 +1,5 @@
-"""What every command has: --json, --quiet, --verbose, --debug, and the one place where an error
-becomes a message and an exit code.
+"""The options of every command (--json, --quiet, --verbose, --debug), and the conversion of an
+error to a message and an exit code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERRUPTED, TERMINATED, UNREAD = 130, 143, 141
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised like Ctrl-C so that everything in progress is cleaned up on the way out."""
+    """SIGTERM, raised as an exception like Ctrl-C so that work in progress is cleaned up."""
 
 
 class Command(click.Command):
@@ -34,11 +34,15 @@ class Command(click.Command):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.params.append(
-            click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on stdout.")
+            click.Option(
+                ["--json", "as_json"], is_flag=True, help="Print one JSON document on stdout."
+            )
         )
         self.params.append(click.Option(["--quiet", "-q"], is_flag=True, help="Show no progress."))
         self.params.append(
-            click.Option(["--verbose", "-v"], is_flag=True, help="Show every row, not a summary.")
+            click.Option(
+                ["--verbose", "-v"], is_flag=True, help="Show all rows instead of a summary."
+            )
         )
         self.params.append(
             click.Option(["--debug"], is_flag=True, help="Show the traceback of an error.")
@@ -60,14 +64,14 @@ class Command(click.Command):
         try:
             with places.local(ctx, terminal):
                 code = int(super().invoke(ctx) or 0)
-            # report a full disk here; the interpreter would fail when it exits
+            # report a full disk here; otherwise the interpreter fails at exit
             for stream in _streams(terminal):
                 stream.flush()
             return code
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt as stop:
-            terminal.note("interrupted; nothing is left half-written")
+            terminal.note("interrupted; no partly written files remain")
             return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         except BaseException as error:
             if isinstance(error, BrokenPipeError) and _output_is_closed(terminal):
@@ -82,12 +86,12 @@ class Command(click.Command):
 
 
 def _streams(terminal: Terminal) -> list[TextIO]:
-    """Those of standard output and error that are there: `>&-` closes one."""
+    """The open streams of standard output and standard error; `>&-` closes one."""
     return [stream for stream in (terminal.out or sys.stdout, sys.stderr) if stream]
 
 
 def _output_is_closed(terminal: Terminal) -> bool:
-    """Whether the reader of our output is gone (`| head -1`); the rest is discarded then."""
+    """Whether the reader closed the pipe (`| head -1`); the remaining output is then discarded."""
     watch = select.poll()
     for stream in _streams(terminal):
         watch.register(stream.fileno(), 0)
@@ -106,15 +110,15 @@ def _discard_unwritable(terminal: Terminal) -> None:
 
 
 def _discard(number: int) -> None:
-    """Discard the rest of this stream's output: else the interpreter fails as it flushes once more
-    on its way out.
+    """Discard the rest of this stream's output. Otherwise the interpreter fails when it flushes at
+    exit.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does; only the main thread may set that."""
+    """Let SIGTERM end the command as Ctrl-C does. Only the main thread can set the handler."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Terminated
@@ -131,7 +135,7 @@ def _terminable() -> Iterator[None]:
 
 
 def report(terminal: Terminal, error: BaseException) -> int:
-    """Show the error and give the process's exit code."""
+    """Show the error and return the exit code of the process."""
     if not isinstance(error, Exception):
         raise error
     from builder import unforeseen
@@ -142,7 +146,7 @@ def report(terminal: Terminal, error: BaseException) -> int:
 
 
 def describe(error: TrtBuildError) -> dict[str, Any]:
-    """The error as JSON has it."""
+    """The error as JSON data."""
     found: dict[str, Any] = {
         "kind": type(error).__name__,
         "message": error.message,

@@ -1,4 +1,4 @@
-"""`trt-build deploy`: manifests that serve a repository in a cluster."""
+"""`trt-build deploy`: write manifests that serve a repository in a cluster."""
 
 from __future__ import annotations
 
@@ -36,34 +36,42 @@ _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
     metavar="DIR",
     help="The manifests are written to DIR/kubernetes or DIR/kserve.",
 )
-@click.option("--name", help="Of the objects. [default: the repository's, with hyphens]")
-@click.option("--namespace", metavar="NAME", help="The namespace of the objects.")
+@click.option("--name", help="Name of the objects. [default: the repository's name, with hyphens]")
+@click.option("--namespace", metavar="NAME", help="Namespace of the objects.")
 @click.option(
     "--storage",
     metavar="URL",
     help="Where the cluster reads the repository: pvc://CLAIM/PATH, s3://BUCKET/PATH,"
     " gs://BUCKET/PATH or as://ACCOUNT/CONTAINER/PATH. [default: pvc://NAME-models]",
 )
-@click.option("--image", help="In place of NVIDIA's image whose TensorRT loads the plans.")
+@click.option(
+    "--image",
+    help="Container image. [default: NVIDIA's Triton image whose TensorRT can load the plans]",
+)
 @click.option(
     "--gpus",
     type=click.IntRange(0),
-    help="Of each replica. [default: 1, or as many as instance groups name; 0 without plans]",
+    help="GPUs of each replica. [default: 1, or as many as the instance groups use; 0 without "
+    "plans]",
 )
-@click.option("--cpus", type=COUNT, help="Of each replica. [default: one for each Python process]")
-@click.option("--memory", metavar="SIZE", help="Of each replica, as 8Gi. [default: an estimate]")
+@click.option(
+    "--cpus", type=COUNT, help="CPUs of each replica. [default: one for each Python process]"
+)
+@click.option(
+    "--memory", metavar="SIZE", help="Memory of each replica, such as 8Gi. [default: an estimate]"
+)
 @click.option("--replicas", type=COUNT, default=2, show_default=True, help="The fewest servers.")
 @click.option(
     "--max-replicas",
     type=COUNT,
-    help="The most servers of the autoscaler (kubernetes); as --replicas: no autoscaler."
-    " [default: twice --replicas]",
+    help="Maximum replicas of the autoscaler (kubernetes). Equal to --replicas: no autoscaler. "
+    "[default: twice --replicas]",
 )
 @click.option(
     "--pending",
     type=COUNT,
-    help="Waiting requests of a replica above which another one is started."
-    " (kubernetes) [default: one full batch of each instance]",
+    help="Queued requests of a replica above which the autoscaler adds one (kubernetes). "
+    "[default: one full batch of each instance]",
 )
 @click.option(
     "--control-secret",
@@ -90,7 +98,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
     "node_labels",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Only nodes with this label; several times.",
+    help="Use only nodes with this label. Repeatable.",
 )
 @click.option(
     "--allow-client-shm",
@@ -117,7 +125,7 @@ def deploy_command(
     if unused:
         raise UsageError(
             f"--{unused[0].replace('_', '-')} is for kubernetes",
-            fix="leave it out; KServe has its own settings for it",
+            fix="remove it; KServe has its own setting for it",
         )
     found = deployment.deploy(
         platform, repository, out, _settings(repository, given), overwrite=overwrite
@@ -139,7 +147,7 @@ def deploy_command(
 
 
 def _settings(repository: Path, given: dict[str, Any]) -> Settings:
-    """Raises UsageError for text that is not what an option takes."""
+    """Convert the options. Raises UsageError for an invalid value."""
     from builder.deployment import Settings, Storage
 
     name = given.pop("name") or re.sub(r"[_.]", "-", repository.resolve().name.lower())
@@ -160,7 +168,9 @@ def _settings(repository: Path, given: dict[str, Any]) -> Settings:
 def _bytes(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise UsageError(f"--memory {text!r} is no size", fix="a number with Mi or Gi, as 8Gi")
+        raise UsageError(
+            f"--memory {text!r} is no size", fix="use a number with Mi or Gi, such as 8Gi"
+        )
     return int(found.group(1)) << {"Mi": 20, "Gi": 30}[found.group(2)]
 
 
@@ -172,7 +182,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def show(terminal: Terminal, found: Written) -> None:
-    """The files, what a replica gets, and the next command."""
+    """Print the files, the resources of a replica, and the next command."""
     work = found.workload
     for name in found.files:
         state = "written" if name in found.changed else "unchanged"

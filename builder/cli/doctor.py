@@ -1,4 +1,4 @@
-"""`trt-build doctor`: what is installed here, or what would keep a server from a repository."""
+"""`trt-build doctor`: check this machine, or check whether a server can load a repository."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a task needs: `found` says what is here, else None, and then `fix` how to get
-    it.
+    """One requirement of a task. `found` describes what is installed, or is None; then `fix`
+    explains how to get it.
     """
 
     what: str
@@ -46,7 +46,9 @@ class Finding:
 
 
 @click.command(
-    "doctor", cls=Command, short_help="Say what is missing here, or for serving a repository."
+    "doctor",
+    cls=Command,
+    short_help="Check this machine, or check whether a server can load a repository.",
 )
 @click.argument("repository", type=options.PATH, required=False)
 @click.option(
@@ -61,24 +63,30 @@ class Finding:
     metavar="BYTES",
     help="The container's /dev/shm, with --image. [default: 1 GiB, as in docker-compose.yml]",
 )
-@click.option("--shared-memory", is_flag=True, help="Clients are to use shared memory.")
 @click.option(
-    "--port", type=int, default=8000, show_default=True, help="Of HTTP; gRPC and metrics follow it."
+    "--shared-memory", is_flag=True, help="Also check what clients need to use shared memory."
+)
+@click.option(
+    "--port",
+    type=int,
+    default=8000,
+    show_default=True,
+    help="HTTP port. gRPC and metrics use the next two.",
 )
 @click.pass_obj
 def doctor_command(
     terminal: Terminal, /, repository: Path | None, only: tuple[str, ...], **server: Any
 ) -> int:
-    """Look at this machine: TensorRT, GPU, driver, server. With REPOSITORY find what would keep a
-    server from serving it: that of this machine, a container (--image) or an endpoint (--url).
-    docs/preflight.md explains each number.
+    """Check the TensorRT, GPU, driver and server of this machine. With REPOSITORY, find what
+    prevents a server from loading it: the server of this machine, a container (--image) or a
+    running server (--url). docs/preflight.md explains each number.
 
-    Exit code 4 where nothing can be built at all, or where a finding is an error.
+    Exit code 4: nothing can be built, or a finding is an error.
     """
     if repository is not None:
         return _preflight(terminal, repository, only, server)
     if server["image"] or server["url"]:
-        raise click.UsageError("--image and --url compare a repository: name it")
+        raise click.UsageError("--image and --url require a REPOSITORY argument")
     findings = [probe() for probe in PROBES]
     data = {
         "trt-build": __version__,
@@ -123,7 +131,7 @@ def _preflight(
 
 
 def show_preflight(terminal: Terminal, server: str, found: Sequence[Preflight]) -> None:
-    """Each finding with its number, then how many there are."""
+    """Print each finding with its number, then the counts."""
     for one in found:
         color = "red" if one.severity == "error" else "yellow"
         terminal.line(f"{one.number} {one.severity}: {one.subject}: {one.message}", color=color)
@@ -133,7 +141,7 @@ def show_preflight(terminal: Terminal, server: str, found: Sequence[Preflight]) 
 
 
 def note_preflight(terminal: Terminal, found: Sequence[Preflight]) -> None:
-    """The errors, for commands that go on."""
+    """Print the errors, for commands that continue."""
     for one in found:
         if one.severity == "error":
             terminal.note(f"preflight: {one.number} {one.subject}: {one.message}; {one.fix}")
@@ -171,8 +179,8 @@ def _gpu() -> Finding:
         for gpu in gpus
     )
     fix = (
-        "without one the Python runtime answers with torch on the CPU, and `tensorrt` plans cannot"
-        " be built"
+        "without a GPU the Python runtime uses torch on the CPU, and `tensorrt` plans cannot be "
+        "built"
     )
     return Finding("GPU", "running plans", words or None, fix)
 
@@ -197,7 +205,7 @@ def _server() -> Finding:
         )
     words = f"{server_version(found) or ''} {found.executable}".strip()
     if found.bundle:
-        words += " (Triton 24.10 ends on deeply nested JSON; docker/nginx.conf limits requests)"
+        words += " (deeply nested JSON crashes Triton 24.10; docker/nginx.conf limits requests)"
     return Finding("tritonserver", "serve, verify --serve", words)
 
 
@@ -254,7 +262,7 @@ def devices() -> list[dict[str, Any]]:
 
 
 def driver() -> str | None:
-    """The kernel module's version, as it says itself."""
+    """The version that the kernel module reports."""
     import re
     from pathlib import Path
 
@@ -272,7 +280,7 @@ def _show(terminal: Terminal, data: dict[str, Any], findings: list[Finding]) -> 
         (f.what, "found" if f.found else "MISSING", f.found or f.fix or "", f.needed_for)
         for f in findings
     ]
-    terminal.table(("what", "", "which, or how to get it", "needed for"), rows)
+    terminal.table(("what", "", "found, or how to get it", "needed for"), rows)
     terminal.line(
         "packages: "
         + ", ".join(f"{name} {found or '-'}" for name, found in data["packages"].items())

@@ -1,4 +1,4 @@
-"""What `trt-build check` reports of one model: the stages of the pipeline before publication."""
+"""The report of `trt-build check` on one model: the stages of the pipeline before publication."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Report = dict[str, Any]
 def examine(
     order: Order, progress: Progress, *, paranoid: bool = False, build: bool = False
 ) -> Report:
-    """The report on one model; `error` says why it ended early. Raises only what affects every
-    model (EnvironmentProblem, BrokenPipeError).
+    """The report on one model. `error` has the reason if it ended early. Raises only what affects
+    every model (EnvironmentProblem, BrokenPipeError).
 
-    With `build` every network is compiled where TensorRT needs no GPU for it (`compiled`), because
-    only its builder knows what it refuses. The plans are kept in the order's store.
+    With `build`, every network is compiled if TensorRT needs no GPU for it (`compiled`), because
+    only its builder can show that a network is accepted. The plans are kept in the order's store.
     """
     spec = order.spec
     report: Report = {"name": spec.name, "file": str(spec.path), "error": None, "config": None}
@@ -139,7 +139,7 @@ def _add_artifact(report: Report, checked: stages.Checked) -> None:
 
 
 def _text(message: Any) -> str:
-    """The config without the hashes of files that are not built."""
+    """The config as text, without the hashes of files that are not built."""
     from builder import triton
 
     for unknown in ("plan_sha256", "lowered_sha256"):

@@ -15,7 +15,7 @@ from builder.cli.terminal import Terminal
 
 
 @click.command(
-    "explain", cls=Command, short_help="Say why a model would be built again, or would not."
+    "explain", cls=Command, short_help="Show why a model would or would not be built again."
 )
 @options.models_options
 @options.layout
@@ -27,13 +27,13 @@ from builder.cli.terminal import Terminal
     "--out",
     type=options.PATH,
     metavar="DIR",
-    help="The model repository to compare with; else the store.",
+    help="The model repository to compare with. [default: compare with the store]",
 )
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="Show every part of the request and of each plan's key, not only what changed.",
+    help="Show all parts of the request and of each plan's key, not only the changes.",
 )
 @click.pass_obj
 def explain_command(
@@ -46,11 +46,11 @@ def explain_command(
     store: str | None,
     **settings: Any,
 ) -> None:
-    """Print what changed of MODELS since their plans were last built; with --all also what the
-    plans depend on, part by part.
+    """Print what changed in MODELS since their plans were last built. With --all, also print each
+    part of the plans' keys.
 
-    MODELS is what `repo` takes, with `repo`'s options; or the folder of a published model. Nothing
-    is built, and nothing is loaded that is slow to load.
+    MODELS and the options are those of `repo`. MODELS may also be the folder of a published model.
+    Nothing is built, and torch is not loaded.
     """
     from builder.repository import explain
 
@@ -71,14 +71,14 @@ def show_all(terminal: Terminal, reports: list[dict[str, Any]], everything: bool
 
 
 def show(terminal: Terminal, report: dict[str, Any]) -> None:
-    """The verdict of one model, which names what changed, and why it was built last."""
+    """Print the verdict of one model, what changed, and why it was built last."""
     terminal.line(f"{report['name']}: {report['verdict']}", bold=True)
     if report["last_because"]:
         terminal.line(f"  built last because: {report['last_because']}")
 
 
 def show_parts(terminal: Terminal, report: dict[str, Any]) -> None:
-    """What is asked for, and the key of each plan that there is."""
+    """Print the parts of the request, and the key of each stored plan."""
     from builder.store import display_text, flattened
 
     terminal.line("  asked for:")

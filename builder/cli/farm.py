@@ -1,4 +1,4 @@
-"""`trt-build farm status` and `trt-build farm cancel`: what runs on a Ray cluster."""
+"""`trt-build farm status` and `trt-build farm cancel`: show or cancel runs on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cancel_command(terminal: Terminal, /, farm_file: str) -> None:
 
 
 def _running(farm_file: str) -> Any:
-    """The farm, with the cluster that runs: that of a command on this machine for `local`."""
+    """The farm with its running cluster. For `local`, the cluster of a command on this machine."""
     from dataclasses import replace
 
     from builder import farm

@@ -1,5 +1,5 @@
-"""What a file tells of its inputs. An exported program states all; of TorchScript the example
-inputs of a trace come first, then how its graph uses each.
+"""Infer the inputs of a model file. An exported program states them all. For TorchScript, the
+example inputs of a trace are used first, then the uses of each input in the graph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RANGES: dict[str, tuple[int, int, int]] = {
     "height": (64, 224, 512),
     "width": (64, 224, 512),
 }
-"""Ranges to start from, wide enough to be useful; a manifest of init marks them as guesses."""
+"""Default ranges. A manifest that init writes marks them as guesses."""
 
 MAX_LENGTH = 16
 """The largest length of a list to start from."""
@@ -40,8 +40,8 @@ _SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "widt
 
 @dataclass(frozen=True)
 class Guess:
-    """One input; `dtype_from` and `shape_from` say where that is known from, with a question mark
-    where it is not.
+    """One input. `dtype_from` and `shape_from` name the source of the dtype and the shape; they
+    begin with a question mark if it is a guess.
     """
 
     name: str
@@ -73,17 +73,17 @@ def guesses(
     libraries: Sequence[Path] = (),
     plugins: Sequence[str] = (),
 ) -> Guessed:
-    """What the file tells of its inputs.
+    """Infer the inputs of the file.
 
-    Raises ModelFileError and LoweringError for a file that could not be built whatever its manifest
-    said; their fix names the parts that could be built alone (--module).
+    Raises ModelFileError and LoweringError for a file that cannot be built with any manifest; their
+    fix names the submodules that could be built alone (--module).
     """
     try:
         return _guesses(file, module, libraries, plugins)
     except ModelError as error:
         if parts := [] if module else _parts(file, libraries):
             shown = ", ".join(parts[:PARTS_SHOWN])
-            alone = f"build a part of it alone: --module with one of {shown}"
+            alone = f"build one submodule alone: --module with one of {shown}"
             error.fix = f"{error.fix}; or {alone}" if error.fix else alone
         raise
 
@@ -160,7 +160,7 @@ def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
 
 
 def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
-    """What an exported program states of its inputs."""
+    """The inputs that an exported program states."""
     from builder.cli import guess_state
 
     axes = program.axes
@@ -171,7 +171,7 @@ def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
 
 
 def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
-    """The arguments of forward of which no input is left, with the reason."""
+    """The arguments of forward that are not inputs of the lowered graph, with the reason."""
     schema = getattr(getattr(module, "forward", None), "schema", None)
     found = {}
     for argument in schema.arguments[1:] if schema else ():
@@ -190,7 +190,10 @@ def guesses_here(
     plugins: Sequence[str],
     report: Any = None,
 ) -> Guessed | TrtBuildError:
-    """As guesses, in a worker; the error of a file is returned, because others are read too."""
+    """As `guesses`, in a worker.
+
+    An error of a file is returned, so that the other files are still read.
+    """
     from builder import unforeseen
 
     try:
@@ -208,8 +211,8 @@ def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]
 
 
 def _of_example(name: str, example: Example, batch: int | None) -> Guess:
-    """The first axis is a batch where it has the size of the first input's first axis; the others
-    stay as traced.
+    """The first axis is a batch if its size equals that of the first input's first axis. The other
+    axes keep the traced sizes.
     """
     shape: tuple[Axis, ...] = example.shape
     if shape and shape[0] == batch:
@@ -228,11 +231,11 @@ def _of_recurrent(name: str, shape: tuple[Axis, ...]) -> Guess:
 
 
 def _of_lengths(name: str) -> Guess:
-    return Guess(name, "int64", ("batch",), "", "the length of each row that is packed")
+    return Guess(name, "int64", ("batch",), "", "the length of each packed row")
 
 
 def _of_uses(name: str, value: Any) -> Guess:
-    """What the first node that tells anything makes of the input."""
+    """The guess from the first node that determines a dtype or shape of the input."""
     for use in value.uses():
         rule = _TELLING.get(use.user.kind())
         guess = rule(name, use.user, use.offset) if rule else None
@@ -302,8 +305,8 @@ def _embedding(name: str, node: Any, offset: int) -> Guess | None:
 
 
 def _embedded(value: Any, steps: int = MOST_STEPS) -> int | None:
-    """The rows of the embedding that reads the value, perhaps after operators that keep integers:
-    a cast, an offset, a clamp, another shape.
+    """The number of rows of the embedding that reads the value, directly or through operators that
+    keep integers: casts, offsets, clamps and reshapes.
     """
     for use in value.uses():
         node = use.user

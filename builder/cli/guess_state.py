@@ -1,4 +1,4 @@
-"""Which inputs of a model are likely the state that its outputs give back: by recurrent operators,
+"""Find inputs of a model that are likely state which its outputs return: by recurrent operators,
 else by name.
 """
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 RECURRENT = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
-"""How many states each has: the first so many of hx, and so many outputs after the first."""
+"""The number of states of each operator: that many values of hx, and that many outputs after the
+first.
+"""
 PACK = "aten::_pack_padded_sequence"
 _HANDED_ON = {
     f"aten::{name}"
@@ -25,15 +27,15 @@ _HANDED_ON = {
 }
 _AFFIX = re.compile(r"^(?:next|new|out|updated)_|_(?:next|new|out|in|n|0|prev)$")
 _WEIGHTS, _LAYERS, _BOTH_WAYS, _BATCH_FIRST = 2, 4, 7, 8
-"""Places of params, num_layers, bidirectional and batch_first among a recurrent operator's
-arguments; of a packed sequence's all stand one later, and there is no batch_first.
+"""Argument indices of params, num_layers, bidirectional and batch_first of a recurrent operator.
+For a packed sequence each index is one higher, and there is no batch_first.
 """
 
 
 def pairs(lowered: LoweredGraph) -> list[tuple[str, str]]:
-    """(input, output) of each state that can be told, in the order of the inputs."""
+    """The (input, output) pair of each state that is recognized, in the order of the inputs."""
     found = dict([*_by_name(lowered.inputs, lowered.results), *_by_operator(lowered)])
-    # an output is one input's, the first one's
+    # an output belongs to one input only, the first one
     once = {output: name for name, output in reversed(found.items())}
     return sorted(
         ((name, output) for output, name in once.items()),
@@ -49,7 +51,7 @@ def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
 
 
 def lengths(lowered: Any) -> set[str]:
-    """The inputs that say how long the rows of a packed sequence are, sorted before or not."""
+    """The inputs that hold the row lengths of a packed sequence, sorted or not."""
     given = [node.inputsAt(1) for node in lowered.graph.findAllNodes(PACK, True)]
     given = [
         value.node().inputsAt(0) if value.node().kind() == "aten::sort" else value
@@ -104,8 +106,8 @@ def _packed(node: Any) -> bool:
 
 
 def _sequence(node: Any) -> tuple[Any, Any]:
-    """What the operator reads step by step, and the flag that says whether its batch comes first:
-    of what is packed.
+    """The sequence that the operator reads, and the flag `batch_first`. For a packed sequence,
+    those of the call that packs it.
     """
     maker = node.inputsAt(0).node()
     if _packed(node) and maker.kind() == PACK:
@@ -134,7 +136,7 @@ def _inputs_of(lowered: Any, value: Any) -> list[str]:
 
 
 def _origins(value: Value) -> set[str]:
-    """The values that this one is, but for its axes: through branches, both ways."""
+    """The values that this one equals up to its axes, through both branches of each `prim::If`."""
     node = value.node()
     if node.kind() == "prim::If":
         place = value.offset()

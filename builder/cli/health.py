@@ -1,4 +1,4 @@
-"""`trt-build health`: whether each model of a running server answers."""
+"""`trt-build health`: check that each model of a running server returns correct outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ HEALTHY, WRONG, UNHEALTHY = 0, 3, 4
 
 
 @click.command(
-    "health", cls=Command, short_help="Check that each model of a running server answers."
+    "health",
+    cls=Command,
+    short_help="Check that each model of a running server responds correctly.",
 )
 @click.argument("repository", type=options.PATH)
 @options.url
@@ -32,7 +34,7 @@ HEALTHY, WRONG, UNHEALTHY = 0, 3, 4
     type=options.SECONDS,
     default=10.0,
     show_default=True,
-    help="Seconds to wait for an answer.",
+    help="Seconds to wait for a response.",
 )
 @click.pass_obj
 def health_command(
@@ -46,9 +48,10 @@ def health_command(
     timeout: float,
 ) -> int:
     """Send each model of REPOSITORY its smallest golden, over HTTP and gRPC, and compare the
-    answers. A model whose process has died fails, although Triton reports it as ready.
+    outputs. A model whose process has died fails, although Triton reports it as ready.
 
-    Exit codes: 0 all are healthy, 3 an answer is wrong, 4 a model or the server does not answer.
+    Exit codes: 0 all models are healthy, 3 an output is incorrect, 4 a model or the server does not
+    respond.
     """
     from builder.parity import health
 
@@ -64,14 +67,14 @@ def health_command(
 
 
 def exit_code(found: list[ModelHealth]) -> int:
-    """4 where a model does not answer, else 3 where an answer is wrong, else 0."""
+    """4 if a model does not respond, else 3 if an output is incorrect, else 0."""
     if any(not one.healthy and not one.wrong for one in found):
         return UNHEALTHY
     return WRONG if any(one.wrong for one in found) else HEALTHY
 
 
 def show(terminal: Terminal, found: list[ModelHealth]) -> None:
-    """One line for each model that is not healthy, then how many are."""
+    """Print one line for each unhealthy model, then the count of healthy ones."""
     for one in found:
         if not one.healthy:
             terminal.line(f"UNHEALTHY {one.name}, {one.protocol}: {one.problem}", color="red")

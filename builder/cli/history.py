@@ -1,4 +1,4 @@
-"""`trt-build history`: the versions of the models in a repository."""
+"""`trt-build history`: list the versions of the models in a repository."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("model", "version", "", "published", "source", "precision", "TensorRT", "abs error")
 DIGITS = 12
-"""Digits of a source file's SHA-256 that are shown."""
+"""Number of shown digits of a source file's SHA-256."""
 
 
 @click.command("history", cls=Command, short_help="Show the versions of published models.")
@@ -24,11 +24,11 @@ DIGITS = 12
 @options.only
 @click.pass_obj
 def history_command(terminal: Terminal, /, repository: Path, only: tuple[str, ...]) -> int:
-    """Show the versions that the models of REPOSITORY have, the newest first.
+    """Show the versions of the models of REPOSITORY, newest first.
 
-    "current" answers requests that name no version, "served" those that name it, "kept" none. The
-    error is the largest of the published files against the goldens. Exit code 1 where a file is
-    damaged.
+    Triton serves the "current" version if a request names no version. It serves a "served" version
+    if the request names it, and never a "kept" one. The error is the largest difference from the
+    goldens. Exit code 1: a file is damaged.
     """
     from dataclasses import asdict
 

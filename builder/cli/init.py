@@ -1,4 +1,4 @@
-"""`trt-build init`: a manifest to start from, with what the file itself tells of its inputs."""
+"""`trt-build init`: write a first manifest from the inputs that the model file describes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from builder.cli.guess import Guess, Guessed
 
 Asked = tuple[Path, "str | None", tuple[Path, ...], tuple[str, ...]]
-"""What a file is read with: the file, its part, libraries, plugins."""
+"""Arguments for reading a file: the file, its submodule, libraries, plugins."""
 HEAD = """\
 # {name}: what the file does not say and trt-build has to know. Every key: docs/manifest.md.
 # A name in a shape is an axis that varies; dims has its range. Lines with
@@ -26,17 +26,15 @@ HEAD = """\
 """
 
 
-@click.command(
-    "init", cls=Command, short_help="Write manifests for files from what their graphs tell."
-)
+@click.command("init", cls=Command, short_help="Write manifests from the graphs of model files.")
 @click.argument("file", type=options.PATH)
 @click.option(
-    "--module", help="A submodule or method of the file, as encoder.0 or forward_features."
+    "--module", help="A submodule or method of the file, such as encoder.0 or forward_features."
 )
 @click.option(
-    "--out", type=options.PATH, metavar="FILE", help="Where to write; beside the model otherwise."
+    "--out", type=options.PATH, metavar="FILE", help="Output file. [default: beside the model]"
 )
-@click.option("--force", is_flag=True, help="Replace a manifest that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing manifest.")
 @options.libraries
 @options.plugins
 @options.confinement
@@ -44,14 +42,14 @@ HEAD = """\
 def init_command(
     terminal: Terminal, /, file: Path, module: str | None, out: Path | None, **settings: Any
 ) -> int:
-    """Write FILE's manifest beside it: names, element types and shapes of its inputs as far as the
-    file tells. With a folder as FILE, write every manifest that is missing there.
+    """Write the manifest of FILE beside it: names, dtypes and shapes of the inputs as far as the
+    file contains them. Guesses are marked. If FILE is a folder, write all missing manifests.
     """
     if not file.is_dir():
         _one(terminal, file, module, out or file.with_suffix(".yaml"), **settings)
         return 0
     if module or out:
-        raise UsageError("--module and --out are for one file, and this is a folder")
+        raise UsageError("--module and --out require a file, and this is a folder")
     return _folder(terminal, file, **settings)
 
 
@@ -85,7 +83,7 @@ def _folder(
     plugins: tuple[str, ...],
     isolate: bool,
 ) -> int:
-    """Every missing manifest of the folder, or with --force all: the exit code."""
+    """Write every missing manifest of the folder, or with --force all. Returns the exit code."""
     from builder.cli.repo import agreed
     from builder.manifest import find_models
 
@@ -139,7 +137,7 @@ def _guessed(asked: list[Asked], isolate: bool) -> list[Guessed | TrtBuildError]
 
 
 def text_of(name: str, found: Guessed, module: str | None, libraries: list[str]) -> str:
-    """The manifest's text, with what may be state and what was left out as comments."""
+    """The manifest's text. Possible state and dropped arguments are comments."""
     text = manifest(name, found.inputs, found.outputs, module, libraries, found.dims)
     return text + max_lengths(found.max_lengths) + state(found.state) + dropped(found.dropped)
 
@@ -154,7 +152,7 @@ def max_lengths(guessed: dict[str, int]) -> str:
 
 
 def dropped(arguments: dict[str, str]) -> str:
-    """The arguments of forward that are no inputs, as comments."""
+    """The arguments of forward that are not inputs, as comments."""
     return "".join(f"# no input: {name}: {reason}\n" for name, reason in arguments.items())
 
 
@@ -190,13 +188,10 @@ def manifest(
 
 
 def state(pairs: list[tuple[str, str]]) -> str:
-    """What may be state, as a comment: to keep it on the server changes what clients send."""
+    """Possible state, as a comment: keeping it on the server changes the clients' inputs."""
     if not pairs:
         return ""
-    head = (
-        "# ? What the server keeps between the requests of a sequence (docs/state.md), without the"
-        " comment signs:\n"
-    )
+    head = "# ? Uncomment to keep this state on the server (docs/state.md):\n"
     return f"{head}# state:\n" + "".join(
         f"#   - {{input: {given}, output: {made}}}\n" for given, made in pairs
     )
@@ -207,7 +202,7 @@ def _comment(source: str) -> str:
 
 
 def _write(out: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write the file atomically."""
     import os
     import tempfile
 
@@ -236,7 +231,7 @@ def _show_folder(
     written: list[tuple[Path, Guessed]],
     failed: list[tuple[Path, TrtBuildError]],
 ) -> None:
-    """One line for each file, then the next command."""
+    """Print one line for each file, then the next command."""
     for out, found in written:
         unsure = out.read_text(encoding="utf-8").count("  # ?")
         inputs = _counted(len(found.inputs), "input")

@@ -1,4 +1,4 @@
-"""`trt-build inspect`: the layers of a network, the facts of a plan, or what a repository holds."""
+"""`trt-build inspect`: print the layers of a network, the facts of a plan, or a repository."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ CONFIG, PLAN_FACTS, SIDECAR = "config.pbtxt", "plan.json", "trt-build.json"
 @options.flavour
 @options.plugins
 @click.option(
-    "--graph", type=options.PATH, metavar="SVG", help="Draw what of a model file runs where."
+    "--graph", type=options.PATH, metavar="SVG", help="Draw the segments of a model file."
 )
 @options.confinement
 @click.pass_obj
 def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> None:
-    """Print what TARGET is.
+    """Describe TARGET.
 
-    A model file: the layers of the TensorRT network that it becomes. A model.plan: its facts. A
-    model of a repository: its endpoints and where it came from. A repository: its models.
+    For a model file, print the layers of its TensorRT network. For a model.plan, print its facts.
+    For a model of a repository, print its inputs, outputs and provenance. For a repository, print
+    its models.
     """
     if not target.exists():
         raise UsageError(f"there is no {target}")
@@ -80,8 +81,8 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
 def network_here(
     spec: ModelSpec, flavour: str, plugins: Sequence[str], draws: bool, report: Any
 ) -> dict[str, Any]:
-    """The model's network as JSON-able data, made in this process; where `draws`, the picture of
-    its segments instead. Raises what is wrong with the model.
+    """The model's network as JSON data, built in this process; with `draws`, the SVG of its
+    segments. Raises the errors of the model.
     """
     from builder.engine import flavour as flavours
     from builder.pipeline import fallback, stages, state
@@ -103,7 +104,7 @@ def network_here(
 
 
 def _drawn(lowered: Any, spec: ModelSpec) -> dict[str, Any]:
-    """The picture of the model's segments; one that TensorRT runs whole is one segment."""
+    """The SVG of the model's segments. A model without torch segments is one segment."""
     from builder import partition
     from builder.pipeline import fallback
 
@@ -126,7 +127,7 @@ def _single(specs: list[Any], target: Path) -> list[Any]:
 def _tensor(tensor: Any) -> dict[str, Any]:
     try:
         shape = list(tensor.shape)
-    except ValueError:  # TensorRT: a rank that is not known has a negative length
+    except ValueError:  # TensorRT: an unknown rank has a negative length
         shape = []
     return {"name": tensor.name, "dtype": str(tensor.dtype).rpartition(".")[2], "shape": shape}
 
@@ -213,7 +214,7 @@ def _show_model(terminal: Terminal, data: dict[str, Any]) -> None:
         if str(value) not in UNSAID:
             terminal.line(f"{f'source {key}':22}{value}")
     for key, value in data.get("versions", {}).items():
-        terminal.line(f"{f'made with {key}':22}{value}")
+        terminal.line(f"{f'built with {key}':22}{value}")
     terminal.line(f"\n{CONFIG}", bold=True)
     terminal.line(data["config"].rstrip())
 
@@ -254,7 +255,7 @@ def _holds_models(target: Path) -> bool:
 
 
 UNSAID = ("None", "False", "[]")
-"""What a model's facts need not say."""
+"""Facts that are omitted if they have these values."""
 
 KINDS: tuple[tuple[Any, Any], ...] = (
     (lambda target: target.suffix == ".plan", _plan),

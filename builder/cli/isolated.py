@@ -1,4 +1,4 @@
-"""Examines each model in a confined process of its own: one that crashes or never ends fails alone,
+"""Examine each model in a separate confined process. A model that crashes or hangs fails alone,
 with an error that names it.
 """
 
@@ -30,9 +30,7 @@ def examine_all(
     isolate: bool = True,
     build: bool = False,
 ) -> list[dict[str, Any]]:
-    """The report of each order; one whose process crashed or took too long has the reason as its
-    error.
-    """
+    """The report of each order. If its process crashed or timed out, the error has the reason."""
     if not isolate:
         return [examine_here(order, paranoid, build, progress) for order in asked]
     tasks = [
@@ -62,9 +60,9 @@ def run_one(
     limits: Limits | None = None,
     writable: tuple[Path, ...] = (),
 ) -> Result:
-    """What `target` (processes.Task.target) returns for one model. Its process may write in the
-    folders `writable` and the caches only. Raises ModelError where that process crashes or takes
-    too long, and what `target` raises.
+    """Run `target` (processes.Task.target) for one model and return its result. Its process may
+    write only to the folders `writable` and the caches. Raises ModelError if that process crashes
+    or times out, and the errors of `target`.
     """
     (answer,) = run_each([target], limits=limits, writable=writable)
     if isinstance(answer, ModelError):
@@ -80,9 +78,9 @@ def run_each(
     progress: Progress | None = None,
     files: Sequence[Path] = (),
 ) -> list[Result | ModelError]:
-    """As run_one for several models, whose processes are forked from one: the results in order, a
-    ModelError for each that crashed or took too long. `progress` receives what each reports,
-    `files` are model files that they load.
+    """As `run_one` for several models, in processes forked from one. Returns the results in order,
+    with a ModelError for each process that crashed or timed out. `progress` receives the phases of
+    each; `files` are the model files that they load.
     """
     sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
     more: dict[str, Any] = {"report": progress} if progress else {}
@@ -94,7 +92,7 @@ def run_each(
 
 
 def examine_here(order: Order, paranoid: bool, build: bool, report: Progress) -> dict[str, Any]:
-    """What is found of one model, in this process."""
+    """The report on one model, from this process."""
     return examine(order, report, paranoid=paranoid, build=build)
 
 

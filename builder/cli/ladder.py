@@ -1,4 +1,4 @@
-"""`verify --ladder`: every step from the original module to the endpoint, one line each."""
+"""`verify --ladder`: compare every step from the original module to the endpoint, one line each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN = {"ok": "ok", "failed": "FAILED", "not run": "not run"}
 
 @dataclass(frozen=True)
 class Source:
-    """What published models were built from, and how to read it: see `verify --help`."""
+    """The source of published models and how to read it; see `verify --help`."""
 
     models: Path
     plugins: tuple[str, ...] = ()
@@ -33,14 +33,14 @@ class Source:
 
 
 def source(models: Path | None, plugins: tuple[str, ...], isolate: bool, *, engine: bool) -> Source:
-    """What --ladder runs. Raises UsageError without model files, or with --engine."""
+    """The source for --ladder. Raises UsageError without model files, or with --engine."""
     if engine:
         raise UsageError(
-            "--ladder asks the plans as well on a machine with a GPU", fix="leave --engine out"
+            "--ladder also runs the plans if the machine has a GPU", fix="leave --engine out"
         )
     if models is None:
         raise UsageError(
-            "--ladder runs the original modules", fix="--models MODELS: what they were built from"
+            "--ladder runs the original modules", fix="pass their source: --models MODELS"
         )
     return Source(models, plugins, isolate)
 
@@ -52,8 +52,8 @@ def climb_all(
     endpoint: Sequence[ModelParity],
     progress: Progress,
 ) -> list[Ladder]:
-    """The ladder of each of `models`, or of all: its steps up to the network in a process of its
-    own, then the engine on a machine with a GPU, then what the `endpoint` answered. Steps of an
+    """The ladder of each of `models`, or of all: its steps up to the network in a separate process,
+    then the engine if the machine has a GPU, then the outputs of the `endpoint`. Steps of an
     ensemble are left out. Raises UsageError where `source` does not have a model.
     """
     from builder.diagnosis import Ladder
@@ -130,7 +130,7 @@ def climb_here(order: Order, folder: Path, report: Any) -> tuple[Step, ...]:
 
 
 def _engines(repository: Path, names: Sequence[str], progress: Progress) -> dict[str, Step]:
-    """What the plan of each model answers on this machine's GPU."""
+    """The outputs of each model's plan on this machine's GPU."""
     from builder import parity
     from builder.diagnosis import Step, asked_step
     from builder.engine import flavour
@@ -156,7 +156,7 @@ def _asked(model: ModelParity | None) -> Step:
 
 
 def show(terminal: Terminal, ladders: Sequence[Ladder], models: Path) -> None:
-    """A line for each step, then what failed first of each model."""
+    """Print a line for each step, then the first failed step of each model."""
     rows = [_row(ladder, step) for ladder in ladders for step in ladder.steps]
     terminal.table(COLUMNS, rows, numbers=COLUMNS[3:])
     notes = {

@@ -16,8 +16,8 @@ STARTED = "started on "
 
 
 class Running:
-    """The tasks that run: node, phase and time of the start by name. `finished` has the lines of
-    those that have ended, until they are printed.
+    """The running tasks: node, phase and start time by name. `finished` has the lines of finished
+    tasks until they are printed.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Running:
         self.finished: list[str] = []
 
     def __call__(self, task: str, phase: str) -> None:
-        """A phase of a task begins, as Progress."""
+        """Record that a phase of a task begins (the signature of Progress)."""
         if phase.startswith(FINISHED):
             self.rows.pop(task, None)
             self.finished.append(printable(f"{task}: {phase}"))
@@ -37,7 +37,7 @@ class Running:
             self.rows[task] = (node, printable(phase), began)
 
     def table(self) -> Any:
-        """The tasks as a table of rich, those that run longest first."""
+        """The tasks as a rich table, longest running first."""
         from rich.table import Table
         from rich.text import Text
 
@@ -55,8 +55,8 @@ class Running:
 
 @contextlib.contextmanager
 def progress(terminal: Terminal) -> Iterator[Progress]:
-    """A callback for the tasks of a farm: a live table on a terminal, else a line a phase; on
-    standard error.
+    """A callback for the tasks of a farm: a live table on a terminal, else a line for each phase;
+    on standard error.
     """
     if terminal.quiet or not is_terminal(sys.stderr):
         with terminal.progress() as plain:

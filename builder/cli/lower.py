@@ -1,4 +1,4 @@
-"""`trt-build lower`: the graph after lowering, after any pass, or what each pass did."""
+"""`trt-build lower`: print the graph after lowering or any pass, or the changes of each pass."""
 
 from __future__ import annotations
 
@@ -22,25 +22,33 @@ if TYPE_CHECKING:
 
 @click.command("lower", cls=Command, short_help="Print a model's graph after any pass.")
 @click.argument("file", type=options.PATH)
-@click.option("--module", help="A submodule or method of the file; by default the manifest's.")
+@click.option("--module", help="A submodule or method of the file. [default: that of the manifest]")
 @click.option(
-    "--trace", is_flag=True, help="For each pass the nodes before and after, and the time."
+    "--trace", is_flag=True, help="Show the nodes before and after each pass, and its time."
 )
 @click.option(
-    "--show", "shown", multiple=True, metavar="PASS", help="What this pass changed, as a diff."
+    "--show",
+    "shown",
+    multiple=True,
+    metavar="PASS",
+    help="Show the changes of this pass as a diff.",
 )
-@click.option("--stop-after", metavar="PASS", help="Run the passes up to this one.")
+@click.option("--stop-after", metavar="PASS", help="Stop after this pass.")
 @click.option(
-    "--precision", type=click.Choice(PRECISIONS), help="Also what conversion does for it."
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    help="Also run the passes of conversion for this precision.",
 )
 @click.option(
-    "--unroll-limit", type=click.IntRange(0), help="Unroll loops of a known trip count up to this."
+    "--unroll-limit",
+    type=click.IntRange(0),
+    help="Unroll loops with a known trip count up to this.",
 )
 @click.option(
     "--out",
     type=options.PATH,
     metavar="DIR",
-    help="Write the graph after each pass, and lowered.pt, here.",
+    help="Write the graph after each pass and lowered.pt to this folder.",
 )
 @options.libraries
 @options.plugins
@@ -63,7 +71,7 @@ def lower_command(
 ) -> None:
     """Lower the model FILE and print its graph.
 
-    --trace, --show and --out tell what the passes did instead.
+    With --trace, --show or --out, report the passes instead.
     """
     said = _manifest(file)
     limit = said.get("unroll_limit", 64) if unroll_limit is None else unroll_limit
@@ -86,7 +94,7 @@ def lower_command(
 
 @dataclass(frozen=True)
 class Asked:
-    """What to lower and how, as the options have it."""
+    """The options of the command: what to lower, and how."""
 
     file: Path
     module: str | None
@@ -103,8 +111,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Found:
-    """The command's answer: `data` for --json, the nodes and milliseconds of each pass, and the
-    diff of each pass that ran and was asked for.
+    """The command's result: `data` for --json, the nodes and milliseconds of each pass, and the
+    requested diffs of passes that ran.
     """
 
     data: dict[str, Any]
@@ -176,8 +184,8 @@ def _found(asked: Asked, lowered: LoweredGraph) -> Found:
 
 
 def _manifest(file: Path) -> dict[str, Any]:
-    """What a manifest beside the file says of `module`, `libraries` and `unroll_limit`; empty where
-    it has mistakes, or there is none.
+    """`module`, `libraries` and `unroll_limit` of the manifest beside the file; empty if it is
+    missing or invalid.
     """
     from builder.manifest import folder, loading
 
@@ -189,7 +197,7 @@ def _manifest(file: Path) -> dict[str, Any]:
 
 
 def _computes_in_half(precision: str | None) -> bool | None:
-    """Whether conversion would; None where no precision is given."""
+    """Whether conversion computes in half precision; None without a precision."""
     if precision is None:
         return None
     from builder.conversion import policy
@@ -198,7 +206,7 @@ def _computes_in_half(precision: str | None) -> bool | None:
 
 
 def _known(name: str, later: Collection[str]) -> None:
-    """Raise UsageError for a pass that is none, or that only conversion runs, and is not one of
+    """Raise UsageError for a name that is not a pass, or that is a pass of conversion outside
     `later`.
     """
     from builder.errors import UsageError
@@ -247,7 +255,7 @@ def _show(terminal: Terminal, found: Found, trace: bool, shown: Sequence[str]) -
     for name, diff in found.diffs:
         terminal.styled(diff or f"{name} changed nothing")
     for name in sorted(set(shown) - {one["name"] for one in data["passes"]}):
-        terminal.line(f"{name} did not run: nothing in the graph is for it")
+        terminal.line(f"{name} did not run: the graph has no node that it rewrites")
     if written:
         terminal.line(f"{len(written)} files in {written[0].parent}")
     if not (trace or shown or written):

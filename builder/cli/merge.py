@@ -1,4 +1,4 @@
-"""`trt-build merge`: repositories that were built on different GPUs become one."""
+"""`trt-build merge`: join repositories that were built on different GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from builder.cli.terminal import Terminal
     type=options.PATH,
     required=True,
     metavar="DIR",
-    help="The repository; made if missing.",
+    help="The merged repository. Created if missing.",
 )
 @options.write_env
 @options.sign
@@ -33,13 +33,13 @@ def merge_command(
     write_env: bool,
     sign: Path | None,
 ) -> None:
-    """Write the models of all REPOSITORIES into DIR, each with one plan for every compute
-    capability that it was built for (Triton's cc_model_filenames), so that one repository serves a
-    mixed fleet.
+    """Write the models of all REPOSITORIES into DIR. Each model gets one plan for every compute
+    capability that it was built for (Triton's cc_model_filenames), so that one repository serves
+    different GPUs.
 
-    A model must have the same file, interface and TensorRT in each. A GPU without a plan fails by
-    name, of a model that one repository has, too; a plan of --hardware-compatible ampere_plus is
-    for every GPU that has none of its own.
+    A model must have the same file, interface and TensorRT in each. A model does not load on a GPU
+    for which it has no plan. A plan of --hardware-compatible ampere_plus serves all GPUs that have
+    no specific plan.
     """
     from builder import triton
     from builder.repository import preflight

@@ -29,23 +29,21 @@ SECONDS = click.FloatRange(0, min_open=True)
 
 
 def models_options(function: Any) -> Any:
-    """MODELS and everything that changes what is read there."""
+    """MODELS and the options that change what is read from it."""
     for decorate in reversed(_MODELS):
         function = decorate(function)
     return function
 
 
-only = click.option(
-    "--only", multiple=True, metavar="NAME", help="Only this model; may be given several times."
-)
+only = click.option("--only", multiple=True, metavar="NAME", help="Only this model. Repeatable.")
 inputs = click.option(
     "--input",
     "inputs",
     multiple=True,
     metavar="SPEC",
     help=(
-        "An input of a model without a manifest: image:float32:batch(1,8,32)x3x224x224; once for"
-        " each argument."
+        "An input of a model without a manifest, such as image:float32:batch(1,8,32)x3x224x224. "
+        "Repeat it for each argument."
     ),
 )
 goldens = click.option(
@@ -56,19 +54,23 @@ requests = click.option(
     "file",
     type=PATH,
     metavar="NPZ",
-    help="Send these arrays in place of the goldens: by input name, or `<n>/<name>` for several.",
+    help="Send these arrays instead of the goldens. Keys are input names, or `<n>/<name>` for "
+    "several requests.",
 )
 sample = click.option(
-    "--sample", type=PATH, metavar="NPZ", help="Inputs of a model without a manifest, as arrays."
+    "--sample",
+    type=PATH,
+    metavar="NPZ",
+    help="Arrays for the inputs of a model without a manifest.",
 )
 sign = click.option(
     "--sign",
     type=PATH,
     metavar="PRIVATE_KEY",
-    help="Sign what is published with this elliptic-curve key (PEM).",
+    help="Sign the published models with this elliptic-curve key (PEM).",
 )
 precision = click.option(
-    "--precision", type=click.Choice(PRECISIONS), help="In place of what the manifests say."
+    "--precision", type=click.Choice(PRECISIONS), help="Override the precision of the manifests."
 )
 flavour = click.option(
     "--flavour",
@@ -82,7 +84,7 @@ serve_as = click.option(
     type=click.Choice(SERVE_AS),
     default="auto",
     show_default=True,
-    help="What Triton is to run.",
+    help="Triton runs the plan itself, or the Python runtime runs it.",
 )
 plugins = click.option(
     "--plugin",
@@ -90,8 +92,8 @@ plugins = click.option(
     multiple=True,
     metavar="FILE",
     help=(
-        "Python (a file or a module's name) that is imported first: it may register converters,"
-        " evaluators, decompositions and passes."
+        "A Python file or module that registers converters, evaluators, decompositions or passes. "
+        "It is imported first."
     ),
 )
 libraries = click.option(
@@ -100,21 +102,21 @@ libraries = click.option(
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="A .py or .so file with custom operators of the model, as `libraries` in a manifest.",
+    help="A .py or .so file with the model's custom operators (`libraries` in a manifest).",
 )
 require_sandbox = click.option(
     "--require-sandbox",
     is_flag=True,
-    help="Refuse to run models where this machine cannot confine them (see trt-build doctor).",
+    help="Fail if this machine has no sandbox for models (see trt-build doctor).",
 )
 isolate = click.option(
-    "--isolate/--no-isolate", default=True, help="Run each model in a process of its own."
+    "--isolate/--no-isolate", default=True, help="Run each model in a separate process."
 )
 
 
 def confinement(function: Any) -> Any:
     """`--require-sandbox`, `--isolate`: the command's `isolate`. Raises EnvironmentProblem and
-    UsageError where models would not run confined.
+    UsageError if models would run without a sandbox.
     """
 
     @functools.wraps(function)
@@ -134,8 +136,8 @@ layout = click.option(
     default="auto",
     show_default=True,
     help=(
-        "How a model is served that TensorRT runs only in part: all pieces in one process, or a"
-        " Triton ensemble."
+        "How to serve a model with torch segments: all segments in one process (fused), or a "
+        "Triton ensemble."
     ),
 )
 torch_steps = click.option(
@@ -144,42 +146,42 @@ torch_steps = click.option(
     default="auto",
     show_default=True,
     help=(
-        "What serves the torch steps of an ensemble: our Python runtime, or Triton's PyTorch"
-        " (libtorch) backend."
+        "Backend of an ensemble's torch steps: the Python runtime, or Triton's PyTorch (libtorch) "
+        "backend."
     ),
 )
 state = click.option(
     "--state",
     type=click.Choice(STATE_MODES),
     help=(
-        "Who keeps the state of models that have some, in place of the manifests: the server, or"
-        " the client."
+        "Keep the state of stateful models in the server (implicit) or in the client (explicit). "
+        "Overrides the manifests."
     ),
 )
 accept_incompatible = click.option(
     "--accept-incompatible",
     is_flag=True,
-    help="Replace a published model even where its clients could not go on with the new one.",
+    help="Replace a published model even if the new one is incompatible with its clients.",
 )
 url = click.option(
     "--url",
     metavar="HOST:PORT",
-    help="The endpoint's HTTP address, as localhost:8000; https:// before it for TLS.",
+    help="The server's HTTP address, such as localhost:8000. The prefix https:// selects TLS.",
 )
 grpc_url = click.option(
     "--grpc-url",
     metavar="HOST:PORT",
-    help="The endpoint's gRPC address, as localhost:8001; grpcs:// before it for TLS.",
+    help="The server's gRPC address, such as localhost:8001. The prefix grpcs:// selects TLS.",
 )
 metrics_url = click.option(
-    "--metrics-url", metavar="HOST:PORT", help="The address of its metrics, for those of GPUs."
+    "--metrics-url", metavar="HOST:PORT", help="The address of its metrics, for GPU metrics."
 )
 _ACCESS: tuple[Decorator, ...] = (
     click.option(
         "--tls-ca",
         type=PATH,
         metavar="PEM",
-        help="Certificates that the server's must be signed by; by default those of the system.",
+        help="CA certificates for the server's certificate. [default: those of the system]",
     ),
     click.option(
         "--tls-cert", type=PATH, metavar="PEM", help="The client's certificate, for mutual TLS."
@@ -190,13 +192,13 @@ _ACCESS: tuple[Decorator, ...] = (
         "headers",
         multiple=True,
         metavar="NAME=VALUE",
-        help="Send this header (HTTP) or metadata (gRPC) with each request; several times.",
+        help="Send this header (HTTP) or metadata (gRPC) with each request. Repeatable.",
     ),
     click.option(
         "--token-file",
         type=PATH,
         metavar="FILE",
-        help="Send `Authorization: Bearer`, with the token in this file.",
+        help="Send `Authorization: Bearer` with the token in this file.",
     ),
 )
 
@@ -205,14 +207,14 @@ control_token = click.option(
     "--control-token-file",
     type=PATH,
     metavar="FILE",
-    help="The token without which the server loads no models (serve --explicit).",
+    help="The token that the server requires to load models (serve --explicit).",
 )
 
 
 def access(function: Any) -> Any:
     """`--tls-ca`, `--tls-cert`, `--tls-key`, `--header`, `--token-file`: the command's `access`.
 
-    An address with https:// or grpcs:// is reached with TLS. Raises UsageError.
+    An address with https:// or grpcs:// uses TLS. Raises UsageError.
     """
 
     @functools.wraps(function)
@@ -259,7 +261,7 @@ def token_in(file: Path) -> str:
     except (OSError, ValueError) as error:
         raise UsageError(f"the token cannot be read: {error}", where=str(file)) from error
     if not token:
-        raise UsageError("the file has no token", where=str(file))
+        raise UsageError("the file is empty", where=str(file))
     if not token.isprintable():
         raise UsageError("the file has more than a token", where=str(file), fix="one line of text")
     return token
@@ -295,14 +297,16 @@ _MODELS: tuple[Decorator, ...] = (
 
 
 def store(function: Any) -> Any:
-    """`--store URL`, `--no-store`: the command's `store`, None where there is to be none.
+    """`--store URL`, `--no-store`: the command's `store`, None for --no-store.
 
-    Raises UsageError for one that ends with the process, as a command does.
+    Raises UsageError for a store in memory, which ends with the command.
     """
     asked = click.option(
-        "--store", metavar="URL", help="Where plans are kept: a folder, or a URL as s3:// or gs://."
+        "--store", metavar="URL", help="The store of built plans: a folder or a URL (s3://, gs://)."
     )
-    none = click.option("--no-store", is_flag=True, help="Keep no plan, and take none.")
+    none = click.option(
+        "--no-store", is_flag=True, help="Neither read from nor write to the store."
+    )
 
     @functools.wraps(function)
     def command(*arguments: Any, store: str | None, no_store: bool, **settings: Any) -> Any:
@@ -316,14 +320,13 @@ def store(function: Any) -> Any:
 
 
 def _outlives(store: str | None, said: str) -> None:
-    """Raise UsageError for a store in memory: every plan would be lost as soon as it is kept."""
+    """Raise UsageError for a store in memory: its plans would be lost when the command ends."""
     from builder.errors import UsageError
 
     if store and store.rpartition("::")[2].startswith("memory:"):
         raise UsageError(
-            f"{said} {store}: a store in memory ends with the process, and would keep nothing of"
-            " this command",
-            fix="a folder, a URL such as s3://bucket/plans, or --no-store",
+            f"{said} {store}: a store in memory is lost when the command ends",
+            fix="use a folder, a URL such as s3://bucket/plans, or --no-store",
         )
 
 
@@ -353,12 +356,12 @@ def note_incompatible(terminal: Terminal, published: Sequence[history.Promotion 
 
 
 def note_unsigned(terminal: Terminal, folders: Sequence[Path]) -> None:
-    """Report which of these models, signed before, have no signature any more."""
+    """Report models that were signed before and are not signed now."""
     from builder.triton import signatures
 
     for folder in folders:
         if not signatures.is_signed(folder):
             terminal.note(
-                f"{folder.name}: warning: this change dropped its signature; use --sign, or run"
+                f"{folder.name}: warning: this change removed its signature; use --sign, or run"
                 f" `trt-build sign {folder.parent} --key PRIVATE_KEY`"
             )

@@ -1,7 +1,7 @@
-"""Parameters that name a folder of this machine or at a URL, such as s3://bucket/models.
+"""Parameters that name a local folder or a URL, such as s3://bucket/models.
 
-A command gets a path: of a URL that of a copy. What it changes there is written back just before
-it shows its result, and messages name the URL.
+For a URL the command gets the path of a local copy. Its changes are written back just before the
+result is shown, and messages name the URL.
 """
 
 from __future__ import annotations
@@ -15,46 +15,49 @@ import click
 from builder.cli.terminal import Terminal
 
 LOCAL_ONLY = {
-    "write_env": "--write-env (the file is written beside a repository of this machine)",
+    "write_env": "--write-env (the file is written beside a local repository)",
     "search_precision": "--search-precision (it writes into manifests)",
 }
-"""Options that need folders of this machine, by parameter."""
+"""Options that require local folders, by parameter."""
 
 
 class Url(str):
-    """A folder that is not on this machine."""
+    """A folder that is not local."""
 
 
 class Place(click.Path):
-    """A path, or a URL that fsspec opens; the command may change what is at the URL if `writes`."""
+    """A path, or a URL that fsspec opens.
+
+    With `writes` the command may change the files at the URL.
+    """
 
     def __init__(self, *, writes: bool = False, **options: Any) -> None:
         super().__init__(**options)
         self.writes = writes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value as click.Path gives it, or a Url."""
+        """The value as click.Path converts it, or a Url."""
         if isinstance(value, str) and "://" in value:
             return Url(value)
         return super().convert(value, param, ctx)
 
 
 class LocalPath(click.Path):
-    """A path of this machine. A URL is refused: it would be the name of a strange folder."""
+    """A local path. A URL is refused, because it would be taken as a folder name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value as click.Path gives it."""
+        """The value as click.Path converts it."""
         if isinstance(value, str) and "://" in value:
-            self.fail("a URL cannot be used here: name a path of this machine", param, ctx)
+            self.fail("a URL cannot be used here; use a local path", param, ctx)
         return super().convert(value, param, ctx)
 
 
 @contextlib.contextmanager
 def local(context: click.Context, terminal: Terminal) -> Iterator[None]:
-    """Put paths in the place of the URLs among the command's parameters, for the block.
+    """Replace URLs among the command's parameters by local paths inside the block.
 
-    Raises what builder.store.buckets.opened raises, and UsageError for options that need folders
-    of this machine.
+    Raises the errors of builder.store.buckets.opened, and UsageError for options that require local
+    folders.
     """
     urls = {name: url for name, url in context.params.items() if isinstance(url, Url)}
     if not urls:
@@ -65,9 +68,7 @@ def local(context: click.Context, terminal: Terminal) -> Iterator[None]:
 
     refused = [text for name, text in LOCAL_ONLY.items() if context.params.get(name)]
     if refused:
-        raise UsageError(
-            f"with a URL there is no {', '.join(refused)}", fix="use folders of this machine"
-        )
+        raise UsageError(f"with a URL there is no {', '.join(refused)}", fix="use local folders")
     writes = {
         one.name
         for one in context.command.params

@@ -1,4 +1,4 @@
-"""`trt-build promote`: models move from one repository to another, as they were published."""
+"""`trt-build promote`: copy published models from one repository to another."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def promote_command(
     write_env: bool,
 ) -> None:
     """Publish the current version of each model of the repository FROM into the repository TO, byte
-    for byte: what was tested is what is served. TO is made if missing.
+    for byte. TO is created if missing.
 
-    The models are published one by one, each whole or not at all; the first one that is refused
-    ends the command.
+    The models are published one by one, each atomically. The command ends at the first model that
+    is refused.
     """
     from builder import triton
     from builder.repository import preflight

@@ -1,4 +1,4 @@
-"""`trt-build prune`: old versions of models are removed."""
+"""`trt-build prune`: remove old versions of models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from builder.cli.terminal import Terminal
     type=click.IntRange(1),
     required=True,
     metavar="N",
-    help="Versions that stay, the current one included.",
+    help="Number of versions to keep, including the current one.",
 )
 @options.only
 @options.sign
@@ -26,8 +26,8 @@ from builder.cli.terminal import Terminal
 def prune_command(
     terminal: Terminal, /, repository: Path, keep: int, only: tuple[str, ...], sign: Path | None
 ) -> None:
-    """Remove all but N versions of each model in REPOSITORY, the oldest first. The current version
-    always stays. The steps of a removed version of an ensemble go with a later publication.
+    """Keep the N newest versions of each model in REPOSITORY, and remove the others. The current
+    version is always kept. Steps of a removed ensemble version are removed at a later publication.
     """
     from builder.triton import history, signatures
 

@@ -1,4 +1,4 @@
-"""`trt-build push`: published models to a running server, each verified at the endpoint."""
+"""`trt-build push`: load published models into a running server, and verify each one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "push", cls=Command, short_help="Bring models to a running server, verified at the endpoint."
+    "push", cls=Command, short_help="Load models into a running server, verified at the endpoint."
 )
 @click.argument("repository", type=options.PATH)
 @options.url
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     type=options.SECONDS,
     default=180.0,
     show_default=True,
-    help="Seconds for each model to be loaded, and for each answer.",
+    help="Seconds to wait until a model is loaded, and for each response.",
 )
 @click.option(
     "--drain",
     type=click.FloatRange(0),
     default=10.0,
     show_default=True,
-    help="Seconds before former steps of an ensemble are unloaded.",
+    help="Seconds until the old steps of an ensemble are unloaded.",
 )
 @options.accept_incompatible
 @options.sign
@@ -60,11 +60,11 @@ def push_command(
     sign: Path | None,
     **settings: Any,
 ) -> int:
-    """Bring the models of REPOSITORY to the server at --url. A model that is live already is first
-    loaded under another name and must answer its goldens there. Then it is switched and verified
-    again; if it fails, the former model is put back.
+    """Load the models of REPOSITORY into the server at --url. The new version of a live model is
+    first loaded under another name and compared with its goldens. Then it replaces the old version
+    and is verified again. If that fails, the old version is restored.
 
-    The server must load on demand (trt-build serve --explicit) or poll (serve --watch).
+    The server must run in explicit mode (trt-build serve --explicit) or poll mode (serve --watch).
 
     Exit codes: 0 all models are live, 3 one was rejected or rolled back, 4 no server.
     """
@@ -73,7 +73,7 @@ def push_command(
     from builder.triton import signatures
 
     if not url:
-        raise click.UsageError("push needs the address of the server: --url HOST:PORT")
+        raise click.UsageError("push requires the address of the server: --url HOST:PORT")
     quiet_interrupts()
     target = deployment.Target(
         to or repository,
@@ -116,7 +116,7 @@ def _refuse_unfit(repository: Path, target: Target, only: tuple[str, ...]) -> No
 
 
 def show(terminal: Terminal, found: list[Pushed]) -> None:
-    """One row for each model, then why models failed."""
+    """Print one row for each model, then the reasons of failures."""
     rows = [(one.name, str(one.number or ""), one.state, f"{one.seconds:.1f}") for one in found]
     terminal.table(("model", "version", "result", "seconds"), rows, numbers=("version", "seconds"))
     for one in found:

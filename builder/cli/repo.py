@@ -1,4 +1,4 @@
-"""`trt-build repo`: a folder of models becomes a model repository."""
+"""`trt-build repo`: build a model repository from a folder of models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 NEW = "there was none before"
 STANDING = ("unchanged", "edited")
-"""Results of models that were not published again."""
-COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "plan", "s")
+"""Results of models that this command did not publish."""
+COLUMNS = ("model", "result", "segments", "precision", "of tolerance", "layers", "plan", "s")
 
 
 @click.command(
@@ -39,28 +39,29 @@ COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "
     type=click.Choice(["info", "graph"]),
     default="info",
     help=(
-        "graph: write each model's graph before and after every pass to DIR.graphs, beside the"
-        " repository."
+        "graph: write each model's graph before and after every pass to DIR.graphs beside the "
+        "repository."
     ),
 )
 @click.option(
     "--search-precision",
     is_flag=True,
     help=(
-        "First find the cheapest precision within each tolerance, and write it into the manifests."
+        "First find the cheapest precision within the tolerance of each model, and write it into "
+        "the manifests."
     ),
 )
 @click.option(
     "--keep-edits",
     "edits",
     flag_value="keep",
-    help="Carry a config.pbtxt that was edited by hand over into the new publication.",
+    help="Keep manual edits of config.pbtxt.",
 )
 @click.option(
     "--overwrite-edits",
     "edits",
     flag_value="overwrite",
-    help="Drop what was edited or added by hand in published models.",
+    help="Discard manual edits and additions in published models.",
 )
 @options.accept_incompatible
 @options.write_env
@@ -69,29 +70,34 @@ COLUMNS = ("model", "result", "pieces", "precision", "of tolerance", "layers", "
 @click.option(
     "--sbom",
     is_flag=True,
-    help="Write DIR.cdx.json beside the repository: this environment's packages (CycloneDX).",
+    help="Write the packages of this environment to DIR.cdx.json beside the repository "
+    "(CycloneDX).",
 )
-@click.option("--rebuild", is_flag=True, help="Build every model anew, unchanged or not.")
+@click.option("--rebuild", is_flag=True, help="Build every model again, even if unchanged.")
 @click.option(
-    "--jobs", type=click.IntRange(0), default=0, help="Models at a time; 0: as the machine allows."
+    "--jobs",
+    type=click.IntRange(0),
+    default=0,
+    help="Models built in parallel. 0: as many as the machine allows.",
 )
 @click.option(
-    "--isolate/--no-isolate", default=True, help="Build each model in a process of its own."
+    "--isolate/--no-isolate", default=True, help="Build each model in a separate process."
 )
 @click.option(
     "--out",
     type=options.CHANGED_PLACE,
     required=True,
     metavar="DIR",
-    help="The model repository, a folder or a URL as s3://bucket/repository; made if missing.",
+    help="The model repository: a folder or a URL such as s3://bucket/repository. Created if "
+    "missing.",
 )
 @click.option(
     "--farm",
     "farm_file",
     metavar="FILE",
     help=(
-        "Build on the Ray cluster of this farm file, into DIR/<target> for each target; local: a"
-        " cluster of this machine."
+        "Build on the Ray cluster of this farm file, into DIR/<target> for each target. local: a "
+        "cluster on this machine."
     ),
 )
 @click.option(
@@ -119,8 +125,8 @@ def repo_command(
 ) -> int:
     """Build every model of MODELS (a folder, a model file or a manifest) into the repository DIR.
 
-    A model is published only when its network gives the original module's answers; one that fails
-    does not stop the others, and one that has not changed is left as it is.
+    A model is published only if its network matches the original module. If a model fails, the
+    others are still built. Unchanged models are not built again.
     """
     from builder import processes
     from builder.cli.doctor import note_preflight
@@ -200,9 +206,9 @@ def _built(
 
 
 def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
-    """What would keep the server that the repository is for from serving what was built.
+    """Print what prevents the target server from loading the built models.
 
-    Models that stand unchanged are not examined again: that would import numpy and protobuf.
+    Unchanged models are not checked again, because that imports numpy and protobuf.
     """
     built = [result.name for result in results if result.ok and result.state not in STANDING]
     if not built:
@@ -214,7 +220,7 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
 
 
 def exit_code(results: list[ModelResult]) -> int:
-    """0, or the code that all failures agree on (3: all of parity), else 1."""
+    """0 without failures, the exit code if all failures share one (3: all of parity), else 1."""
     return agreed(
         result.error.exit_code if result.error else 1 for result in results if not result.ok
     )
@@ -234,7 +240,7 @@ def as_dict(result: ModelResult) -> dict[str, Any]:
 
 
 def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
-    """The table of models, then why any failed, and the next command."""
+    """Print the table of models, then the errors, and the next command."""
     terminal.table(COLUMNS, [_row(result) for result in results], numbers=COLUMNS[4:])
     for result in results:
         for warning in result.warnings:
@@ -279,7 +285,7 @@ def _row(result: ModelResult) -> list[str]:
 
 
 def pieces(segments: Sequence[str]) -> str:
-    """`2 TensorRT, 1 torch` of a model in pieces; `1 TensorRT` of one plan."""
+    """`2 TensorRT, 1 torch` for a partitioned model; `1 TensorRT` for one plan."""
     counts = Counter(segments or ("tensorrt",))
     names = {"tensorrt": "TensorRT"}
     return ", ".join(f"{count} {names.get(kind, kind)}" for kind, count in counts.items())

@@ -1,4 +1,4 @@
-"""`trt-build repo --farm FILE`: the repositories of all targets, built on a Ray cluster."""
+"""`trt-build repo --farm FILE`: build the repositories of all targets on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ NOT_SENT = {
     "write_env": "--write-env",
     "jobs": "--jobs",
 }
-"""Options of `repo` that a farm does not have, by parameter."""
+"""Options of `repo` that a farm does not support, by parameter."""
 
 
 def refuse(context: click.Context) -> None:
-    """Raise UsageError for options that a farm does not have, all at once."""
+    """Raise one UsageError for all options that a farm does not support."""
     from builder.errors import UsageError
 
     given = context.params
@@ -48,12 +48,15 @@ def refuse(context: click.Context) -> None:
     if found:
         raise UsageError(
             f"with --farm there is no {', '.join(found)}",
-            fix="leave it out; docs/farm.md says what a farm file has in its place",
+            fix="remove it; docs/farm.md names the corresponding key of a farm file",
         )
 
 
 def run(context: click.Context) -> int:
-    """Build, publish and show the outcomes; the exit code. Raises what build_on_farm raises."""
+    """Build, publish and show the outcomes.
+
+    Returns the exit code. Raises the errors of build_on_farm.
+    """
     from builder import farm
 
     refuse(context)
@@ -103,7 +106,10 @@ def _settings(given: dict[str, Any], described: Farm) -> Settings:
 
 
 def _store(given: str | None, described: Farm) -> str | None:
-    """The store that all machines use; this machine's own only where no other one builds."""
+    """The store that all machines use.
+
+    The local store is allowed only if no other machine builds.
+    """
     from builder.store import default_url
 
     named = given or described.store or os.environ.get("TRT_BUILD_STORE")
@@ -111,8 +117,8 @@ def _store(given: str | None, described: Farm) -> str | None:
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """0, or the code that all failures agree on, else 1. A combination that `--require-all` kept
-    from publication has no code of its own.
+    """0 without failures, the exit code if all failures share one, else 1. A combination that
+    `--require-all` kept from publication has no exit code.
     """
     return agreed(one.error.exit_code for one in outcomes if one.error is not None)
 
@@ -123,7 +129,7 @@ def as_dict(one: Outcome) -> dict[str, Any]:
 
 
 def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
-    """The table, the reasons of exclusions and failures, and the next command."""
+    """Print the table, the reasons of exclusions and failures, and the next command."""
     terminal.table(COLUMNS, [_row(one) for one in outcomes], numbers=("attempts", "s"))
     for one in outcomes:
         name = f"{one.model} for {one.target}"

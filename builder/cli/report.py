@@ -1,4 +1,4 @@
-"""`trt-build report`: one page of evidence for a repository."""
+"""`trt-build report`: write one page of evidence for a repository."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from builder.cli.terminal import Terminal
 @click.command("report", cls=Command, short_help="Write a page of evidence for a repository.")
 @click.argument("repository", type=options.PATH)
 @click.option(
-    "--out", "-o", type=options.PATH, metavar="FILE", help="Write here, not to standard output."
+    "--out", "-o", type=options.PATH, metavar="FILE", help="Output file. [default: standard output]"
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(("html", "json", "junit", "markdown")),
-    help="[default: as the name of FILE ends, else html]",
+    help="[default: by the suffix of FILE, else html]",
 )
 @click.option(
     "--since",
     type=options.PATH,
     metavar="OLD.json",
-    help="Show what changed since this report of --format json.",
+    help="Show the changes since this report, written with --format json.",
 )
 @options.only
 @click.pass_obj
@@ -39,10 +39,11 @@ def report_command(
     since: Path | None,
     only: tuple[str, ...],
 ) -> None:
-    """Gather the facts of the models of REPOSITORY: what the build published, and what `repo
-    --record`, `verify --record` and `bench --record` kept in REPOSITORY.results. No model is run.
+    """Report on the models of REPOSITORY: the records of the build, and the results that `repo
+    --record`, `verify --record` and `bench --record` wrote to REPOSITORY.results. No model is run.
 
-    The page needs no network. The exit code is 0 if the report was written, whatever it says.
+    The HTML page loads no other files. The exit code is 0 if the report was written, even if models
+    failed.
     """
     from builder import report
 

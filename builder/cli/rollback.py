@@ -1,4 +1,4 @@
-"""`trt-build rollback`: an earlier version of a model is served again."""
+"""`trt-build rollback`: serve an earlier version of a model again."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def rollback_command(
     sign: Path | None,
     write_env: bool,
 ) -> None:
-    """Serve version N of MODEL in REPOSITORY again, by one rename. The version that it replaces is
-    kept, and `trt-build repo` does not publish it again by itself.
+    """Serve version N of MODEL in REPOSITORY again, by one rename. The replaced version is kept,
+    and `trt-build repo` does not publish it again automatically.
 
-    The manifest must ask for kept versions: versions: {keep: 3}. A server in poll mode takes the
-    change up; one in explicit mode must load the model again.
+    The manifest must enable kept versions: versions: {keep: 3}. A server in poll mode detects the
+    change. In explicit mode the model must be loaded again.
     """
     from builder import triton
     from builder.triton import history, signatures

@@ -1,4 +1,6 @@
-"""`trt-build repo --search-precision`: what is shown of the search that comes before the build."""
+"""`trt-build repo --search-precision`: run the precision search before the build, and show its
+results.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,22 @@ if TYPE_CHECKING:
     from builder.repository import ModelResult, Search
 
 ASKED = ("flavour", "only", "precision", "state", "options", "plugins", "jobs", "isolate")
-"""Of `repo`'s settings those that the search takes too."""
+"""The settings of `repo` that the search also uses."""
 
 
 def run(
     terminal: Terminal, models: Path, out: Path | str, settings: dict[str, Any], progress: Progress
 ) -> list[Search]:
-    """Search and write the manifests; from then on they say the precision, so the command line's is
-    taken away.
+    """Search, and write the precisions into the manifests.
 
-    Raises UsageError where inputs on the command line stand in for a manifest.
+    The precision of the command line is then dropped. Raises UsageError if inputs on the command
+    line replace a manifest.
     """
     from builder.repository import search_precision
 
     if settings["inputs"] or settings["sample"]:
         raise UsageError(
-            "--search-precision writes into manifests, and --input and --sample stand in for one"
+            "--search-precision writes into manifests, and --input and --sample replace them"
         )
     found = search_precision(
         models, out=out, progress=progress, **{name: settings[name] for name in ASKED}
@@ -40,8 +42,8 @@ def run(
 
 
 def failures(found: list[Search]) -> list[ModelResult]:
-    """The results of the models for which nothing was found: they are not built in another
-    precision than was asked for.
+    """The results of the models without a suitable precision. They are not built in another
+    precision.
     """
     from builder.repository import ModelResult
 
@@ -49,7 +51,7 @@ def failures(found: list[Search]) -> list[ModelResult]:
 
 
 def words(found: Search) -> str:
-    """One line: what was found, how, and where it is written."""
+    """One line: the precision, how it was found, and the file that it is written to."""
     if found.error:
         return f"no precision was found: {found.error.message}"
     kept = f", in float32: {', '.join(found.keep_fp32)}" if found.keep_fp32 else ""

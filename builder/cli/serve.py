@@ -1,4 +1,4 @@
-"""`trt-build serve`: a tritonserver for a model repository, until Ctrl-C."""
+"""`trt-build serve`: run tritonserver on a model repository until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HTTP, GRPC, METRICS = 8000, 8001, 8002
 SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "P15")
-"""What preflight finds and the server itself would say less clearly, or only when it is asked."""
+"""Preflight findings that the server itself reports less clearly, or only at the first request."""
 
 
 @click.command("serve", cls=Command, short_help="Serve a model repository with tritonserver.")
@@ -24,16 +24,16 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
 @click.option(
     "--port",
     type=int,
-    help="HTTP here, gRPC on the next port, metrics on the one after. 0: free ones.",
+    help="HTTP port; gRPC and metrics use the next two. 0: free ports.",
 )
-@click.option("--http-port", type=int, help=f"[default: {HTTP}; 0: a free one]")
-@click.option("--grpc-port", type=int, help=f"[default: {GRPC}; 0: a free one]")
-@click.option("--metrics-port", type=int, help=f"[default: {METRICS}; 0: a free one]")
+@click.option("--http-port", type=int, help=f"HTTP port. [default: {HTTP}; 0: a free one]")
+@click.option("--grpc-port", type=int, help=f"gRPC port. [default: {GRPC}; 0: a free one]")
+@click.option("--metrics-port", type=int, help=f"Metrics port. [default: {METRICS}; 0: a free one]")
 @click.option(
     "--address",
     default="127.0.0.1",
     show_default=True,
-    help="Where to listen; 0.0.0.0 is everywhere.",
+    help="Address to listen on. 0.0.0.0: all interfaces.",
 )
 @click.option(
     "--log-verbose", type=int, default=0, show_default=True, help="tritonserver's own verbosity."
@@ -44,36 +44,36 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
     type=options.SECONDS,
     default=180.0,
     show_default=True,
-    help="Seconds for all models to be ready.",
+    help="Seconds to wait until all models are ready.",
 )
 @click.option(
     "--watch",
     is_flag=True,
-    help="Take up what is published while the server runs (Triton's poll mode).",
+    help="Load models that are published while the server runs (Triton's poll mode).",
 )
 @click.option(
     "--poll-seconds",
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="Between two looks at the repository, with --watch.",
+    help="Seconds between two polls of the repository, with --watch.",
 )
 @click.option(
     "--explicit",
     is_flag=True,
-    help="Let clients load and unload models, as `trt-build push` does.",
+    help="Let clients load and unload models (Triton's explicit mode). `trt-build push` needs it.",
 )
 @options.control_token
 @click.option(
     "--allow-client-shm",
     is_flag=True,
-    help="Let clients register shared memory of this host.",
+    help="Let clients register shared memory on this host.",
 )
 @click.option(
     "--require-signature",
     type=options.PATH,
     metavar="PUBLIC_KEY",
-    help="Serve nothing unless each model's signature holds for this key.",
+    help="Start only if each model has a valid signature of this key.",
 )
 @click.pass_obj
 def serve_command(
@@ -84,11 +84,11 @@ def serve_command(
     require_signature: Path | None,
     **settings: Any,
 ) -> None:
-    """Serve REPOSITORY on the loopback until Ctrl-C, with the tritonserver on the PATH or that of
+    """Serve REPOSITORY on localhost until Ctrl-C, with the tritonserver on the PATH or that of
     nvidia-pytriton.
 
-    Says which models failed to load, and why. Ctrl-C and SIGTERM are how it is meant to end: exit
-    code 0.
+    Models that fail to load are reported with the reason. Ctrl-C and SIGTERM end the server with
+    exit code 0.
     """
     from builder import deployment, serving
     from builder.cli.doctor import note_preflight
@@ -140,17 +140,16 @@ def _check_signatures(repository: Path, key: Path, settings: dict[str, Any]) -> 
 
     if settings["watch"] or settings["explicit"]:
         raise click.UsageError(
-            "--require-signature checks what is served at the start: leave --watch and --explicit"
-            " out"
+            "--require-signature checks models only at the start: remove --watch and --explicit"
         )
     signatures.require(repository, key)
 
 
 def _token(file: Path | None, address: str) -> str | None:
-    """The token for loading models, which is needed where others than this machine may connect."""
+    """The token for loading models. It is required if other machines can connect."""
     if file is not None:
         if ":" in (token := options.token_in(file)) or "=" in token or "," in token:
-            raise click.UsageError("--control-token-file: the token has one of , : =")
+            raise click.UsageError("--control-token-file: the token contains one of , : =")
         return token
     import ipaddress
 
@@ -160,14 +159,14 @@ def _token(file: Path | None, address: str) -> str | None:
         local = address == "localhost"
     if not local:
         raise click.UsageError(
-            f"--explicit on {address} would let everyone there load models: give"
-            " --control-token-file, or listen on the loopback"
+            f"--explicit on {address} would let every client load models: pass "
+            "--control-token-file, or listen on localhost"
         )
     return None
 
 
 def report_crash(terminal: Terminal, server: Server) -> None:
-    """Report the crash of a first start, after which the models were loaded one at a time."""
+    """Report that the first start crashed and the models were then loaded one at a time."""
     if server.first_crash:
         terminal.note(f"warning: {server.first_crash}")
         terminal.note("  tritonserver was started again and loaded one model at a time")
@@ -193,7 +192,7 @@ def _report_foreign(terminal: Terminal, repository: Path) -> None:
 def ports(
     port: int | None, http_port: int | None, grpc_port: int | None, metrics_port: int | None
 ) -> dict[str, int]:
-    """The three ports: each as given, else counted from `port`, else Triton's own."""
+    """The three ports: as passed, else counted from `port`, else Triton's defaults."""
     base = HTTP if port is None else port
     step = 0 if base == 0 else 1
     given = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
@@ -204,7 +203,7 @@ def ports(
 
 
 def _show(terminal: Terminal, urls: dict[str, str], names: list[str]) -> None:
-    """Each model with the URL of its inference, then the addresses."""
+    """Print each model with its inference URL, then the addresses."""
     rows = [(name, f"http://{urls['http']}/v2/models/{name}/infer") for name in names]
     terminal.table(("model", "HTTP"), rows)
     terminal.line(

@@ -1,8 +1,8 @@
-"""The one place that prints: tables and progress for a terminal, plain lines otherwise, JSON where
-it was asked for.
+"""Output of all commands: tables and progress on a terminal, plain lines otherwise, JSON with
+--json.
 
 Results go to standard output; progress, notes and errors to standard error. rich is imported only
-where it shows.
+on a terminal.
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ import click
 from builder.printable import printable
 
 Progress = Callable[[str, str], None]
-"""(what is worked on, the phase that begins). The line of a phase that begins with FINISHED stays
-on the terminal.
+"""The arguments are (subject, phase that begins). The line of a phase that starts with FINISHED
+stays on the terminal.
 """
 FINISHED = "finished"
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person reads the stream and the terminal can do more than lines; a closed one is
-    None.
+    """Whether the stream is an interactive terminal that supports control sequences. None is a
+    closed stream.
     """
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def may_color(stream: TextIO | None) -> bool:
-    """Whether color is welcome: on a terminal, unless NO_COLOR is set to anything
-    (https://no-color.org).
-    """
+    """Whether to use color: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
 @contextmanager
 def only_json() -> Iterator[TextIO | None]:
-    """Standard output for one JSON document: during the block all other output, of models and of
-    libraries too, goes to standard error.
+    """Reserve standard output for one JSON document. Inside the block all other output, including
+    that of models and libraries, goes to standard error.
     """
     real = sys.stdout
     sys.stdout = sys.stderr
@@ -54,7 +52,7 @@ def only_json() -> Iterator[TextIO | None]:
 
 
 def _is_file_1(stream: TextIO | None) -> bool:
-    """Whether the stream is the process's own standard output, not that of a test."""
+    """Whether the stream is the standard output of the process, not a replacement by a test."""
     with contextlib.suppress(OSError, ValueError):
         return stream is not None and stream.fileno() == 1
     return False
@@ -75,13 +73,13 @@ def _redirected(real: TextIO) -> Iterator[TextIO]:
 
 
 class Terminal:
-    """Where a command's words go. `as_json`: standard output carries one JSON document and nothing
-    else; `debug`: the tracebacks of errors are shown; `quiet`: no progress; `verbose`: every row of
-    a result, where the command usually shows a summary. `out` is the stream of the JSON document
-    where it is not sys.stdout. `names` has texts that are shown in the place of others, and
-    `before_result` what is done once before the result is shown.
+    """The output of a command.
 
-    Control characters in names and messages are shown as escapes.
+    `as_json`: standard output has one JSON document and nothing else. `debug`: show the tracebacks
+    of errors. `quiet`: no progress. `verbose`: all rows of a result instead of a summary. `out` is
+    the stream of the JSON document if it is not sys.stdout. `names` maps texts to their displayed
+    form. `before_result` is called once before the result is shown. Control characters in names and
+    messages are shown as escapes.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class Terminal:
         self.before_result: list[Callable[[], None]] = []
 
     def result(self, data: Any, show: Callable[[], None]) -> None:
-        """The command's answer: `data` as JSON, or what `show` prints."""
+        """Print the command's result: `data` as JSON, or the output of `show`."""
         while self.before_result:
             self.before_result.pop(0)()
         if self.as_json:
@@ -119,22 +117,22 @@ class Terminal:
         return text
 
     def line(self, text: str = "", *, color: str | None = None, bold: bool = False) -> None:
-        """One line of the answer."""
+        """Print one line of the result."""
         shown = self._styled(printable(self._named(text)), sys.stdout, color, bold)
         click.echo(shown, color=may_color(sys.stdout))
 
     def styled(self, text: str) -> None:
-        """Text of our own that has its terminal escapes already."""
+        """Print text that already contains terminal escapes."""
         click.echo(text, color=may_color(sys.stdout))
 
     def note(self, text: str) -> None:
-        """A word beside the answer."""
+        """Print a note to standard error."""
         click.echo(printable(self._named(text)), err=True)
 
     def failure(self, text: str, data: Any) -> None:
-        """An error that ends the command."""
+        """Print an error that ends the command."""
         if self.as_json:
-            with contextlib.suppress(OSError):  # it may be standard output that failed
+            with contextlib.suppress(OSError):  # standard output itself may have failed
                 self._document({"error": data})
         head, _, rest = printable(self._named(text)).partition("\n")
         prefix = self._styled("error:", sys.stderr, "red", True)
@@ -145,7 +143,7 @@ class Terminal:
         )
 
     def trace(self, subject: str, traceback: str) -> None:
-        """The traceback of what failed of the subject, where it has one and --debug asks for it."""
+        """Print the traceback of the subject's error, if it has one and --debug is set."""
         if self.debug and traceback:
             self.note(f"{subject}: {traceback.rstrip()}")
 
@@ -156,7 +154,7 @@ class Terminal:
         *,
         numbers: Sequence[str] = (),
     ) -> None:
-        """A table; the columns named in `numbers` are right-aligned."""
+        """Print a table. Columns in `numbers` are right-aligned."""
         cells = [[printable(self._named(str(cell))) for cell in row] for row in rows]
         if is_terminal(sys.stdout):
             self._rich_table(columns, cells, numbers)
@@ -190,7 +188,7 @@ class Terminal:
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """A callback for long work: a live line on a terminal, else a line a phase; on standard
+        """A progress callback: a live line on a terminal, else a line for each phase; on standard
         error.
         """
         if self.quiet:

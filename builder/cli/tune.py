@@ -1,4 +1,4 @@
-"""`trt-build tune`: the configuration that serves a model best under load."""
+"""`trt-build tune`: find the configuration that serves a model best under load."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 COLUMNS = ("trial", "configuration", "by", "req/s", "p50", "p99", "result")
 AS_IS = "as the manifest has it"
 NO_LIMIT = 3
-"""Exit code where no configuration holds the limit."""
+"""Exit code if no configuration keeps the limit."""
 
 
 class Names(click.ParamType[tuple[str, ...]]):
-    """Some of several names, with commas between them."""
+    """A comma-separated subset of the names."""
 
     def __init__(self, *names: str) -> None:
         self.names, self.name = names, ",".join(names)
@@ -51,41 +51,43 @@ class Names(click.ParamType[tuple[str, ...]]):
     type=options.PATH,
     required=True,
     metavar="MODELS",
-    help="What REPOSITORY was built from: the folder with the models and their manifests.",
+    help="The source of REPOSITORY: the folder with the models and their manifests.",
 )
 @options.only
 @click.option(
-    "--limit", type=Limit(), help="The latency that each configuration must hold: p99=20ms."
+    "--limit",
+    type=Limit(),
+    help="The latency limit that each configuration must keep, such as p99=20ms.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
-    help="Find the lowest latency at this many requests a second (Poisson arrivals).",
+    help="Find the lowest latency at this many requests per second (Poisson arrivals).",
 )
 @click.option(
     "--maximize",
     type=click.Choice(("throughput",)),
-    help="Find the highest throughput; the default without --rate.",
+    help="Find the highest throughput. Default without --rate.",
 )
 @click.option(
     "--trials",
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Different configurations that are measured.",
+    help="Maximum number of configurations to measure.",
 )
 @click.option(
     "--seconds",
     type=options.SECONDS,
     default=3.0,
     show_default=True,
-    help="Time of each load level; longer where a percentile needs more requests.",
+    help="Duration of each load level. It is longer if a percentile needs more requests.",
 )
 @click.option("--instances", type=Numbers(), help="Instance counts to try.")
 @click.option(
     "--max-batch",
     type=Numbers(),
-    help="Maximum batch sizes to try. Clients may not send larger requests afterwards.",
+    help="Maximum batch sizes to try. Afterwards clients cannot send larger requests.",
 )
 @click.option(
     "--queue-delay", type=Numbers(zero=True), help="Queue delays to try, in microseconds."
@@ -94,12 +96,16 @@ class Names(click.ParamType[tuple[str, ...]]):
     "--preferred", type=Names("none", "half", "full"), help="Preferred batch sizes to try."
 )
 @click.option("--profiles", type=Names("one", "static"), help="Profiles to try.")
-@click.option("--graphs", type=Names("none", "full"), help="CUDA graphs of Triton's backend.")
-@click.option("--layouts", type=Names("fused", "ensemble"), help="Layouts of segments to try.")
-@click.option("--runtimes", type=Names("plan", "torch"), help="What answers, to try.")
 @click.option(
-    "--allow-torch", is_flag=True, help="Choose torch where it answers faster than the plan."
+    "--graphs",
+    type=Names("none", "full"),
+    help="Use of CUDA graphs in Triton's TensorRT backend to try.",
 )
+@click.option(
+    "--layouts", type=Names("fused", "ensemble"), help="Layouts of partitioned models to try."
+)
+@click.option("--runtimes", type=Names("plan", "torch"), help="What answers, to try.")
+@click.option("--allow-torch", is_flag=True, help="Choose torch if it is faster than the plan.")
 @click.option("--protocol", type=click.Choice(("grpc", "http")), default="grpc", show_default=True)
 @click.option(
     "--shared-memory",
@@ -126,13 +132,14 @@ def tune_command(
     **given: Any,
 ) -> int:
     """Serve variants of each model under load, and write the best configuration into its manifest,
-    with the evidence as comments. Each variant is built as `repo` builds it, and loaded into a
+    with the measurements as comments. Each variant is built as by `repo`, and loaded into a
     tritonserver that this command starts. Latencies are in milliseconds.
 
-    All measurements are kept in REPOSITORY.results/tune.json. A configuration is written only if
-    it is better than the manifest's own in each of two further measurements, and by 5 %.
+    All measurements are kept in REPOSITORY.results/tune.json. A configuration is written only if it
+    is 5 % better than that of the manifest in each of two further measurements.
 
-    Exit codes: 0, 1 a model could not be tuned, 3 no configuration holds the limit, 4 no server.
+    Exit codes: 0 success, 1 a model could not be tuned, 3 no configuration keeps the limit, 4 no
+    server.
     """
     from builder.cli.verify import quiet_interrupts
     from builder.manifest import editing
@@ -238,7 +245,7 @@ def _tuned(
 def _recorder(
     repository: Path, name: str, chosen: TuneOptions, progress: Callable[[str, str], None]
 ) -> Callable[[Trial], None]:
-    """Keeps each trial once it is measured, so that an interrupted search leaves its trials."""
+    """Stores each trial when it is measured, so that an interrupted search keeps its trials."""
     from dataclasses import asdict
 
     trials: list[Any] = []
@@ -263,12 +270,12 @@ def _keep(repository: Path, entry: dict[str, Any]) -> None:
 def _written(manifest: Path | None, found: Tuned, repository: Path) -> bool:
     from builder.manifest import editing
 
-    assert manifest is not None  # tune() has refused a model without one
+    assert manifest is not None  # tune() has already refused a model without one
     return editing.edit(manifest, found.changes, notes(found, repository))
 
 
 def notes(found: Tuned, repository: Path) -> list[str]:
-    """The evidence, one line for each fact."""
+    """The measurements, one line each."""
     host = f"{found.host['cores']} cores ({found.host['cpu']})"
     device = f"{host}, {found.host['gpu']}" if found.host["gpu"] else host
     return [
@@ -281,14 +288,14 @@ def notes(found: Tuned, repository: Path) -> list[str]:
 
 
 def _change(found: Tuned) -> str:
-    """The scores of the default and of the best, in words."""
+    """The scores of the default and of the best configuration, as text."""
     unit = "ms" if "lowest" in found.goal else "requests/s"
     after = "none" if found.after is None else f"{found.after:.4g} {unit}"
     if found.before is None:
         default = [one.score for one in found.confirmed if one.configuration == found.default]
         sometimes = any(score is not None for score in default)
         held = (
-            "held the limit in some measurements only" if sometimes else "does not hold the limit"
+            "kept the limit in some measurements only" if sometimes else "does not keep the limit"
         )
         return f"{after}; the configuration before {held}"
     gain = f" ({found.gain:.2f} times as good)" if found.gain else ""
@@ -296,7 +303,7 @@ def _change(found: Tuned) -> str:
 
 
 def show(terminal: Terminal, found: Tuned, written: bool, command: str) -> None:
-    """The trials, then what was chosen and why."""
+    """Print the trials, then the chosen configuration and the reason."""
     terminal.line(f"{found.name}: {found.goal}", bold=True)
     trials = enumerate((*found.trials, *found.confirmed), 1)
     rows = [_row(number, trial, found.default) for number, trial in trials]
@@ -323,7 +330,7 @@ def _row(number: int, trial: Trial, default: Any) -> list[str]:
 
 
 def _differing(configuration: Any, default: Any) -> str:
-    """The settings that differ from the default's."""
+    """The settings that differ from the default."""
     differing = {name: value for name, value in configuration.items() if value != default.get(name)}
     return ", ".join(f"{name} {value}" for name, value in differing.items()) or AS_IS
 

@@ -1,4 +1,4 @@
-"""How `trt-build verify` shows its results: a line for each model, failures by their cause."""
+"""The output of `trt-build verify`: a line for each model, and failures grouped by cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES_SHOWN = 4
 
 @dataclass(frozen=True)
 class Failure:
-    """One thing that is wrong: `where` is a golden and its protocol, "" for the whole model."""
+    """One failure. `where` is a golden and its protocol, or "" for the whole model."""
 
     model: str
     where: str
@@ -34,8 +34,8 @@ class Failure:
 
 
 def show(terminal: Terminal, models: Sequence[ModelParity]) -> None:
-    """With --verbose a table of the answers of each model. Then a line for each model, why torch
-    answered, the failures by cause, and the summary.
+    """Print a line for each model, the reasons for torch, the failures by cause, and the summary.
+    With --verbose, first print a table of all responses of each model.
     """
     for model in models if terminal.verbose else ():
         terminal.line(f"{model.name}, answered by {who(model)}", bold=True)
@@ -49,7 +49,7 @@ def show(terminal: Terminal, models: Sequence[ModelParity]) -> None:
 
 
 def answered_by(models: Sequence[ModelParity]) -> dict[str, int]:
-    """How many models each kind answered: "plan", "plan+torch", "torch", "unknown"."""
+    """The number of models by what ran them: "plan", "plan+torch", "torch", "unknown"."""
     counts = Counter(model.answered_by or "unknown" for model in models)
     return {kind: counts[kind] for kind in sorted(counts)}
 
@@ -69,7 +69,7 @@ def summary(models: Sequence[ModelParity]) -> str:
 
 
 def _no_gpu(models: Sequence[ModelParity]) -> str:
-    """The reason, where each plan that was not run says the same."""
+    """The reason, if all plans that did not run have the same reason."""
     unexecuted = {model.device for model in models if model.plan_not_executed}
     return ": no GPU" if unexecuted == {"cpu"} else ""
 
@@ -86,7 +86,7 @@ def _line(model: ModelParity) -> list[str]:
 
 
 def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:
-    """Why torch answered, once for all models that have the same reason."""
+    """Print why torch ran, once for all models with the same reason."""
     groups: dict[tuple[bool, str, str], list[str]] = defaultdict(list)
     for model in models:
         if model.why and (model.plan_not_executed or "plan" not in (model.answered_by or "")):
@@ -102,7 +102,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def failures(models: Sequence[ModelParity]) -> Iterator[Failure]:
-    """Everything that is wrong, model by model."""
+    """All failures, by model."""
     for model in models:
         yield from (Failure(model.name, "", problem) for problem in model.problems)
         for result in model.results:
@@ -111,15 +111,13 @@ def failures(models: Sequence[ModelParity]) -> Iterator[Failure]:
 
 
 def cause(problem: str) -> str:
-    """The problem without what differs between two answers with the same cause: numbers and
-    names.
-    """
+    """The problem without numbers and names, which differ between failures with the same cause."""
     bare = re.sub(r"'[^']*'", "'...'", problem)
     return re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?|\bnan\b|\binf\b", "#", bare)
 
 
 def _failures(models: Sequence[ModelParity]) -> Iterator[str]:
-    """For each cause its number of failures, the models, and one example."""
+    """Print for each cause the number of failures, the models, and one example."""
     groups: dict[str, list[Failure]] = defaultdict(list)
     for failure in failures(models):
         groups[cause(failure.problem)].append(failure)
@@ -138,7 +136,7 @@ def who(model: ModelParity) -> str:
 
 
 def row(result: GoldenResult) -> list[str]:
-    """The worst output of one answer."""
+    """The row of the output with the largest error in one response."""
     outputs = result.comparison.outputs if result.comparison else ()
     return [
         "ok" if result.passed else "FAILED",

@@ -1,4 +1,4 @@
-"""`trt-build verify`: a live endpoint against the goldens of the repository that it serves."""
+"""`trt-build verify`: compare a running server with the goldens of its repository."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "verify", cls=Command, short_help="Compare a live endpoint with the recorded answers."
+    "verify", cls=Command, short_help="Compare a running server with the goldens of its repository."
 )
 @click.argument("repository", type=options.PLACE)
 @options.url
 @options.grpc_url
 @options.access
 @click.option(
-    "--serve", is_flag=True, help="Start a tritonserver on free ports, and stop it afterwards."
+    "--serve", is_flag=True, help="Start tritonserver on free ports, and stop it afterwards."
 )
 @click.option(
-    "--engine", is_flag=True, help="Ask the plans themselves on this machine's GPU: no server."
+    "--engine", is_flag=True, help="Run the plans on this machine's GPU, without a server."
 )
 @options.only
 @click.option(
@@ -48,28 +48,25 @@ if TYPE_CHECKING:
     multiple=True,
     default=("none",),
     show_default=True,
-    help=(
-        "Where tensors lie: in the requests, or in shared memory of this host. May be given several"
-        " times."
-    ),
+    help=("How tensors are passed: in the requests, or in shared memory of this host. Repeatable."),
 )
 @click.option(
     "--timeout",
     type=options.SECONDS,
     default=60.0,
     show_default=True,
-    help="Seconds to wait for an answer.",
+    help="Seconds to wait for a response.",
 )
 @click.option(
     "--require",
     type=click.Choice(("plan",)),
-    help="Fail for each model that torch answered in place of a plan.",
+    help="Fail for each model that torch ran instead of a plan.",
 )
 @click.option(
     "--signature",
     type=options.PATH,
     metavar="PUBLIC_KEY",
-    help="Fail for each model whose signature does not hold for this key.",
+    help="Fail for each model without a valid signature of this key.",
 )
 @click.option(
     "--ladder",
@@ -81,7 +78,7 @@ if TYPE_CHECKING:
     "files",
     type=options.PATH,
     metavar="MODELS",
-    help="For --ladder: what the models were built from, a folder or a model file.",
+    help="The source of the models for --ladder: a folder or a model file.",
 )
 @options.plugins
 @options.confinement
@@ -104,21 +101,21 @@ def verify_command(
     isolate: bool,
     **settings: Any,
 ) -> int:
-    """Ask every model of REPOSITORY every golden, over HTTP and gRPC, and compare the answers. With
-    --engine no server is asked but each plan itself, in every profile; without a GPU that ends with
-    exit code 4.
+    """Send all goldens of each model of REPOSITORY to the server, over HTTP and gRPC, and compare
+    the outputs. With --engine, run the plans themselves in every profile instead. This requires a
+    GPU (exit code 4 without one).
 
-    With --ladder one line for each step shows where a difference begins: the original module, the
-    lowered graph, each segment and network, the engine (with a GPU), and the endpoint with
-    --serve or --url. It runs the model files of MODELS.
+    With --ladder, one line for each step shows where a difference begins: the original module, the
+    lowered graph, each segment and network, the engine (with a GPU), and the endpoint with --serve
+    or --url. It runs the model files of MODELS.
 
-    The error is the worst over all elements, as a share of its tolerance; latencies are in
-    milliseconds, over all timed requests. --verbose shows every answer.
+    The error is the largest over all elements, relative to its tolerance. Latencies are in
+    milliseconds, over all timed requests. --verbose shows every response.
     """
     from builder.cli import ladder as ladders
 
     if (files or plugins) and not ladder:
-        raise click.UsageError("--models and --plugin belong to --ladder")
+        raise click.UsageError("--models and --plugin require --ladder")
     asked = Asked(url, grpc_url, serve, engine)
     asked.check(settings["shared_memory"])
     source = ladders.source(files, plugins, isolate, engine=engine) if ladder else None
@@ -174,12 +171,10 @@ class Asked:
     def check(self, shared_memory: tuple[str, ...]) -> None:
         """Raise UsageError for options that exclude each other."""
         if self.serve and (self.url or self.grpc_url):
-            raise click.UsageError(
-                "--serve starts an endpoint of its own: leave --url and --grpc-url out"
-            )
+            raise click.UsageError("--serve starts its own server: remove --url and --grpc-url")
         if self.engine and (self.has_endpoint or shared_memory != ("none",)):
             raise click.UsageError(
-                "--engine asks no server: leave --serve, --url, --grpc-url and --shared-memory out"
+                "--engine uses no server: remove --serve, --url, --grpc-url and --shared-memory"
             )
 
 
@@ -234,7 +229,7 @@ def _show(
 def _unsigned(
     repository: Path, key: Path | None, models: Sequence[str] | None, serve: bool
 ) -> dict[str, str]:
-    """By model: why its signature, or that of a step of it, does not hold."""
+    """By model: why its signature, or that of one of its steps, is not valid."""
     if key is None:
         return {}
     from builder.store import step_names
@@ -266,8 +261,8 @@ def _by_plan_or_failed(model: ModelParity) -> ModelParity:
 
 
 def quiet_interrupts() -> None:
-    """Keep the loop beneath Triton's HTTP client from printing Ctrl-C as an error before it hands
-    it on.
+    """Keep the event loop of Triton's HTTP client from printing Ctrl-C as an error before it is
+    raised.
     """
     from gevent.hub import Hub  # type: ignore[import-untyped]
 

@@ -1,7 +1,7 @@
-"""From a lowered graph to a TensorRT network: one converter per operator schema, one evaluator per
-static node.
+"""Convert a lowered graph to a TensorRT network: one converter per operator schema, one evaluator
+per static node.
 
-Importing the package registers all of them, so every file of it finds the tables filled.
+Importing the package registers all of them.
 """
 
 from __future__ import annotations

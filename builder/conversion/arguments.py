@@ -1,4 +1,4 @@
-"""Unwrapping a node's values into what the schema's types promise."""
+"""Unwrap a node's values to the types of its schema."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from builder.conversion.registry import Converter
 
 
 def bind(ctx: ConversionContext, converter: Converter, values: list[Any]) -> SimpleNamespace:
-    """The values by argument name, unwrapped by type. Raises Unconvertible where a static one is
-    needed and is not.
+    """The values by argument name, unwrapped by type. Raises Unconvertible if a value must be
+    static and is not.
     """
     arguments = converter.arguments
     bound = {
         name: None if value is None else _unwrap(ctx, converter, name, kind, value)
         for (name, kind), value in zip(arguments, values, strict=False)
     }
-    if len(values) < len(arguments):  # a graph's node may leave out what has a default
+    if len(values) < len(arguments):  # a node may omit arguments with a default
         bound |= {a.name: a.default_value for a in converter.schema.arguments[len(values) :]}
     return SimpleNamespace(**bound)
 
@@ -44,7 +44,9 @@ def _tensor(ctx: ConversionContext, converter: Converter, name: str, value: obje
 
 
 def _number_or_list(ctx: ConversionContext, value: object) -> Any:
-    """Numbers as they are; a 0-d tensor given for a number is read, as PyTorch does implicitly."""
+    """A number, or a list of numbers. A 0-d tensor for a number is read, as PyTorch does
+    implicitly.
+    """
     if isinstance(value, list | tuple):
         return [_number_or_list(ctx, v) for v in value]
     if isinstance(value, torch.Tensor):
@@ -71,8 +73,8 @@ def _static(name: str, value: object) -> Any:
 
 
 def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
-    """The refusal where a static value is needed: names the axes that it depends on, if it does on
-    axes alone.
+    """The refusal for a value that must be static. It names the axes that the value depends on, if
+    it depends only on axes.
     """
     if not of_lengths(value):
         return Unconvertible(f"{what} must be known at build time, but it is computed at run time")
@@ -86,5 +88,5 @@ def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
 
 
 def static(value: object, what: str) -> Any:
-    """The value, refused with Unconvertible where only the engine will know it."""
+    """The value. Raises Unconvertible if it is known only at run time."""
     return _static(what, value)

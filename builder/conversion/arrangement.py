@@ -1,4 +1,4 @@
-"""The elements of a tensor under other axes: reshaped, permuted, sliced, repeated."""
+"""Layers that rearrange the elements of a tensor: reshape, permute, slice, repeat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from builder.engine import ILayer, ITensor, tensorrt8, trt
 
 
 class Arrangement(Lengths):
-    """Layers that move elements and compute nothing; each notes the sizes of what it makes."""
+    """Layers that move elements and compute nothing. Each records the sizes of its output."""
 
     def reshape(self, tensor: ITensor, sizes: Sequence[Size]) -> ITensor:
         """The tensor with other sizes of the same volume; one of them may be -1, as in
@@ -46,7 +46,7 @@ class Arrangement(Lengths):
             return sizes
         at = sizes.index(-1)
         own, others = self.sizes(tensor), sizes[:at] + sizes[at + 1 :]
-        # cancel what stands on both sides, so that equal axes stay recognized
+        # cancel factors on both sides, so that equal axes are recognized
         for size in list(others):
             match = next((o for o in own if expression(o) == expression(size)), None)
             if match is not None and match in own:
@@ -57,8 +57,8 @@ class Arrangement(Lengths):
         return sizes
 
     def _static_reshape(self, tensor: ITensor, sizes: Sequence[Size]) -> list[int] | None:
-        """reshape_dims that say the same without a shape tensor (0 copies an axis, -1 is worked
-        out), or None.
+        """Equivalent reshape_dims without a shape tensor (0 copies an axis, -1 is inferred), or
+        None.
         """
         dims: list[int] = []
         open_axes = 0
@@ -147,8 +147,8 @@ class Arrangement(Lengths):
     ) -> ITensor:
         """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats.
 
-        `mode` is a SampleMode's name for what lies outside the tensor; `fill` the ITensor that FILL
-        puts there. Raises Unconvertible for a mode that the body of a loop does not take.
+        `mode` is the name of the SampleMode for elements outside the tensor, and `fill` the ITensor
+        for FILL. Raises Unconvertible for a mode that loop bodies do not support.
         """
         # bools, as integers
         if mode is not None and not self.capabilities.takes(f"SLICE.{mode}", tensor.dtype.name):
@@ -178,8 +178,8 @@ class Arrangement(Lengths):
         return self.set_sizes(result, sizes)
 
     def expand(self, tensor: Tensor, sizes: Sequence[Size]) -> ITensor:
-        """torch.Tensor.expand: axes of size 1 repeat up to `sizes`; -1 keeps an axis; new axes
-        stand in front.
+        """torch.Tensor.expand: axes of size 1 repeat up to `sizes`; -1 keeps an axis; new axes come
+        first.
         """
         tensor = self.at_rank(tensor, len(sizes))
         own = self.sizes(tensor)
@@ -192,8 +192,8 @@ class Arrangement(Lengths):
         return self.slice(tensor, [0] * len(target), target, strides)
 
     def _expand_stride(self, own: Size, target: Size) -> Size:
-        """0 where an axis of size 1 repeats, 1 where it stays: min(own - 1, 1) where only the
-        engine will know.
+        """0 if an axis of size 1 repeats, 1 if it stays; min(size - 1, 1) if the size is known only
+        at run time.
         """
         if isinstance(own, int):
             return 0 if own == 1 else 1

@@ -1,4 +1,4 @@
-"""Constants, casts, and the element-wise layers that casts are made of."""
+"""Constants, casts, and the element-wise layers for casts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Constants(Facts):
     """Static tensors in the network, and ITensors of another dtype."""
 
     def constant(self, value: torch.Tensor) -> ITensor:
-        """A constant layer's output over the tensor's own memory; the same small tensor is added
-        once.
+        """The output of a constant layer that shares the tensor's memory. Equal small tensors are
+        added once.
         """
         carrier = dtypes.carrier(value.dtype)
         key: Any = (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
         if value.numel() <= 16 and value.device.type == "cpu":
             key = (tuple(value.flatten().tolist()), str(value.dtype), tuple(value.shape))
-            key = (repr(key[0]), *key[1:])  # tells -0.0 from 0.0 and equates NaNs
+            key = (repr(key[0]), *key[1:])  # distinguishes -0.0 from 0.0, and treats NaNs as equal
         if key not in self._constants:
             carried = self._narrowed(value, carrier)
             layer = self.net.add_constant(tuple(value.shape), self.weights.of(carried))
@@ -35,8 +35,8 @@ class Constants(Facts):
         return self._constants[key]
 
     def is_constant(self, tensor: Operand) -> bool:
-        """Whether the ITensor is a constant layer's output, which several may read and which cannot
-        be an output.
+        """Whether the ITensor is the output of a constant layer. It may have several users, and
+        cannot be a network output.
         """
         return any(tensor is constant for constant in self._constants.values())
 
@@ -52,14 +52,14 @@ class Constants(Facts):
         return value.to(carrier)
 
     def _tell_narrowing(self, value: torch.Tensor) -> None:
-        """A warning for a float64 tensor; a 0-d one is how tracing writes a number, which torch
-        narrows as well.
+        """Warn about a float64 tensor, except a 0-d one: tracing writes numbers so, and torch
+        narrows them, too.
         """
         if value.dtype == torch.float64 and value.dim():
             self.warn(f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32")
 
     def _constant_at_rank(self, value: torch.Tensor, dtype: torch.dtype, rank: int) -> ITensor:
-        """Cast and reshaped before it becomes a constant: no layers for it."""
+        """Cast and reshape a static tensor before it becomes a constant, without layers."""
         self._tell_narrowing(value)
         shape = (1,) * (rank - value.dim()) + tuple(value.shape)
         return self.constant(value.to(dtype).reshape(shape))
@@ -75,8 +75,8 @@ class Constants(Facts):
         return self.constant(torch.full((1,) * self.rank(tensor), value, dtype=dtype))
 
     def cast(self, tensor: ITensor, dtype: torch.dtype) -> ITensor:
-        """An ITensor converted as `tensor.to(dtype)` converts: a cast layer, and wrap-around for
-        the small integers.
+        """Convert an ITensor as `tensor.to(dtype)`: a cast layer, and wrap-around for the small
+        integers.
         """
         own = self.dtype(tensor)
         if own == dtype:
@@ -131,8 +131,8 @@ class Constants(Facts):
         return output
 
     def unary(self, operation: str, a: ITensor) -> ITensor:
-        """One IUnaryLayer; `operation` is a UnaryOperation's name. Where it does not negate
-        integers, 0 - a.
+        """One IUnaryLayer; `operation` is a UnaryOperation's name. Negation of integers is 0 - a if
+        the layer does not support it.
         """
         if operation == "NEG" and not self.capabilities.takes("UNARY.NEG", a.dtype.name):
             return self.elementwise("SUB", self.like_scalar(a, 0), a)

@@ -1,11 +1,9 @@
 """ConversionContext: the network under construction and the facts of its values.
 
 A value is one of: an ITensor; a torch.Tensor (static: a weight, or computed from weights); a
-DynamicScalar; a Python int, float, bool, str or None; a list or dict of values.
-
-What converters share stands in classes that build on one another, a file each: Facts (what is known
-of a tensor), Constants (and casts), Lengths (of axes), Arrangement (reshape, slice, permute), and
-here the values as operands.
+DynamicScalar; a Python int, float, bool, str or None; a list or dict of values. The helpers of
+converters are in a chain of base classes, one file each: Facts (of tensors), Constants (and casts),
+Lengths (of axes), Arrangement (reshape, slice, permute). This class adds operands.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class ConversionContext(Arrangement):
         return self.together(list(values))
 
     def _zero_dim(self, scalar: DynamicScalar) -> ITensor:
-        """The scalar as a 0-d ITensor that remembers where it came from."""
+        """The scalar as a 0-d ITensor that keeps its expression."""
         result = self.reshape(scalar.tensor, [])
         self.facts(result).scalar = scalar
         self.remember_dtype(result, scalar.dtype)
@@ -75,7 +73,7 @@ class ConversionContext(Arrangement):
         return [self._operand(t, self.dtype(t), rank) for t in tensors]
 
     def operands(self, *values: Operand, dtype: torch.dtype | None = None) -> list[ITensor]:
-        """The values as ITensors of one rank and of the dtype that PyTorch promotes them to (or of
+        """The values as ITensors of one rank, with the dtype that PyTorch promotes them to (or
         `dtype`).
         """
         dtype = dtype or self.promoted(*values)
@@ -83,7 +81,7 @@ class ConversionContext(Arrangement):
         return [self._operand(v, dtype, rank) for v in values]
 
     def _operand(self, value: Operand, dtype: torch.dtype, rank: int) -> ITensor:
-        """Static values are cast and reshaped before they become constants: no layers for it."""
+        """Cast and reshape static values before they become constants, without layers."""
         if isinstance(value, bool | int | float):
             whole = isinstance(value, int) and not dtype.is_floating_point
             # 300 wraps in uint8

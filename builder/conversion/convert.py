@@ -1,4 +1,4 @@
-"""Lower a module, and write its graph as a TensorRT network."""
+"""Lower a module and convert its graph to a TensorRT network."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from builder.graph_types import Graph, Node, Value
 from builder.lowering import LoweredGraph, for_precision, lower
 from builder.manifest import Profile, TensorSpec
 
-_ = converters, decomposing, evaluators  # imported for what they register
+_ = converters, decomposing, evaluators  # imported for their registrations
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A TensorRT network and all that it rests on; `weights` must live until the engine is
+    """A TensorRT network and the objects that it refers to. `weights` must live until the engine is
     built.
     """
 
@@ -47,7 +47,7 @@ class Conversion:
     weights: Weights
     warnings: tuple[str, ...] = field(default=())
     tensors: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """The network's tensor for each value of the graph that has one, by the value's name."""
+    """The network's tensors by the name of their graph value."""
 
 
 def convert(
@@ -64,12 +64,12 @@ def convert(
     """Lower a ScriptModule, torch.export.ExportedProgram or torch._C.Graph (or take a LoweredGraph)
     and convert it to a TensorRT network.
 
-    One TensorSpec an input, in order; an exported program has its own, and those that are given may
-    narrow its ranges. A graph's trailing inputs are bound to `params`. Without
-    `profiles` there is one, of all the specs' dims. `keep_fp32` are patterns over layer names that
-    a reduced precision spares. Raises UnsupportedOperators (all of them), LoweringError,
-    ConversionError (a defect of a converter), and UsageError where the specs do not fit the graph,
-    or an 8-bit precision is asked for of a module that is not quantized.
+    `inputs` has one TensorSpec for each input, in order. An exported program has its own specs, and
+    `inputs` may narrow their ranges. The trailing inputs of a graph are bound to `params`. Without
+    `profiles` there is one profile with the specs' ranges. `keep_fp32` are patterns of layer names
+    that stay in float32. Raises UnsupportedOperators (all of them), LoweringError, ConversionError
+    (a defect of a converter), and UsageError if the specs do not fit the graph, or an 8-bit
+    precision is requested for a module that is not quantized.
     """
     lowered, inputs = _lowered(module_or_graph, inputs, params, unroll_limit)
     specs, rules = named_inputs(inputs, lowered), policy(precision, tuple(keep_fp32))
@@ -108,7 +108,7 @@ def _lowered(
     params: Sequence[Any],
     unroll_limit: int,
 ) -> tuple[LoweredGraph, Sequence[TensorSpec]]:
-    """The lowered graph, and the specs of its inputs: an exported program has its own."""
+    """The lowered graph and the specs of its inputs, which an exported program contains."""
     if isinstance(module_or_graph, torch.export.ExportedProgram):
         module_or_graph = ExportedModule(module_or_graph)
     if isinstance(module_or_graph, ExportedModule):
@@ -125,7 +125,7 @@ def _lowered(
 
 
 def _check_quantized(precision: str, lowered: LoweredGraph) -> None:
-    """Raise UsageError where an 8-bit precision is asked for, and nothing is quantized."""
+    """Raise UsageError if an 8-bit precision is requested and nothing is quantized."""
     if precision in SCHEMES and not quantizes(lowered.graph):
         raise UsageError(
             f"precision {precision!r}: nothing in this graph is quantized",
@@ -139,8 +139,8 @@ def _check_quantized(precision: str, lowered: LoweredGraph) -> None:
 def _walked(
     ctx: ConversionContext, lowered: LoweredGraph, specs: Sequence[TensorSpec], rules: Policy
 ) -> list[Any]:
-    """The values of the graph's outputs, after every node is converted. Raises
-    UnsupportedOperators with all nodes that are refused.
+    """Convert every node and return the values of the graph's outputs. Raises UnsupportedOperators
+    with all refused nodes.
     """
     graph = lowered.graph
     for value, spec in zip(graph.inputs(), specs, strict=True):
@@ -163,7 +163,7 @@ def _walked(
 
 
 def convert_again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversion:
-    """The conversion repeated with other patterns over the layers that stay in float32."""
+    """Repeat the conversion with other patterns for the layers that stay in float32."""
     return convert(
         conversion.lowered,
         conversion.inputs,
@@ -175,14 +175,14 @@ def convert_again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversio
 
 
 def named_inputs(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSpec, ...]:
-    """The specs with the names of the graph's inputs where they have none."""
+    """The specs. A spec without a name gets the name of the graph's input."""
     if len(inputs) != len(lowered.inputs):
         raise UsageError(
             f"the model has {len(lowered.inputs)} inputs ({', '.join(lowered.inputs)}),"
             f" {len(inputs)} are specified",
             fix=(
-                "give one spec for each input, in order; an Optional argument is one where a spec"
-                " has its name"
+                "pass one spec for each input, in order; an Optional argument is an input if a "
+                "spec has its name"
             ),
         )
     specs = tuple(
@@ -193,10 +193,10 @@ def named_inputs(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[T
 
 
 def _all_different(kind: str, names: Sequence[str]) -> None:
-    """Raise UsageError where two inputs, or two outputs, have one name."""
+    """Raise UsageError if two inputs or two outputs have the same name."""
     for name, times in Counter(names).items():
         if times > 1:
-            raise UsageError(f"two {kind} are called {name!r}", fix="give each a name of its own")
+            raise UsageError(f"two {kind} are called {name!r}", fix="use unique names")
 
 
 def _one_profile(specs: Sequence[TensorSpec]) -> Profile:
@@ -216,7 +216,7 @@ def _output_names(
 
 
 def add_input(ctx: ConversionContext, spec: TensorSpec) -> ITensor:
-    """The network input, its dynamic axes named; an axis whose range is one size is static."""
+    """Add a network input with named dynamic axes. An axis whose range is one size is static."""
     dtype = getattr(torch, spec.dtype)
     if dtype == torch.float64:
         raise UsageError(
@@ -245,7 +245,7 @@ def _fixed(ctx: ConversionContext, axis: str) -> int:
 
 
 def _carried(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> ITensor:
-    """Inputs of the small integer dtypes go on in their carrier."""
+    """Cast inputs of the small integer dtypes to their carrier."""
     carrier = dtypes.carrier(dtype)
     if dtypes.from_trt(tensor.dtype) == carrier:
         if carrier != dtype:
@@ -258,10 +258,10 @@ def _carried(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> ITe
 
 
 def _has_dtype(graph: Graph, specs: Sequence[TensorSpec], dtype: torch.dtype) -> bool:
-    """Whether the module itself uses the dtype: then an output of that dtype is its own, not the
-    policy's.
+    """Whether the module itself uses the dtype.
 
-    An input of it that is only widened is the border's (`io: fp16`).
+    An output of that dtype then belongs to the module, not to the precision policy. An input of
+    that dtype that is only widened comes from `io: fp16`.
     """
     weights = (
         node.t("value") for node in graph.findAllNodes("prim::Constant", True) if _is_tensor(node)
@@ -285,23 +285,23 @@ def _only_widened(value: Value) -> bool:
 
 
 def _cast_to(node: Node) -> torch.dtype | None:
-    """The dtype of a cast that says it, as a number."""
+    """The dtype argument of a cast, as a number."""
     if node.kind() != "aten::to" or not isinstance(node.inputsAt(1).toIValue(), int):
         return None
     return dtype_of(node.inputsAt(1).toIValue())
 
 
 def _restored(ctx: ConversionContext, value: Value, result: Any, half: torch.dtype) -> ITensor:
-    """An output that the policy made half, in the module's float32 again; one that the graph casts
-    to half stays.
+    """Cast an output back to float32 if the precision policy made it half. An output that the graph
+    casts to half is not changed.
     """
     policys = is_tensor(result) and ctx.dtype(result) == half and _cast_to(value.node()) != half
     return ctx.cast(result, torch.float32) if policys else result
 
 
 def _mark_output(ctx: ConversionContext, result: object, name: str) -> torch.dtype:
-    """Mark one output; an input that is passed through, a constant, or a repeated value gets a
-    layer of its own.
+    """Mark one output. An input that is passed through, a constant, or a repeated value gets an
+    identity layer.
     """
     if result is None or result is MISSING or isinstance(result, list | dict | str):
         raise ConversionError(f"output {name} is not a tensor", where=name)
@@ -319,8 +319,8 @@ def _mark_output(ctx: ConversionContext, result: object, name: str) -> torch.dty
 
 
 def _taken(ctx: ConversionContext, tensor: ITensor) -> bool:
-    """Whether the tensor is a network input, an output already, or a constant (which cannot be an
-    output itself).
+    """Whether the tensor is a network input, already an output, or a constant, and so cannot be
+    marked as an output.
     """
     if tensor.is_network_input or tensor.is_network_output:
         return True

@@ -1,5 +1,5 @@
-"""Values that decide sizes: of an input, of which TensorRT wants a range that a manifest does not
-tell, and others, which it cannot take for sizes at all.
+"""Sizes that depend on values: on the value of an input, for which TensorRT requires a range that
+manifests do not have, or on other data, which TensorRT does not support.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from builder.conversion.lengths import Lengths
 
 
-DECIDES = "a size depends on the value of an input, for which TensorRT needs a range"
+DECIDES = "a size depends on the value of an input, for which TensorRT requires a range"
 
 
 DATA = "a size depends on data, and TensorRT computes sizes from shapes only"
 FIX = "take the size from the shape of an input"
 _UNKNOWN = frozenset("CONDITIONAL_OUTPUT RECURRENCE LOOP_OUTPUT ITERATOR".split())
-"""Layers whose numbers TensorRT takes for no size, whatever they are made of."""
+"""Layers whose outputs TensorRT never accepts as sizes."""
 
 
 def from_data(ctx: Lengths, sizes: Sequence[Size]) -> bool:
-    """Whether TensorRT could not tell one of the sizes from shapes. It must be asked before a layer
-    reads them: TensorRT (RTX 1.7) finds it out by a failed assertion, and then fails for every
-    layer that follows.
+    """Whether TensorRT cannot derive one of the sizes from shapes. Check this before a layer reads
+    them: TensorRT (RTX 1.7) fails with an assertion, and then for every layer that follows.
     """
     tensors = [
         size.tensor for size in sizes if isinstance(size, DynamicScalar) and not of_lengths(size)
@@ -50,9 +49,7 @@ def from_data(ctx: Lengths, sizes: Sequence[Size]) -> bool:
 
 
 def _could_decide(tensor: ITensor) -> bool:
-    """Whether TensorRT makes a shape tensor of the input, and then asks for a range of its
-    values.
-    """
+    """Whether TensorRT makes the input a shape tensor, and then requires a range of its values."""
     return tensor.dtype.name in ("INT8", "INT32", "INT64") and _is_short(tensor)
 
 
@@ -62,16 +59,14 @@ def _is_short(tensor: ITensor) -> bool:
 
 
 class DecidingInputs:
-    """The network's inputs that could become shape tensors, as TensorRT calls these: 0-d, or of one
-    fixed axis.
-    """
+    """The network inputs that could become shape tensors: 0-d, or with one static axis."""
 
     def __init__(self) -> None:
         self._seen = 0
         self._could: list[ITensor] = []
 
     def are_new(self, network: INetworkDefinition) -> bool:
-        """Whether the layers made since the last call have turned one into a shape tensor."""
+        """Whether the layers added since the last call made one of them a shape tensor."""
         for index in range(self._seen, network.num_inputs):
             tensor = network.get_input(index)
             if _is_short(tensor):

@@ -1,7 +1,8 @@
 """Converters for the operators of `builder.decompositions`.
 
-The formula's graph is walked with the operator's own values, so branches on settings are resolved,
-static tensors stay static, and what cannot be converted in it is the operator's reason.
+The decomposition's graph is walked with the operator's values, so that branches on settings are
+resolved and static tensors stay static. An operator in it that cannot be converted is the reason of
+the refusal.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class FormulaBackend(operators.Operators):
-    """Converts the nodes of a formula for one node of the model: its layers are that node's, which
-    names them, and a refusal is that node's.
+    """Converts the nodes of a decomposition for one node of the model. Layer names and refusals
+    refer to that node.
     """
 
     def __init__(self, ctx: ConversionContext) -> None:
@@ -34,17 +35,17 @@ class FormulaBackend(operators.Operators):
         self.node = ctx.node
 
     def layer_name(self, node: Node) -> str:
-        """Of the formula alone."""
+        """The name within the decomposition."""
         return LayerNames().peek(node)
 
     def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
-        """The whole formula is refused."""
+        """Refuse the whole decomposition."""
         if isinstance(refusal, ConversionError):
             raise refusal
         raise Unconvertible(f"its part {node.kind()}: {refusal.reason}", refusal.fix)
 
     def finish(self, node: Node, results: list[Any], first: int) -> None:
-        """Sizes only: the names of a formula's values repeat."""
+        """Follow the sizes only, because the names of a decomposition's values repeat."""
         self.follow_sizes(first)
         self.ctx.node = self.node  # warnings state the model's line
 
@@ -52,13 +53,13 @@ class FormulaBackend(operators.Operators):
 def decomposition(
     *schemas: str, when: Condition | None = None, note: str = "", override: bool = False
 ) -> Callable[[Function], Function]:
-    """Register a user's function as the definition of operators: TorchScript compiles it, and its
-    graph is converted in their place.
+    """Register a user's function as the decomposition of operators.
 
-    Its parameters have the names of the schema's arguments. `when` takes the arguments by name and
-    returns None, or why the function does not hold for them. `override` replaces the converter or
-    definition that there is. Raises ValueError where the names differ, the schema is not that of
-    torch's operator, or the operator has a converter and `override` is False.
+    TorchScript compiles it, and its graph is converted instead of the operator. Its parameters have
+    the names of the schema's arguments. `when` takes the arguments by name and returns None, or the
+    reason why the function does not apply. `override` replaces an existing converter or
+    decomposition. Raises ValueError if the names differ, the schema is not that of torch's
+    operator, or the operator has a converter and `override` is False.
     """
 
     def add(function: Function) -> Function:
@@ -75,8 +76,8 @@ def decomposition(
 
 
 def register(entry: Decomposition, *, override: bool = False) -> None:
-    """Register the converter that walks a formula; docs/operators.md lists it under the formula's
-    module.
+    """Register the converter that walks a decomposition. docs/operators.md lists it under the
+    decomposition's module.
     """
 
     def build(ctx: ConversionContext, *values: Operand) -> Any:
@@ -105,7 +106,7 @@ def _predicate(condition: Condition) -> Predicate:
 
 
 def walked(ctx: ConversionContext, entry: Decomposition, values: tuple[Any, ...]) -> Any:
-    """The formula's result for these values; several for a formula that returns several."""
+    """The results of the decomposition for these values."""
     numbers = (values[index] for index in entry.numbers)
     graph: Any = entry.graph(tuple("float" if _is_float(v) else "int" for v in numbers))
     saved, node, walker = ctx.values, ctx.node, ctx.walker

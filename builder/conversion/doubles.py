@@ -1,9 +1,8 @@
-"""TorchScript's floats are doubles, TensorRT's are float32: what a float is for every length of the
-axis it comes from.
+"""Exact double-precision arithmetic on sizes.
 
-`int(x.size(2) * 0.7)` is 69 or 70 by the last bit, so such numbers are worked out here, in double
-precision, for all lengths that the profiles allow, and looked up where they become a whole number
-again.
+TorchScript's floats are doubles, TensorRT's are float32, and `int(x.size(2) * 0.7)` may depend on
+the last bit. Such numbers are computed here in double precision, for all lengths of the axis that
+the profiles allow. The network looks them up when they become integers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 LONGEST = 1 << 16
-"""The greatest length that a table is kept for; above it the engine's float32 decides."""
+"""The largest length with a table. Above it the engine computes in float32."""
 
 ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": torch.add,
@@ -40,9 +39,7 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Doubles:
-    """A float by the length that it is computed from: `values[n]` (float64) where `size` is n, from
-    `least` on.
-    """
+    """A float as a function of a length: `values[n]` (float64) for `size` n, from `least` on."""
 
     size: DynamicScalar
     values: torch.Tensor
@@ -50,8 +47,8 @@ class Doubles:
 
 
 def of(ctx: Lengths, number: DynamicScalar) -> Doubles | None:
-    """The table of a float, or of a length itself; None for 0-d tensors (float32 in torch too) and
-    unknown lengths.
+    """The table of a float, or of a length; None for 0-d tensors (which are float32 in torch, too)
+    and unknown lengths.
     """
     if number.zero_dim or number.doubles is not None:
         return None if number.zero_dim else number.doubles
@@ -59,7 +56,7 @@ def of(ctx: Lengths, number: DynamicScalar) -> Doubles | None:
 
 
 def of_length(ctx: Lengths, length: DynamicScalar) -> Doubles | None:
-    """The table of a length: itself; None where it may be negative or no bound is known."""
+    """The table of a length: the identity. None if it may be negative or has no known bound."""
     span = bounds(length.expr, ctx.ranges())
     if span is None or span[0] < 0 or span[1] > LONGEST:
         return None
@@ -67,7 +64,7 @@ def of_length(ctx: Lengths, length: DynamicScalar) -> Doubles | None:
 
 
 def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Doubles | None:
-    """`a operation b`, where one is a static number or both come from the same length."""
+    """`a operation b`, if one is a static number or both depend on the same length."""
     tables = [of(ctx, v) if isinstance(v, DynamicScalar) else v for v in (a, b)]
     if operation not in ARITHMETIC or any(t is None for t in tables):
         return None
@@ -89,9 +86,7 @@ def mapped(
 
 
 def whole(ctx: Lengths, table: Doubles) -> DynamicScalar:
-    """The table's numbers without their fractions: as arithmetic where a ratio says the same, else
-    looked up.
-    """
+    """The table's numbers truncated: by arithmetic if a ratio is equivalent, else by a lookup."""
     values = torch.nan_to_num(table.values, 0.0, 0.0, 0.0).trunc().long()
     ratio = ratio_of(values, table.least)
     if ratio is not None:
@@ -106,7 +101,7 @@ def whole(ctx: Lengths, table: Doubles) -> DynamicScalar:
 
 
 def ratio_of(values: torch.Tensor, least: int) -> Fraction | None:
-    """The p / q for which every values[n] from `least` on is floor(n p / q), if a small one is."""
+    """A small ratio p / q with values[n] = floor(n p / q) for all n from `least` on, or None."""
     last = len(values) - 1
     lengths, wanted = torch.arange(least, last + 1), values[least:]
     if last < 1:

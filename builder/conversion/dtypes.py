@@ -1,8 +1,8 @@
-"""torch's dtypes and TensorRT's: the table, the carriers, and PyTorch's one promotion rule.
+"""torch's and TensorRT's dtypes: the mapping, carrier dtypes, and PyTorch's type promotion.
 
-TensorRT computes in float32, float16, bfloat16, int32, int64 and bool. uint8 and int8 exist in it
-for network inputs and quantization only, and some versions have no int64: such a tensor is
-carried in another dtype, and ConversionContext remembers the dtype that torch knows it by.
+TensorRT computes in float32, float16, bfloat16, int32, int64 and bool. It supports uint8 and int8
+only for network inputs and quantization, and some versions have no int64. Such a tensor is computed
+in another dtype, its carrier, and ConversionContext records its torch dtype.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
 
 
 def worst(dtype: torch.dtype, operation: str) -> float | int:
-    """What no number of the dtype loses to in a MAX or a MIN: an infinity, or the end of its
-    integers, as far as what carries them reaches.
+    """The neutral element of a MAX or a MIN: an infinity, or the smallest or largest integer of the
+    carrier.
     """
     if dtype.is_floating_point:
         return -math.inf if operation == "MAX" else math.inf
@@ -46,8 +46,8 @@ def worst(dtype: torch.dtype, operation: str) -> float | int:
 
 @lru_cache
 def endpoint(dtype: torch.dtype, side: str) -> torch.dtype:
-    """The dtype of a network's INPUT or OUTPUT of torch's `dtype`: the small integers as
-    themselves where TensorRT takes them, else int32.
+    """The dtype of a network's INPUT or OUTPUT of torch's `dtype`: the small integers unchanged if
+    TensorRT supports them, else int32.
     """
     small = dtype in (torch.uint8, torch.int8) and capabilities.current().takes(side, NAMES[dtype])
     return dtype if small else carrier(dtype)
@@ -55,8 +55,8 @@ def endpoint(dtype: torch.dtype, side: str) -> torch.dtype:
 
 @lru_cache
 def to_trt(dtype: torch.dtype) -> Any:
-    """TensorRT's DataType of exactly that torch dtype. Raises Unconvertible where the flavour has
-    none.
+    """TensorRT's DataType of exactly that torch dtype. Raises Unconvertible if the flavor does not
+    have it.
     """
     name = NAMES.get(dtype, "")
     if not hasattr(trt.DataType, name):
@@ -79,7 +79,7 @@ def from_trt(dtype: DataType) -> torch.dtype:
 
 
 def index_dtype() -> torch.dtype:
-    """What shapes are made of: int64, or int32 where TensorRT has none."""
+    """The dtype of shape tensors: int64, or int32 if TensorRT has no int64."""
     return carrier(torch.int64)
 
 
@@ -91,7 +91,7 @@ _CATEGORIES = ("dimensioned", "zero-dim", "number")
 
 @lru_cache(maxsize=4096)
 def promote(*operands: Operand) -> torch.dtype:
-    """The dtype that PyTorch gives an operation on these operands.
+    """PyTorch's result dtype of an operation on these operands.
 
     Source: PyTorch documentation, "Tensor Attributes", type promotion: a category matters only
     where its kind (bool, integer, floating) is above that of every category of higher priority;

@@ -1,5 +1,5 @@
-"""What a user adds to the tables of converters and evaluators: whether it fits torch's operator,
-and where it is defined.
+"""Checks of a user's converters and evaluators against torch's operators, and their source
+locations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from builder.graph_types import Node
 Function = Callable[..., Any]
 
 NAMESPACES = ("aten", "prim", "prims", "quantized")
-"""Namespaces of torch itself. Operators of others may come with a library that is loaded later."""
+"""torch's namespaces. Operators of other namespaces may come from a library that is loaded
+later.
+"""
 
 
 def is_users(function: Function) -> bool:
@@ -40,17 +42,15 @@ def location(function: Function) -> str:
 def claim(
     table: Mapping[str, Any], key: str, function: Function, what: str, override: bool
 ) -> None:
-    """Raise ValueError where the table has an entry for the key, unless the new one is to replace
-    it.
-    """
+    """Raise ValueError if the table has an entry for the key, unless the new one replaces it."""
     if key in table and not override:
         hint = "; override=True replaces it" if is_users(function) else ""
         raise ValueError(f"{location(function)}: {key} has {what} already{hint}")
 
 
 def check_schema(schema: torch._C.FunctionSchema, key: str, function: Function) -> None:
-    """Raise ValueError where torch's operator `key` has other arguments, defaults or results, or
-    there is none. One of a namespace that torch does not have is checked when it is converted.
+    """Raise ValueError if torch's operator `key` has other arguments, defaults or results, or does
+    not exist. An operator of another namespace is checked when it is converted.
     """
     kind, _, overload = key.partition(".")
     known = torch._C._jit_get_schemas_for_operator(kind)
@@ -66,8 +66,8 @@ def check_schema(schema: torch._C.FunctionSchema, key: str, function: Function) 
 
 
 def check_node(schema: torch._C.FunctionSchema, node: Node, function: Function) -> None:
-    """Raise ConversionError where the operator of the node has another schema: its library was not
-    loaded when the function was registered.
+    """Raise ConversionError if the node's operator has another schema. Its library was not loaded
+    when the function was registered.
     """
     try:
         _compare(schema, torch._C.parse_schema(node.schema()), function)
@@ -76,8 +76,8 @@ def check_node(schema: torch._C.FunctionSchema, node: Node, function: Function) 
 
 
 def check_parameters(key: str, function: Function, takes_node: bool) -> None:
-    """Raise ValueError where an evaluator does not take as many values as torch's operator, or
-    there is no such operator.
+    """Raise ValueError if the number of an evaluator's parameters differs from torch's operator, or
+    the operator does not exist.
     """
     kind, _, overload = key.partition(".")
     known = torch._C._jit_get_schemas_for_operator(kind)
@@ -97,9 +97,7 @@ def check_parameters(key: str, function: Function, takes_node: bool) -> None:
 
 
 def check_results(results: ITensor | list[ITensor], node: Node, function: Function) -> None:
-    """Raise ConversionError where a converter does not return a value for each output of the
-    node.
-    """
+    """Raise ConversionError if a converter does not return a value for each output of the node."""
     count = node.outputsSize()
     if count == 1:
         problem = "returned None" if results is None else ""
@@ -116,7 +114,7 @@ def check_results(results: ITensor | list[ITensor], node: Node, function: Functi
 
 
 def failure(function: Function, node: Node, error: Exception) -> str:
-    """What to say of an error in a user's function: the function, and the line that failed in its
+    """The message for an error in a user's function: the function, and the failed line in its
     file.
     """
     file = getattr(getattr(_defined(function), "__code__", None), "co_filename", "")
@@ -126,7 +124,7 @@ def failure(function: Function, node: Node, error: Exception) -> str:
 
 
 def _defined(function: Function) -> Function:
-    """What the user wrote: the definition, of a function that walks one."""
+    """The user's function: for a converter of a decomposition, the decomposition."""
     return getattr(function, "definition", function)
 
 
@@ -144,7 +142,7 @@ def _compare(
 
 
 def _shape(schema: torch._C.FunctionSchema) -> tuple[Any, ...]:
-    """What must agree. SymInt is an int for both."""
+    """The parts of a schema that must be equal. SymInt counts as int."""
     arguments = [(a.name, _type(a), a.has_default_value(), _default(a)) for a in schema.arguments]
     return arguments, [_type(returned) for returned in schema.returns]
 

@@ -1,8 +1,8 @@
-"""How many steps each row of a batch lasts: all of them, or as many as its length says.
+"""The number of time steps of each row of a batch: all steps, or the row's length.
 
-Where rows end early no step needs a mask: what a recurrent layer makes of a row's steps does not
-depend on those behind them, so only the final state is looked up at the row's end, and the second
-direction reads each row from there.
+Steps need no mask for shorter rows, because the output of a recurrent layer does not depend on
+later steps. Only the final state is gathered at the row's end, and the second direction reads each
+row from its end.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from builder.conversion.layers import less, reduce
 from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 
-NEEDS_TOTAL = "pass total_length=x.size(1) to pad_packed_sequence (x.size(0) where time is first)"
+NEEDS_TOTAL = "pass total_length=x.size(1) to pad_packed_sequence (x.size(0) if time is first)"
 
 
 class Extent:
-    """Every row lasts for all steps."""
+    """All rows have all steps."""
 
     ragged = False
 
@@ -36,9 +36,9 @@ class Extent:
         sizes: Sequence[Size],
         back: bool,
     ) -> ITensor:
-        """A part of x as [time, batch, width]: `start` says where on the axes after time, `sizes`
-        all of them (with an axis of one before batch or not); each row from its last step to its
-        first where `back`.
+        """A part of x as [time, batch, width]. `start` is its start on the axes after time, `sizes`
+        are all sizes (with or without an axis of size 1 before batch). With `back`, each row is
+        reversed.
         """
         first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
         strides = [-1 if back else 1] + [1] * len(start)
@@ -46,7 +46,7 @@ class Extent:
         return taken if len(sizes) == 3 else ctx.squeeze(taken, [1])
 
     def turned(self, ctx: ConversionContext, x: Any) -> Any:
-        """x [time, batch, width] with each row from its last step to its first."""
+        """x [time, batch, width] with each row reversed in time."""
         return self.part(ctx, x, [0, 0], ctx.sizes(x), True)
 
     def ends(self, ctx: ConversionContext, x: Any) -> Any:
@@ -55,8 +55,8 @@ class Extent:
 
 
 class Lengths(Extent):
-    """Row b lasts for `lengths[b]` steps, at least one and at most `steps`; `given` is the tensor
-    that says so.
+    """Row b has `lengths[b]` steps, at least one and at most `steps`. `given` is the model's tensor
+    of lengths.
     """
 
     ragged = True
@@ -66,8 +66,8 @@ class Lengths(Extent):
 
     @cached_property
     def lengths(self) -> ITensor:
-        """[1, batch] of the index dtype. torch raises at a length that does not fit; here it is
-        brought into range, so that nothing is read out of bounds.
+        """[1, batch] of the index dtype. torch raises for an invalid length; here it is clamped, so
+        that nothing is read out of bounds.
         """
         ctx, dtype = self.ctx, dtypes.index_dtype()
         lengths = ctx.unsqueeze(ctx.tensor(self.given, dtype), [0])
@@ -78,8 +78,8 @@ class Lengths(Extent):
 
     @cached_property
     def longest(self) -> Size:
-        """The greatest length. Raises Unconvertible where only the data tell it, and TensorRT has
-        no size of them.
+        """The largest length. Raises Unconvertible if it depends on data and this TensorRT does not
+        support such sizes.
         """
         if isinstance(self.given, torch.Tensor):
             return int(self.given.max())
@@ -87,7 +87,7 @@ class Lengths(Extent):
 
     @cached_property
     def _alive(self) -> ITensor:
-        """0, 1, ... below the greatest length: a tensor whose size depends on the data."""
+        """0, 1, ... less than the largest length: a tensor whose size depends on data."""
         ctx = self.ctx
         reason = nonzero.data_dependent(ctx)
         if reason:
@@ -106,7 +106,7 @@ class Lengths(Extent):
 
     @cached_property
     def mask(self) -> ITensor:
-        """[time, batch] bool: the steps that a row lasts."""
+        """[time, batch] bool: whether the step is within the row's length."""
         return self.ctx.set_sizes(
             less(self.ctx, self._steps, self.lengths), [self.steps, self.batch]
         )
@@ -119,20 +119,20 @@ class Lengths(Extent):
 
     @cached_property
     def _from_the_end(self) -> ITensor:
-        """[time, batch]: the place in [time * batch] of the step that stands as far from the row's
-        end as time says.
+        """[time, batch]: the flat index into [time * batch] of the step at distance `time` from the
+        row's end.
         """
         back = self.ctx.elementwise("SUB", self._last, self._steps)
         return self._places(self.ctx.elementwise("MAX", back, _number(self.ctx, 0)), self.steps)
 
     @cached_property
     def _end(self) -> ITensor:
-        """[1, batch]: the place in [time * batch] of each row's last step."""
+        """[1, batch]: the flat index into [time * batch] of each row's last step."""
         return self._places(self._last, 1)
 
     @cached_property
     def _both_ends(self) -> ITensor:
-        """[2, batch]: the places in [time * 2 * batch] of each row's last step in two
+        """[2, batch]: the flat indices into [time * 2 * batch] of each row's last step in two
         directions.
         """
         each = self.ctx.constant(torch.arange(2, dtype=dtypes.index_dtype())[:, None])
@@ -140,7 +140,7 @@ class Lengths(Extent):
         return self._places(self.ctx.elementwise("SUM", doubled, each), 2)
 
     def _places(self, step: ITensor, rows: Size) -> ITensor:
-        """[rows, batch]: the places in [time * batch], flat, of these steps of each row."""
+        """[rows, batch]: the flat indices into [time * batch] of these steps of each row."""
         from builder.conversion.evaluators.creation import indices
 
         ctx = self.ctx
@@ -170,7 +170,7 @@ class Lengths(Extent):
         return _rows_at(ctx, x, self._both_ends)
 
     def stretched(self, ctx: ConversionContext, x: ITensor, length: Size, fill: ITensor) -> ITensor:
-        """x [time, ...] at another length: cut off, or with `fill` (0-d) behind."""
+        """x [time, ...] at another length: sliced, or padded with `fill` (0-d)."""
         if same(length, self.steps):
             return x
         sizes = [length, *ctx.sizes(x)[1:]]
@@ -188,8 +188,8 @@ def _number(ctx: ConversionContext, value: Size) -> ITensor:
 
 
 def _rows_at(ctx: ConversionContext, x: ITensor, places: ITensor) -> ITensor:
-    """x [..., batch, width] flat but for its width, at `places` [rows, batch]: [rows, batch,
-    width].
+    """Rows of x [..., batch, width], flattened except for its width, at `places` [rows, batch]:
+    [rows, batch, width].
     """
     flat = ctx.net.add_shuffle(x)
     flat.reshape_dims = trt.Dims([-1, x.shape[-1]])

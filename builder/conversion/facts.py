@@ -1,6 +1,4 @@
-"""Facts of the tensors of the network under construction: names, dtypes, axes and their
-symbolic lengths.
-"""
+"""Facts of the network's tensors: names, dtypes, axes and their symbolic lengths."""
 
 from __future__ import annotations
 
@@ -31,10 +29,10 @@ def is_tensor(value: object) -> TypeGuard[ITensor]:
 
 @dataclass
 class TensorFacts:
-    """What we know of an ITensor beyond TensorRT: the symbolic size of each axis, torch's dtype if
-    carried wider; the 8-bit tensor that it is read from (`quantized`), the half tensor that it is a
-    cast of (`wide_of`), the one element that it repeats (`splat`, all axes 1), whether it is
-    another tensor in another shape (`reshaped`), the layer that makes it (`maker`), and whether its
+    """Facts of an ITensor beyond TensorRT's: the symbolic size of each axis; torch's dtype if the
+    carrier is wider; the 8-bit tensor that it is dequantized from (`quantized`); the half tensor
+    that it is a cast of (`wide_of`); the element that it repeats (`splat`, all axes 1); whether it
+    is a reshape of another tensor (`reshaped`); its producer layer (`maker`); and whether its
     numbers are known to follow from shapes (`sized`).
     """
 
@@ -52,7 +50,7 @@ class TensorFacts:
 
 
 class Facts:
-    """The state of a conversion, and what can be told of a value without a layer."""
+    """The state of a conversion, and queries of a value that need no layer."""
 
     def __init__(
         self,
@@ -68,9 +66,9 @@ class Facts:
         self.warnings: list[str] = []
         self.messages = messages if messages is not None else []
         self.unroll_limit = 64
-        # which the precision brings in, and the module has not
+        # which the precision policy adds, and the module does not use
         self.policy_half: torch.dtype | None = None
-        self.loops = 0  # how many loops of the engine the node stands in
+        self.loops = 0  # the number of engine loops around the node
         self.varying: set[sympy.Symbol] = (
             set()
         )  # numbers that change from iteration to iteration of a loop
@@ -79,7 +77,7 @@ class Facts:
         self.node: Any = None
         self.walker: Any = None
         self._facts: dict[str, TensorFacts] = {}
-        self._makers = 0  # how many layers are noted as those that make their outputs
+        self._makers = 0  # the number of layers that are recorded as producers
         self._constants: dict[Any, ITensor] = {}
         self._shapes: dict[tuple[Any, ...], tuple[ITensor, list[Size]]] = {}
 
@@ -88,7 +86,7 @@ class Facts:
         return self._facts.setdefault(tensor.name, TensorFacts())
 
     def maker(self, tensor: ITensor) -> ILayer | None:
-        """The layer that makes an ITensor; None for an input of the network."""
+        """The producer layer of an ITensor; None for a network input."""
         for index in range(self._makers, self.net.num_layers):
             layer = self.net.get_layer(index)
             for output in filter(is_tensor, map(layer.get_output, range(layer.num_outputs))):
@@ -97,14 +95,14 @@ class Facts:
         return self.facts(tensor).maker
 
     def rename(self, tensor: ITensor, name: str) -> None:
-        """Give an ITensor another name; its facts go with it."""
+        """Rename an ITensor and its facts."""
         facts = self._facts.pop(tensor.name, None)
         tensor.name = name
         if facts is not None:
             self._facts[tensor.name] = facts
 
     def warn(self, words: str) -> None:
-        """Note a warning, with the line of the model that the node at hand comes from."""
+        """Record a warning with the source location of the current node."""
         where = f"{source_location(self.node)}: " if self.node is not None else ""
         self.warnings.append(f"{where}{words}")
 
@@ -118,7 +116,7 @@ class Facts:
         return (facts and facts.dtype) or dtypes.from_trt(value.dtype)
 
     def remember_dtype(self, tensor: ITensor, dtype: torch.dtype) -> None:
-        """Note torch's dtype of a new tensor where its carrier is wider."""
+        """Record torch's dtype of a new tensor if its carrier is wider."""
         if dtype == torch.float64:
             dtype = torch.float32
         if dtypes.from_trt(tensor.dtype) != dtype:
@@ -144,7 +142,7 @@ class Facts:
         return sorted({self.axis(value, a) for a in ([axes] if isinstance(axes, int) else axes)})
 
     def expr(self, tensor: Tensor, axis: int) -> sympy.Expr:
-        """The symbolic length of an axis; an axis of unknown origin is a symbol of its own."""
+        """The symbolic length of an axis. An axis of unknown origin gets a new symbol."""
         static = tensor.shape[axis]
         if static >= 0 or isinstance(tensor, torch.Tensor):
             return sympy.Integer(static)
@@ -158,9 +156,7 @@ class Facts:
         return [self.expr(tensor, axis) for axis in range(self.rank(tensor))]
 
     def set_sizes(self, tensor: ITensor, sizes: Sequence[Size | sympy.Expr]) -> ITensor:
-        """Remember what the dynamic axes of a new tensor are in terms of known ones; returns the
-        tensor.
-        """
+        """Record the symbolic sizes of a new tensor. Returns the tensor."""
         exprs = self.facts(tensor).exprs
         for axis, size in enumerate(sizes):
             if tensor.shape[axis] < 0:
@@ -168,14 +164,14 @@ class Facts:
         return tensor
 
     def copy_sizes(self, source: Tensor, target: ITensor) -> ITensor:
-        """`target` has the shape of `source`; returns target."""
+        """Record that `target` has the shape of `source`. Returns target."""
         for axis, length in enumerate(target.shape):
             if length < 0:
                 self.facts(target).exprs[axis] = self.expr(source, axis)
         return target
 
     def ranges(self) -> Mapping[sympy.Symbol, tuple[int, int]]:
-        """The least and greatest size of each named axis over all profiles."""
+        """The minimum and maximum size of each named axis over all profiles."""
         spans: dict[sympy.Symbol, tuple[int, int]] = {}
         for profile in self.profiles:
             for name, (low, _, high) in profile.items():

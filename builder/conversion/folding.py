@@ -1,7 +1,7 @@
-"""A batch normalization by running statistics, taken into the weights of the convolution before it.
+"""Fold batch normalization with running statistics into the weights of the convolution before it.
 
-TensorRT folds such a scale layer itself, but sees one layer less to fuse across, and the weights
-are scaled here in float64 before they are rounded to half, once.
+TensorRT also folds such a scale layer. Folding here leaves one layer less between fusions, and the
+weights are scaled in float64 and rounded to half only once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _CONVOLUTIONS = frozenset(
     f"aten::{name}" for name in ("_convolution", "conv1d", "conv2d", "conv3d")
 )
 _TRANSPOSED = 6
-"""The place of `transposed` among the arguments of aten::_convolution."""
+"""The index of `transposed` in the arguments of aten::_convolution."""
 
 
 def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
-    """x, when the network's last layer is the convolution that made it and could take the batch
-    normalization `node` into its weights; else None, and nothing has changed. Nothing but the
-    normalization may read the convolution, and all their weights must be static and of one dtype.
+    """Fold the batch normalization `node` into the convolution that computed x, and return x.
+    Returns None without a change if that is not possible: the convolution must be the network's
+    last layer with no other user, and all weights static and of one dtype.
     """
     layer = _last_layer(ctx)
     if layer is None or layer.get_output(0).name != x.name or not reads_alone(node):
@@ -52,8 +52,8 @@ def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
 
 
 def scaled_weight(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Each channel of the weight (its first axis) times its scale, rounded once to `dtype`; a few
-    channels at a time, for no large float64 copy ever to stand beside the weights.
+    """Each channel of the weight (its first axis) times its scale, rounded once to `dtype`. A few
+    channels at a time, to avoid a large float64 copy of the weights.
     """
     result = torch.empty(weight.shape, dtype=dtype)
     channels = max(2**18 // max(weight[0].numel(), 1), 1)
@@ -72,24 +72,24 @@ def channel_scale(
     *,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a normalization by statistics multiplies each channel by, and adds then; float64."""
+    """The scale and shift of each channel for normalization by running statistics, in float64."""
     scale = torch.rsqrt(variance.double() + eps) * (1 if weight is None else weight.double())
     return scale, -mean.double() * scale + (0 if bias is None else bias.double())
 
 
 def _last_layer(ctx: ConversionContext) -> Any:
-    """The network's last layer where it is a convolution whose weights are its own."""
+    """The network's last layer, if it is a convolution with static weights."""
     index = ctx.net.num_layers - 1
     layer = ctx.net.get_layer(index) if index >= 0 else None
     if layer is None or layer.type != trt.LayerType.CONVOLUTION or layer.num_inputs != 1:
         return None
-    layer.__class__ = trt.IConvolutionLayer  # get_layer gives the base class
+    layer.__class__ = trt.IConvolutionLayer  # get_layer returns the base class
     return layer
 
 
 def reads_alone(node: Node) -> bool:
-    """Whether a convolution that is not transposed makes the node's input, and nothing else reads
-    it.
+    """Whether the node's input comes from a convolution that is not transposed and has no other
+    user.
     """
     source = node.inputsAt(0)
     maker = source.node()
@@ -99,7 +99,7 @@ def reads_alone(node: Node) -> bool:
 
 
 def _static(ctx: ConversionContext, value: Value) -> torch.Tensor | None:
-    """The value as the model has it, before a precision policy has rounded it."""
+    """The value of the model, before the precision policy rounds it."""
     known = ctx.values[value.debugName()]
     return known if isinstance(known, torch.Tensor) else None
 

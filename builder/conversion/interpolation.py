@@ -1,6 +1,4 @@
-"""PyTorch's interpolations on one axis: their names, which elements they read, and with what
-weights.
-"""
+"""PyTorch's interpolation on one axis: names, indices and weights."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Method:
-    """How IResizeLayer and PyTorch name one interpolation."""
+    """The names of one interpolation in IResizeLayer and PyTorch."""
 
     mode: str
     coordinates: str
@@ -26,7 +24,7 @@ class Method:
         return Method(self.mode, places, self.rounding, self.aten, align, self.antialias)
 
     def on_axis(self, values: torch.Tensor, size: int, scale: float | None) -> torch.Tensor:
-        """PyTorch's own interpolation of the rows of a matrix (1-d signals) to `size` elements."""
+        """PyTorch's interpolation of the rows of a matrix (1-d signals) to `size` elements."""
         flags = [] if self.align is None else [self.align]
         operator = getattr(torch.ops.aten, self.aten)
         if self.aten.endswith("1d"):
@@ -43,15 +41,15 @@ CUBIC_AA = Method("CUBIC", "HALF_PIXEL", "FLOOR", "_upsample_bicubic2d_aa", anti
 
 
 def ideal(method: Method, length: int, size: int, factor: float | None) -> bool:
-    """Whether PyTorch's float32 arithmetic picks the elements that exact arithmetic would."""
+    """Whether PyTorch's float32 arithmetic selects the same elements as exact arithmetic."""
     i = torch.arange(size)
     exact = i * length // size if method is NEAREST else (2 * i + 1) * length // (2 * size)
     return bool(torch.equal(picked(method, length, size, factor), exact))
 
 
 def picked(method: Method, length: int, size: int, factor: float | None) -> torch.Tensor:
-    """Which element PyTorch's nearest interpolation picks for each output (float64 holds any
-    index).
+    """The element that PyTorch's nearest interpolation selects for each output (float64 represents
+    any index).
     """
     positions = torch.arange(length, dtype=torch.float64)
     return method.on_axis(positions[None], size, factor)[0].long()

@@ -1,5 +1,5 @@
-"""Small pieces that several families of converters share: gathers, promoted arithmetic,
-comparisons, selections.
+"""Helpers for several families of converters: gathers, promoted arithmetic, comparisons,
+selections.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: int) -> IT
 
 
 def as_index(ctx: ConversionContext, index: Tensor) -> ITensor:
-    """An index tensor as an ITensor of int32 or int64; uint8 and bool are masks and never come
-    here.
-    """
+    """An index tensor as an ITensor of int32 or int64. Masks (uint8 and bool) are not allowed."""
     if isinstance(index, torch.Tensor):
         return ctx.constant(
             index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64)
@@ -41,14 +39,14 @@ def as_index(ctx: ConversionContext, index: Tensor) -> ITensor:
 
 
 def floating(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """The tensor; integers and bools as float32, as PyTorch promotes the input of a function on
-    reals.
+    """The tensor, with integers and bools cast to float32 as PyTorch promotes them for real
+    functions.
     """
     return x if ctx.dtype(x).is_floating_point else ctx.cast(x, torch.float32)
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that arithmetic on bools is done in."""
+    """The dtype in which arithmetic on this dtype is computed: bools as integers."""
     return torch.int32 if dtype == torch.bool else dtype
 
 
@@ -65,7 +63,9 @@ def combine(ctx: ConversionContext, operation: str, *values: Operand) -> ITensor
 def settle(
     ctx: ConversionContext, result: ITensor, computed: torch.dtype, dtype: torch.dtype
 ) -> ITensor:
-    """The result in torch's dtype: small integers wrap around, bool is cast back from integers."""
+    """Convert the result to torch's dtype: small integers wrap around, bool is cast back from
+    integers.
+    """
     if computed != dtype:
         return ctx.cast(result, dtype)
     return ctx.wrapped(result, dtype)
@@ -74,7 +74,9 @@ def settle(
 def comparison(
     ctx: ConversionContext, operation: str, negate: bool, x: Operand, other: Operand
 ) -> ITensor:
-    """A bool tensor; >= is not <, except that NaN compares False with everything but !=."""
+    """A bool tensor. >= is `not <`, except for NaN, which compares False with everything except
+    !=.
+    """
     dtype = ctx.promoted(x, other)
     a, b = ctx.operands(x, other, dtype=computed_in(dtype))
     if not negate or operation == "EQUAL" or not dtype.is_floating_point:
@@ -101,9 +103,7 @@ def choose(
     b: Operand,
     dtype: torch.dtype | None = None,
 ) -> ITensor:
-    """a where the bool condition holds, else b; of the dtype that they promote to, or of
-    `dtype`.
-    """
+    """a where the bool condition is true, else b; in their promoted dtype, or `dtype`."""
     dtype = dtype or ctx.promoted(a, b)
     rank = max(ctx.rank(v) for v in (condition, a, b))
     a, b = ctx.operands(a, b, dtype=dtype)
@@ -132,8 +132,7 @@ def activate(
 
 
 def is_nan(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """Whether each element is NaN; where there is no layer for it: NaN alone differs from
-    itself."""
+    """Whether each element is NaN. Without a layer for it: x != x."""
     if ctx.capabilities.has_operation("UNARY", "ISNAN"):
         return ctx.unary("ISNAN", x)
     return ctx.unary("NOT", ctx.elementwise("EQUAL", x, x))
@@ -142,10 +141,9 @@ def is_nan(ctx: ConversionContext, x: ITensor) -> ITensor:
 def reduce(
     ctx: ConversionContext, operation: str, x: ITensor, axes: Sequence[int], keepdim: bool
 ) -> ITensor:
-    """One IReduceLayer over these (non-negative) axes; a tensor without axes, or no axes, stays as
-    it is.
+    """One IReduceLayer over these (non-negative) axes; a 0-d tensor, or no axes, changes nothing.
 
-    A tensor without elements is a constant: not every TensorRT reduces such a tensor.
+    The result for an empty tensor is a constant, because not every TensorRT version reduces one.
     """
     if not axes:
         return x
@@ -168,9 +166,7 @@ def reduce(
 def _of_nothing(
     operation: str, shape: Sequence[int], dtype: torch.dtype, axes: Sequence[int], keepdim: bool
 ) -> torch.Tensor:
-    """What the reduction of an empty tensor gives: the operation's neutral element, in the shape
-    that is left.
-    """
+    """The reduction of an empty tensor: the operation's neutral element in the resulting shape."""
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     neutral = {"SUM": 0, "PROD": 1, "AVG": float("nan"), "MAX": limits.min, "MIN": limits.max}[
         operation

@@ -1,6 +1,4 @@
-"""The lengths of axes: numbers where they are static, DynamicScalars where not, and as tensors for
-layers to read.
-"""
+"""The lengths of axes: numbers if static, else DynamicScalars, and as shape tensors for layers."""
 
 from __future__ import annotations
 
@@ -20,10 +18,10 @@ from builder.engine import ITensor
 
 
 class Lengths(Constants):
-    """What converters ask of a tensor's sizes, and what they reckon with them."""
+    """Queries of a tensor's sizes, and arithmetic on sizes."""
 
     def size(self, value: Tensor, axis: int) -> Size:
-        """The length of an axis: an int where it is static, else a DynamicScalar."""
+        """The length of an axis: an int if static, else a DynamicScalar."""
         axis = self.axis(value, axis)
         static = value.shape[axis]
         if static >= 0 or isinstance(value, torch.Tensor):
@@ -51,9 +49,7 @@ class Lengths(Constants):
         return DynamicScalar(piece, self.expr(tensor, axis))
 
     def _input_axis(self, expr: sympy.Expr) -> tuple[str, int] | None:
-        """The network input's name and axis whose length this is; None where the length is of
-        none.
-        """
+        """The network input and axis with this length, or None."""
         for index in range(self.net.num_inputs):
             tensor = self.net.get_input(index)
             for axis, length in enumerate(tensor.shape):
@@ -66,7 +62,7 @@ class Lengths(Constants):
         return next(tensor for tensor in inputs if tensor.name == name)
 
     def arithmetic(self, operation: str, a: Scalar, b: Scalar) -> Any:
-        """Integer arithmetic on sizes; Python's where both are static."""
+        """Integer arithmetic on sizes, in Python if both are static."""
         return binary(self, operation, a, b)
 
     def product(self, sizes: Sequence[Size]) -> Size:
@@ -77,37 +73,37 @@ class Lengths(Constants):
         return result
 
     def shape_tensor(self, sizes: Sequence[Size]) -> ITensor:
-        """A 1-d ITensor of the index dtype that holds the sizes, for layers that take a shape as an
-        input. Refuses numbers that are known too late for that.
+        """The sizes as a 1-d ITensor of the index dtype, for layers with a shape input. Refuses
+        sizes that depend on data.
         """
         if from_data(self, sizes):
             raise Unconvertible(DATA, FIX)
         return self.together(sizes)
 
     def together(self, sizes: Sequence[Size]) -> ITensor:
-        """The numbers as a 1-d ITensor of the index dtype; the same ones are put together once."""
+        """The numbers as a 1-d ITensor of the index dtype. Equal lists are concatenated once."""
         key = tuple(
             ("engine", id(size)) if isinstance(size, DynamicScalar) else size for size in sizes
         )
         if key not in self._shapes:
-            # held, so that no other gets their ids
+            # kept alive, so that their ids stay unique
             self._shapes[key] = (self._shape_of(sizes), list(sizes))
         return self._shapes[key][0]
 
     def varies(self, *sizes: Size) -> bool:
-        """Whether one of them changes from iteration to iteration of a loop."""
+        """Whether one of them changes between iterations of a loop."""
         return bool(self.varying) and any(
             expression(size).free_symbols & self.varying for size in sizes
         )
 
     def keep_steady(self, *sizes: Size) -> None:
-        """Refuses lengths and places that vary."""
+        """Refuses lengths and starts that change between iterations."""
         if self.varies(*sizes):
             raise Unconvertible(
-                "TensorRT builds no part of an axis whose start or length changes from iteration to"
-                " iteration of a loop",
-                "read rows by x[i] and write them by y[i] = ..., or give the loop a fixed number of"
-                " trips",
+                "TensorRT does not support a slice whose start or length changes between "
+                "iterations of a loop",
+                "read rows by x[i] and write them by y[i] = ..., or use a loop with a fixed trip "
+                "count",
             )
 
     def _shape_of(self, sizes: Sequence[Size]) -> ITensor:
@@ -127,7 +123,7 @@ class Lengths(Constants):
         return self.concatenate(pieces, 0)
 
     def concatenate(self, tensors: Sequence[ITensor], axis: int) -> ITensor:
-        """The ITensors (of one dtype and rank) one after another along an axis."""
+        """Concatenate ITensors of one dtype and rank along an axis."""
         layer = self.net.add_concatenation(list(tensors))
         layer.axis = axis
         result = layer.get_output(0)

@@ -1,8 +1,8 @@
-"""Lists of tensors whose length only the engine knows: what a loop appends iteration by iteration,
-and the slices of a dynamic axis, as recurrent layers by hand have them.
+"""Lists of tensors whose length is known only at run time: tensors that a loop appends, and the
+slices of a dynamic axis, as in hand-written recurrent layers.
 
-Such a list is one tensor, whose first axis counts its elements (of a loop, ILoopOutputLayer gathers
-it). The few operators that read a list of unknown length are answered of that.
+Such a list is one tensor whose first axis counts its elements (for a loop, the output of
+ILoopOutputLayer). A few operators can read such a list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from builder.graph_types import Node
 
 @dataclass(frozen=True, eq=False)
 class TensorList:
-    """`front`: the tensors that the list begins with; `rows` [count, ...]: the `count` that
+    """`front`: the first tensors of the list; `rows` [count, ...]: the `count` tensors that
     follow.
     """
 
@@ -95,7 +95,7 @@ def _slice(
         return TensorList([], flipped(ctx, tensors.rows, [0]), tensors.count)
     if not isinstance(step, int) or step < 1:
         raise Unconvertible(
-            "a slice of a list has a negative step", "take all of it, backwards: [::-1]"
+            "a slice of a list has a negative step", "reverse the whole list: [::-1]"
         )
     rows = slice_(ctx, tensors.rows, 0, start, end, step)
     return TensorList([], rows, ctx.size(rows, 0))

@@ -1,4 +1,4 @@
-"""Names for layers and tensors that lead back to the model's source."""
+"""Names of layers and tensors, from the model's modules."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from builder.lowering import Containers, path_of
 
 
 def module_scope(node: Node, containers: Containers = MappingProxyType({})) -> str:
-    """The module that the node came from, as `encoder.layers.3.self_attn`; empty where the file
-    does not tell.
+    """The module of the node, such as `encoder.layers.3.self_attn`; empty if unknown.
 
-    A trace in memory says the whole path. Of a script, and of a file, torch keeps the name under
-    which each module was called, and `containers` the lists that hold them. A module that was
-    frozen and saved has neither.
+    A trace in memory has the whole path. For a script or a file, torch keeps the name of each
+    called module, and `containers` has the lists that contain them. A module that was frozen and
+    saved has neither.
     """
     innermost = node.scopeName().rsplit("/", 1)[-1].rsplit("::", 1)[-1]
     if innermost:
@@ -32,7 +31,7 @@ class LayerNames:
         self._containers = containers
 
     def peek(self, node: Node) -> str:
-        """The name that the node's first layer will get."""
+        """The future name of the node's first layer."""
         stem = self._stem(node)
         return f"{stem}_{self._count.get(stem, -1) + 1}"
 

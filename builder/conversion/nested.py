@@ -1,5 +1,5 @@
-"""What branches and loops share: the values that their blocks read from outside, and tensors that
-stand in for them.
+"""Helpers for branches and loops: the outside values that their blocks read, and the tensors that
+replace them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from builder.graph_types import Block
 
 
 def is_unknown(value: object) -> bool:
-    """Whether the engine computes the value."""
+    """Whether the value is computed at run time."""
     return isinstance(value, DynamicScalar) or is_tensor(value)
 
 
 def one_or_all(values: list[Any]) -> Any:
-    """A node of one output has the value itself; one of several has a list."""
+    """The value itself for a node with one output, a list for several."""
     return values[0] if len(values) == 1 else values
 
 
@@ -35,7 +35,7 @@ def as_flag(ctx: ConversionContext, condition: Operand) -> ITensor:
 
 
 def widened(ctx: ConversionContext, *tensors: ITensor) -> list[ITensor]:
-    """The tensors, in float32 where the precision, and not the module, made them half."""
+    """The tensors, cast to float32 if the precision policy made them half."""
     half = ctx.policy_half
     return [
         ctx.cast(tensor, torch.float32) if half and ctx.dtype(tensor) == half else tensor
@@ -68,10 +68,10 @@ def read_outside(block: Block) -> list[str]:
 
 
 def values_outside(ctx: ConversionContext, names: Sequence[str]) -> dict[str, Any]:
-    """The named values, none of them packed: the layers that first ask for its mask would stand
-    inside, for all.
+    """The named values. Packed sequences are refused: the layers of a mask would be created inside
+    the block, for all users.
     """
     values = {name: ctx.values[name] for name in names}
     if any(map(is_packed, values.values())):
-        raise Unconvertible("a branch or loop that the data decide reads a packed sequence", UNPACK)
+        raise Unconvertible("a data-dependent branch or loop reads a packed sequence", UNPACK)
     return values

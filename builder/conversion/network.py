@@ -1,4 +1,4 @@
-"""The backend that writes a network: it names layers and tensors, and collects every operator that
+"""The backend that builds a network. It names layers and tensors, and collects all operators that
 cannot be converted.
 """
 
@@ -19,14 +19,14 @@ from builder.graph_types import Node
 from builder.lowering import source_location
 
 MOST_METADATA = 4000
-"""Characters: TensorRT drops metadata of 4096 or more without a word, and a trace's stack can be as
-long.
+"""Maximum number of characters: TensorRT silently drops metadata of 4096 or more, and a trace's
+stack can be that long.
 """
 
 
 class NetworkBackend(operators.Operators):
-    """Converts nodes into one context's network; goes on where one cannot be, with MISSING
-    outputs.
+    """Converts nodes into the network of one context. If a node cannot be converted, its outputs
+    are MISSING and conversion continues.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class NetworkBackend(operators.Operators):
         self.unsupported: list[UnsupportedOperator] = []
 
     def layer_name(self, node: Node) -> str:
-        """As `names` gives it."""
+        """The name from `names`."""
         return self.names.peek(node)
 
     def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
-        """Report the node, unless it only lacks an input; a converter's defect is raised."""
+        """Report the node, unless it only lacks an input. A defect of a converter is raised."""
         if isinstance(refusal, ConversionError):
             raise refusal
         key = key_of_node(node)
@@ -52,7 +52,7 @@ class NetworkBackend(operators.Operators):
         return [MISSING] * node.outputsSize()
 
     def report(self, node: Node, reason: str, fix: str | None) -> None:
-        """Note that a node cannot be converted, and why."""
+        """Record that a node cannot be converted, and the reason."""
         schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
         fix = fix or operators.FALLBACK_FIX
         self.unsupported.append(
@@ -60,8 +60,8 @@ class NetworkBackend(operators.Operators):
         )
 
     def finish(self, node: Node, results: list[Any], first: int) -> None:
-        """Name the tensors after the node's outputs, name the layers that it brought, give them its
-        source line, and follow the sizes through them.
+        """Name the node's tensors and layers, record its source location as layer metadata, and
+        follow the sizes through the layers.
         """
         for value, result in zip(node.outputs(), results, strict=True):
             if is_tensor(result) and result.name.startswith("(Unnamed"):
@@ -73,14 +73,14 @@ class NetworkBackend(operators.Operators):
         for index in range(first, last):
             layer = self.ctx.net.get_layer(index)
             if not layer.name.startswith("(Unnamed"):
-                continue  # the node's blocks named their own
+                continue  # the node's blocks have already named theirs
             propagate_sizes(self.ctx, layer)
             self._name(layer, stem if index == first else f"{stem}.{index - first}")
             if hasattr(layer, "metadata"):
                 layer.metadata = source[:MOST_METADATA]
 
     def _name(self, layer: Any, name: str) -> None:
-        """Name a layer, and its tensors that have no name yet: TensorRT would rename those with the
+        """Name a layer and its unnamed tensors, which TensorRT would otherwise rename with the
         layer.
         """
         for index in range(layer.num_outputs):

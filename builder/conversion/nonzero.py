@@ -1,4 +1,6 @@
-"""Which elements are not zero: the one layer whose size the data decides, and where it can run."""
+"""Indices of nonzero elements: the only layer with a data-dependent output size, and where it is
+available.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from builder.engine import ITensor, capabilities
 
 
 def available() -> bool:
-    """Whether this TensorRT computes it."""
+    """Whether this TensorRT supports it."""
     return capabilities.current().data_dependent_sizes
 
 
@@ -25,6 +27,6 @@ def data_dependent(ctx: ConversionContext, args: SimpleNamespace | None = None) 
 
 
 def places(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """[found, rank] int64: the places of the elements that are not zero, in row-major order."""
+    """[found, rank] int64: the indices of the nonzero elements, in row-major order."""
     found = ctx.net.add_non_zero(ctx.cast(x, torch.bool)).get_output(0)  # [rank, found], int32
     return ctx.cast(ctx.permute(found, [1, 0]), torch.int64)

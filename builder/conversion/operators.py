@@ -1,4 +1,4 @@
-"""One node: its evaluator, torch's own result on constants, or its converter."""
+"""Evaluate or convert one node: by its evaluator, by torch on constants, or by its converter."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from builder.engine import ITensor
 from builder.graph_types import Node
 
 FALLBACK_FIX = (
-    "rewrite the line for one whole engine; `trt-build repo` runs it in torch unless"
-    " fallback.require_full"
+    "rewrite the line to build one engine; `trt-build repo` runs it in torch unless "
+    "fallback.require_full"
 )
-"""What a user can do about an operator that TensorRT does not run."""
+"""The fix for an operator that TensorRT does not support."""
 
 
 class Operators:
-    """The part of a backend (see walker.Backend) that all share: nodes are evaluated and converted
-    by the registries, in the precisions of `policy`.
+    """The common base of backends (see walker.Backend): nodes are evaluated and converted by the
+    registries, in the precisions of `policy`.
     """
 
     def __init__(self, ctx: ConversionContext, policy: precision.Policy) -> None:
@@ -44,7 +44,7 @@ class Operators:
 
     def convert(self, node: Node, values: list[Any]) -> list[Any]:
         """See `convert` of this module."""
-        # no policy without half precision reads the name
+        # without half precision no policy reads the name
         name = self.layer_name(node) if self.policy.half is not None else ""
         return convert(self.ctx, node, values, self.policy, name)
 
@@ -59,8 +59,8 @@ class Operators:
 
 
 def evaluate(ctx: ConversionContext, node: Node, values: list[Any]) -> list[Any] | None:
-    """The node's outputs where an evaluator or torch itself gives them; None where a converter has
-    to. Raises Unconvertible.
+    """The node's outputs from an evaluator or from torch; None if a converter is required. Raises
+    Unconvertible.
     """
     key = key_of_node(node)
     if packing.is_packed(values) and not _takes_packed(key, values):
@@ -86,8 +86,8 @@ def evaluate(ctx: ConversionContext, node: Node, values: list[Any]) -> list[Any]
 def convert(
     ctx: ConversionContext, node: Node, values: list[Any], policy: precision.Policy, name: str = ""
 ) -> list[Any]:
-    """The node's outputs as its converter makes them, in the precisions of `policy`; `name` is that
-    of its first layer. Raises Unconvertible.
+    """The node's outputs from its converter, in the precisions of `policy`. `name` is the name of
+    its first layer. Raises Unconvertible.
     """
     key = key_of_node(node)
     if packing.is_packed(values) and not _takes_packed(key, values):
@@ -153,9 +153,7 @@ def _takes_packed(key: str, values: list[Any]) -> bool:
 
 
 def _listed(result: Any, node: Node) -> list[Any]:
-    """The results, one for each output of the node: a node of one output has the value itself, a
-    layer its output.
-    """
+    """The results as a list, one for each output of the node."""
     if node.outputsSize() == 1:
         return [_output(result)]
     return [_output(r) for r in result] if node.outputsSize() else []
@@ -180,8 +178,8 @@ def _any_tensor(values: list[Any]) -> bool:
 
 
 def _traced_scalars(values: list[Any]) -> bool:
-    """Whether every tensor is 0-d and known as a number, and some only to the engine: arithmetic on
-    traced sizes.
+    """Whether every tensor is a 0-d number and at least one is known only at run time: arithmetic
+    on traced sizes.
     """
     tensors = [v for v in values if is_tensor(v) or isinstance(v, torch.Tensor)]
     zero_dim = all(isinstance(v, torch.Tensor) and v.dim() == 0 for v in tensors)

@@ -1,6 +1,4 @@
-"""PyTorch's own schema registry, asked for the overloads of an operator that take numbers, lists or
-dictionaries.
-"""
+"""Overloads of operators on numbers, lists or dictionaries, from PyTorch's schema registry."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ NUMBERS = frozenset(["int", "float", "bool", "number"])
 
 
 def overloads(name: str, fits: Callable[[list[str]], bool]) -> list[str]:
-    """The keys of an operator's overloads whose argument types (as TorchScript writes them) fit.
+    """The keys of an operator's overloads with matching argument types (in TorchScript's notation).
 
-    Complex numbers never do: a network has none.
+    Complex numbers never match.
     """
     keys = []
     for schema in torch._C._jit_get_schemas_for_operator(name):

@@ -1,10 +1,9 @@
-"""Packed sequences: what stands in the network where the graph has
-torch.nn.utils.rnn.PackedSequence's tensors.
+"""Packed sequences: the network's values for the tensors of torch.nn.utils.rnn.PackedSequence.
+torch packs a padded batch step by step, with only the active rows in each step, so that shapes
+depend on data.
 
-torch packs a padded batch step by step, as many rows in each step as have not ended, which no
-network's shapes can follow. Here `data` stays padded, and `batch_sizes` are the lengths. What works
-on each row of `data` alone works on the padded tensor; anything else that reads either of them is
-refused.
+Here `data` stays padded, and `batch_sizes` are the lengths. Operators on single rows of `data` run
+on the padded tensor; other users of these values are refused.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from builder.graph_types import Node
 
 @dataclass(frozen=True, eq=False)
 class BatchSizes:
-    """`batch_sizes`: how many rows each step has, as the lengths of the rows say."""
+    """`batch_sizes`: the number of rows in each step, represented by the lengths of the rows."""
 
     lengths: Lengths
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """`data`: `padded` is [time, batch, ...]; values behind a row's length are padding."""
+    """`data`: `padded` is [time, batch, ...]; values after a row's length are padding."""
 
     padded: Any
     lengths: Lengths
@@ -42,7 +41,7 @@ Convert = Callable[[list[Any]], list[Any]]
 HOLDERS = frozenset(
     "prim::ListConstruct prim::TupleConstruct prim::unchecked_cast aten::_unwrap_optional".split()
 )
-"""Nodes that hold a value, whatever it is."""
+"""Nodes that accept any value."""
 
 BY_ROW = frozenset(
     """
@@ -51,22 +50,22 @@ BY_ROW = frozenset(
     sqrt sub tanh to
 """.split()
 )
-"""Operators that work on each element, or on the last axes: the same for a row wherever it stands.
+"""Operators on single elements or on the last axes, which are independent of the row's position.
 """
 
 UNPACK = "unpack it first: pad_packed_sequence(packed, total_length=x.size(1))"
 
 
 def is_packed(value: object) -> bool:
-    """Whether the value is, or a list of values holds, a part of a packed sequence."""
+    """Whether the value is a part of a packed sequence, or a list that contains one."""
     return any(map(is_packed, value)) if isinstance(value, list) else isinstance(value, Packed)
 
 
 def answer(
     ctx: ConversionContext, node: Node, key: str, values: list[Any], convert: Convert
 ) -> Any:
-    """The result of a node that reads a packed sequence and is no recurrent layer; `convert` gives
-    the node's results for other values. Raises Unconvertible.
+    """The result of a node that reads a packed sequence and is not a recurrent layer. `convert`
+    returns the node's results for other values. Raises Unconvertible.
     """
     question = _QUESTIONS.get(key)
     if question is not None:
@@ -82,7 +81,7 @@ def answer(
 
 
 def _go_together(ctx: ConversionContext, node: Node, values: list[Any]) -> bool:
-    """Whether what else the node reads is packed alike, or the same for every row."""
+    """Whether the node's other inputs have the same packing, or are the same for every row."""
     first = values[0]
     rank = ctx.rank(first.padded) - 1
     others = [v for v in values[1:] if hasattr(v, "shape")]
@@ -91,7 +90,7 @@ def _go_together(ctx: ConversionContext, node: Node, values: list[Any]) -> bool:
 
 
 def _size(ctx: ConversionContext, value: Packed, axis: int) -> Any:
-    """len(batch_sizes) is the greatest length; of data all axes are known but the first."""
+    """len(batch_sizes) is the largest length. All axes of data are known except the first."""
     if isinstance(value, BatchSizes):
         return value.lengths.longest
     axis = axis % _rank(ctx, value)
@@ -107,7 +106,7 @@ def _dtype(ctx: ConversionContext, value: Packed) -> int:
 
 
 def _select(ctx: ConversionContext, value: Packed, axis: int, index: int) -> Any:
-    """batch_sizes[0]: every row has a first step."""
+    """batch_sizes[0] is the batch size, because every row has a first step."""
     if not isinstance(value, BatchSizes) or index != 0:
         raise Unconvertible(
             "the number of rows at a step depends on data, except at the first step", UNPACK

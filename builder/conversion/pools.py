@@ -1,5 +1,5 @@
-"""One pooling as PyTorch means it: its settings, how many windows it has, and the one IPoolingLayer
-that does it.
+"""One pooling with PyTorch's semantics: its settings, its number of windows, and its
+IPoolingLayer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from builder.engine import ITensor, trt
 
 @dataclass(frozen=True)
 class Pool:
-    """The settings of one pooling, one number a spatial axis; an empty stride is the window
-    itself.
+    """The settings of one pooling, one number for each spatial axis. An empty stride is the window
+    size.
     """
 
     window: list[int]
@@ -45,12 +45,12 @@ class Pool:
         )
 
     def reach(self, axis: int) -> int:
-        """How many elements one window spans."""
+        """The number of elements that one window spans."""
         return self.dilation[axis] * (self.window[axis] - 1) + 1
 
 
 def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -> Size:
-    """PyTorch's number of windows: rounding up, a window that starts in the padding behind is
+    """PyTorch's number of windows. With ceil_mode, a window that starts in the trailing padding is
     dropped.
     """
     span, step, pad = pool.reach(axis), pool.stride[axis], pool.padding[axis]
@@ -76,10 +76,10 @@ def _may_drop(pool: Pool) -> list[int]:
 def pooled(
     ctx: ConversionContext, x: ITensor, kind: str, pool: Pool, counted: str = "inside"
 ) -> ITensor:
-    """One IPoolingLayer over (N, C, spatial); windows that PyTorch drops are cut off behind.
+    """One IPoolingLayer over (N, C, spatial); windows that PyTorch drops are sliced off.
 
-    `counted` says what an average is divided by: the elements "inside" the input, those of the
-    "padded" input, or the whole "window".
+    `counted` is the divisor of an average: the elements "inside" the input, those of the "padded"
+    input, or the whole "window".
     """
     layer = ctx.net.add_pooling_nd(x, getattr(trt.PoolingType, kind), trt.Dims(pool.window))
     layer.stride_nd = trt.Dims(pool.stride)
@@ -102,9 +102,7 @@ def pooled(
 
 
 def _all_dropped(pool: Pool, x: ITensor) -> bool:
-    """Whether rounding down gives PyTorch's length on every axis, so that nothing need be cut
-    off.
-    """
+    """Whether rounding down gives PyTorch's length on every axis, so that no slice is needed."""
     for axis, length in enumerate(x.shape[2:]):
         if length < 0:
             return False
@@ -117,7 +115,9 @@ def _all_dropped(pool: Pool, x: ITensor) -> bool:
 
 
 def _without_dropped(ctx: ConversionContext, y: ITensor, x: ITensor, pool: Pool) -> ITensor:
-    """Cuts what TensorRT has more than PyTorch where rounding up leaves a window in the padding."""
+    """Slice off the windows that TensorRT has and PyTorch drops, because they start in the
+    padding.
+    """
     lengths = {a + 2: output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in _may_drop(pool)}
     if all(y.shape[axis] == size for axis, size in lengths.items()):
         return y

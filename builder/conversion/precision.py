@@ -1,12 +1,12 @@
-"""The precision policy: which operators compute in half, which stay in float32, which follow their
+"""The precision policy: which operators compute in half, which in float32, and which follow their
 inputs.
 
-TensorRT 10, 11 and RTX keep the dtypes that the network says, so precision is written into the
-network: before a node is converted its floating arguments are cast as the policy says, and the
-casts are layers. Endpoints keep their dtypes. A weakly typed TensorRT chooses precisions
-itself where a builder flag lets it; there the network stays float32, and the layers that the policy
-keeps in float32 are constrained. 8 bits come from pairs of quantizing nodes in the graph, which
-builder.quantization inserts and converters/quantize.py writes.
+TensorRT 10, 11 and RTX are strongly typed, so the policy writes casts into the network: the
+floating-point arguments of a node are cast before it is converted. Network inputs and outputs keep
+their dtypes. A weakly typed TensorRT chooses precisions itself if a builder flag allows it; there
+the network stays float32, and the layers that the policy keeps in float32 are constrained. 8 bits
+come from pairs of quantizing nodes in the graph, which builder.quantization inserts and
+converters/quantize.py writes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ HALF: dict[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class Scheme:
-    """A precision of 8 bits: the products' operands are rounded to `dtype`, everything else
-    computes in `rest`. A product whose own rounding leaves less than `least_sqnr` dB between signal
-    and error is left to `rest`.
+    """An 8-bit precision: the operands of products are quantized to `dtype`, and everything else
+    computes in `rest`. A product whose quantization has an SQNR below `least_sqnr` dB also computes
+    in `rest`.
     """
 
     dtype: torch.dtype
@@ -60,9 +60,9 @@ REDUCED = frozenset(
     " scaled_dot_product_attention lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell"
     " rnn_relu_cell".split()
 )
-"""Products: half costs one rounding of each operand where they are accumulated in float32. A
-TensorRT that chooses precisions itself also takes kernels that accumulate in half, where they are
-faster (`f16f16_f16f16_f16`, docs/parity.md).
+"""Products. With accumulation in float32, half costs one rounding of each operand. A weakly typed
+TensorRT also uses kernels that accumulate in half, if they are faster (`f16f16_f16f16_f16`,
+docs/parity.md).
 """
 
 KEPT = frozenset(
@@ -72,28 +72,30 @@ KEPT = frozenset(
     " log1p pow reciprocal rsqrt erf erfc tan sinh cosh grid_sampler grid_sampler_2d"
     " grid_sampler_3d affine_grid_generator topk sort argsort stft".split()
 )
-"""Statistics, long sums, and functions whose error or range half cannot hold: always float32."""
+"""Statistics, long sums, and functions whose error or range exceeds half precision: always
+float32.
+"""
 
 SELF_KEPT = ("NORMALIZATION", "SOFTMAX")
-"""Layer types that TensorRT computes in float32 whatever dtype goes in and comes out
-(INormalizationLayer's compute_precision is FLOAT unless asked otherwise; softmax sums in float32).
-Where TensorRT chooses precisions, to hold their endpoints in float32 too would only keep them out
-of the kernels that fuse attention.
+"""Layer types that TensorRT computes in float32 for any input and output dtype
+(INormalizationLayer's compute_precision is FLOAT by default; softmax sums in float32). For a weakly
+typed TensorRT, constraining their inputs and outputs to float32 would only prevent attention
+fusion.
 """
 
 QUANTIZING = frozenset(
     "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine fake_quantize_fp8".split()
 )
-"""They take what comes and give what their reader computes in: a cast on either side would hide the
-pair.
+"""Quantizers accept any dtype and return the dtype of their user: a cast on either side would hide
+the pair from TensorRT.
 """
 
 
 @dataclass(frozen=True)
 class Policy:
-    """`half` None: everything stays as the module has it. `keep_fp32`: patterns over layer names
-    (fnmatch). `typed`: whether the network's dtypes bind TensorRT, so that casts say the precision;
-    else layers are constrained.
+    """With `half` None all dtypes are those of the module. `keep_fp32`: patterns of layer names
+    (fnmatch). `typed`: whether TensorRT is strongly typed, so that casts define the precision; else
+    layers are constrained.
     """
 
     half: torch.dtype | None = None
@@ -101,8 +103,8 @@ class Policy:
     typed: bool = True
 
     def dtype(self, operator: str, name: str, arguments: SimpleNamespace) -> torch.dtype | None:
-        """What the floating arguments of `operator` (`linear`) with first layer `name` are cast to;
-        None: nothing.
+        """The dtype to which the floating-point arguments of `operator` (such as `linear`) with
+        first layer `name` are cast; None: no cast.
         """
         if self.half is None or not self.typed or operator in QUANTIZING:
             return None
@@ -113,7 +115,7 @@ class Policy:
         return self.half if any(_dtypes(arguments, self.half)) else None
 
     def constrains(self, operator: str, name: str) -> bool:
-        """Whether the layers of `operator` must be told to stay in float32."""
+        """Whether the layers of `operator` must be constrained to float32."""
         return self.half is not None and not self.typed and self._kept(operator, name)
 
     def leaves_to_tensorrt(self, operator: str, name: str) -> bool:
@@ -122,7 +124,7 @@ class Policy:
         return chooses and operator not in QUANTIZING and not self._kept(operator, name)
 
     def spared(self, name: str) -> tuple[str, ...]:
-        """The layer types that `constrain` leaves alone; none where the user asked for float32 by
+        """The layer types that `constrain` does not change; none if the user requested float32 by
         name.
         """
         return () if self._named(name) else SELF_KEPT
@@ -135,8 +137,8 @@ class Policy:
 
 
 def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
-    """The policy of a manifest's `precision`. Raises UsageError for one that this TensorRT does not
-    have.
+    """The policy for a manifest's `precision`. Raises UsageError if this TensorRT does not support
+    it.
     """
     from builder.conversion import quantized
 
@@ -158,18 +160,18 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
 
 
 def rest(precision: str) -> str:
-    """The precision of all values that are not rounded to 8 bits: `fp16` of `mixed`."""
+    """The precision of all values that are not quantized, such as `fp16` for `mixed`."""
     scheme = SCHEMES.get(precision)
     return scheme.rest if scheme else precision
 
 
 def reduces(precision: str) -> bool:
-    """Whether the precision brings float16 or bfloat16 into a network."""
+    """Whether the precision uses float16 or bfloat16."""
     return rest(precision) in HALF
 
 
 def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
-    """The dtype, where this TensorRT has it; one without bfloat16 would silently compute in
+    """The dtype, if this TensorRT supports it. A version without bfloat16 would silently compute in
     float32.
     """
     from builder.conversion import dtypes
@@ -185,7 +187,7 @@ def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
 
 
 def quantizes(graph: Graph) -> bool:
-    """Whether anything in the graph is rounded to 8 bits."""
+    """Whether the graph has quantization to 8 bits."""
     kinds = (
         "aten::fake_quantize_per_tensor_affine",
         "aten::fake_quantize_per_channel_affine",
@@ -195,8 +197,8 @@ def quantizes(graph: Graph) -> bool:
 
 
 def constrain(net: Any, first: int, spared: tuple[str, ...] = ()) -> None:
-    """Keep the floating layers from index `first` on in float32, on a TensorRT that chooses
-    precisions itself; those of the types `spared` may choose.
+    """For a weakly typed TensorRT, constrain the floating-point layers from index `first` on to
+    float32, except those of the types `spared`.
     """
     for index in range(first, net.num_layers):
         layer = net.get_layer(index)
@@ -206,7 +208,7 @@ def constrain(net: Any, first: int, spared: tuple[str, ...] = ()) -> None:
 
 
 def _dtypes(arguments: SimpleNamespace, half: torch.dtype) -> Any:
-    """For each tensor argument that the network computes, whether it is half already."""
+    """For each computed tensor argument, whether it is already half."""
     for value in vars(arguments).values():
         for item in value if isinstance(value, list) else [value]:
             tensor = item.padded if isinstance(item, Rows) else item
@@ -221,8 +223,8 @@ def _is(tensor: ITensor, half: torch.dtype) -> bool:
 
 
 def apply(ctx: ConversionContext, arguments: SimpleNamespace, dtype: torch.dtype) -> None:
-    """Cast the floating tensors among the arguments, in place; a warning names a constant that
-    overflows half.
+    """Cast the floating-point tensors among the arguments, in place. A warning names a constant
+    that overflows half.
     """
     for name, value in vars(arguments).items():
         if isinstance(value, list):
@@ -248,9 +250,9 @@ def _cast(ctx: ConversionContext, value: object, dtype: torch.dtype, name: str) 
 def overflows(
     ctx: ConversionContext, operator: str, arguments: SimpleNamespace, half: torch.dtype
 ) -> bool:
-    """For a TensorRT that chooses precisions itself: whether a constant is beyond the range of
-    `half`, so that the node must stay in float32. What fills a mask becomes the greatest of `half`
-    in place: a -3e38 in float32 would be -inf to a reader in half. A warning names either.
+    """For a weakly typed TensorRT: whether a constant exceeds the range of `half`, so that the node
+    must stay in float32. The fill value of a mask is replaced by the largest `half`, because -3e38
+    in float32 would be -inf in half. A warning names both cases.
     """
     given = vars(arguments)
     if not any(is_tensor(value) and ctx.dtype(value).is_floating_point for value in given.values()):
@@ -268,14 +270,13 @@ def overflows(
 
 
 OPERANDS = ("other", "value")
-"""Arguments that are operands where they are whole numbers too; other whole numbers are axes and
-sizes.
+"""Arguments that are operands even if they are integers; other integers are axes and sizes.
 """
 
 
 def _tensor(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> Any:
-    """The tensor in `dtype`: as it was before it was widened, or read from its 8 bits again, else a
-    cast layer.
+    """The tensor in `dtype`: its original before it was widened, or dequantized again, else a cast
+    layer.
     """
     from builder.conversion import quantized
 
@@ -300,9 +301,7 @@ def _constant(
 def _narrowed(
     ctx: ConversionContext, value: torch.Tensor, dtype: torch.dtype, name: str
 ) -> torch.Tensor | None:
-    """The constant in `dtype`, with a warning, where finite values are beyond its range; else
-    None.
-    """
+    """The constant in `dtype`, with a warning, if finite values exceed its range; else None."""
     if not value.is_floating_point() or not value.numel():
         return None
     low, high = (v.item() for v in value.aminmax())  # no copies of large weights
@@ -316,9 +315,8 @@ def _narrowed(
 
 
 def _saturated(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Finite values beyond the range of `dtype` as its greatest: attention masks by the least
-    number of float32, and the softmax of a row of infinities, all masked, would be NaN where the
-    module's is not.
+    """Clamp finite values to the range of `dtype`. Attention masks use the smallest float32, and
+    softmax of a fully masked row of infinities would be NaN, unlike in the module.
     """
     most = torch.finfo(dtype).max
     return torch.where(value.isinf(), value, value.clamp(-most, most)).to(dtype)

@@ -1,9 +1,9 @@
-"""IQuantizeLayer and IDequantizeLayer: how a tensor is rounded to 8 bits, and read back in the
-dtype that computes.
+"""IQuantizeLayer and IDequantizeLayer: quantize a tensor to 8 bits, and dequantize it to the
+compute dtype.
 
-TensorRT takes the pair in front of a convolution or a product as the order to compute it in 8 bits.
-A scale has the dtype of the floating side of its layer ("Data Types" of the operators Quantize and
-Dequantize), or is float32 where TensorRT has no half scales. Zero points are 0 everywhere.
+TensorRT computes a convolution or product in 8 bits if the pair precedes it. A scale has the dtype
+of the floating-point side of its layer ("Data Types" of the operators Quantize and Dequantize), or
+is float32 if TensorRT has no half scales. Zero points are always 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INT8, FP8 = torch.int8, torch.float8_e4m3fn
 
 @dataclass(frozen=True)
 class Quantized:
-    """A tensor of 8-bit values and their scale: float32, rank 0, or rank 1 with one for each place
+    """A tensor of 8-bit values and their scale: float32, rank 0, or rank 1 with one for each index
     of `axis`.
     """
 
@@ -36,19 +36,19 @@ class Quantized:
 
 
 def missing(dtype: torch.dtype) -> str | None:
-    """Why this TensorRT has no quantization to `dtype`; None where it has."""
+    """Why this TensorRT has no quantization to `dtype`, or None."""
     return fp8.missing() if dtype == FP8 else None
 
 
 def fits(scale: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether the floating dtype holds each scale to within 1/256: half a step of the outmost of
-    127 levels.
+    """Whether the floating-point dtype represents each scale to within 1/256: half a step of the
+    outermost of 127 levels.
     """
     return bool(((scale.to(dtype).float() / scale - 1).abs() < 2**-8).all())
 
 
 def is_int8(least: torch.Tensor, most: torch.Tensor) -> bool:
-    """Whether the ends of a range, as seen from its zero points, lie within int8's around 0."""
+    """Whether a range relative to its zero points is within that of int8."""
     return bool(least.min() >= -128 and most.max() <= 127)
 
 
@@ -71,7 +71,7 @@ def quantize(
 
 
 def dequantize(ctx: ConversionContext, quantized: Quantized, dtype: torch.dtype) -> ITensor:
-    """values * scale in the floating dtype; the tensor remembers what it was read from."""
+    """values * scale in the floating-point dtype. The quantized tensor is recorded."""
     factor = ctx.constant(quantized.scale.to(dtype))
     layer = ctx.net.add_dequantize(quantized.tensor, factor, dtypes.to_trt(dtype))
     if quantized.axis is not None:
@@ -82,8 +82,9 @@ def dequantize(ctx: ConversionContext, quantized: Quantized, dtype: torch.dtype)
 
 
 def again(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> ITensor | None:
-    """A dequantized tensor read back in another dtype: a cast behind it would hide it from
-    TensorRT. None where the tensor is not dequantized, or its scale does not fit the dtype.
+    """Dequantize a dequantized tensor again to another dtype, because a cast after it would hide
+    the pair from TensorRT. None if the tensor is not dequantized, or its scale does not fit the
+    dtype.
     """
     quantized = ctx.facts(tensor).quantized
     return dequantize(ctx, quantized, dtype) if quantized and fits(quantized.scale, dtype) else None

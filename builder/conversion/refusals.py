@@ -1,29 +1,26 @@
-"""Operators that are known and never converted, each with its reason: data for the error message
-and the documents.
-"""
+"""Operators without a converter, each with its reason, for error messages and documentation."""
 
 from __future__ import annotations
 
 _MATRICES = "TensorRT has no layer that factors, inverts or solves a matrix"
 _FUNCTIONS = (
-    "TensorRT has no layer for this function, and its layers compose no formula that holds"
-    " float32's accuracy"
+    "TensorRT has no layer for this function, and no composition of its layers has float32 accuracy"
 )
 _BY_DATA = "the size of its result depends on the data"
 _BITS = "it reads or writes the bits of a number"
 _COMPLEX = (
-    "it works on complex numbers that lowering could not split into two real ones, and TensorRT has"
-    " none"
+    "it uses complex numbers that lowering could not split into real ones, and TensorRT has no "
+    "complex dtype"
 )
 _SPARSE = "TensorRT has no sparse, nested or quantized tensors (quantize with fake_quantize)"
 _PACKED = (
-    "it computes on weights that torch has packed for the CPU: export the module as it was trained,"
-    " before torch.ao.quantization.convert"
+    "it uses weights that torch packed for the CPU: export the module before "
+    "torch.ao.quantization.convert"
 )
-_TRAINING = "it is a part of training"
-_RECURSION = "its recursion over alignments is a part of training"
+_TRAINING = "it is used only in training"
+_RECURSION = "its recursion over alignments is used only in training"
 _DOUBLE = "its result is float64, which TensorRT does not have"
-_LOOP = "how many steps it takes depends on the data, element by element"
+_LOOP = "its number of steps depends on the data of each element"
 
 _GROUPS: dict[str, str] = {
     _MATRICES: (
@@ -67,8 +64,7 @@ _GROUPS: dict[str, str] = {
 REASONS: dict[str, str] = {
     name: reason for reason, names in _GROUPS.items() for name in names.split()
 }
-"""By the operator's name (with its overload where only that one is meant), why there is no
-converter.
+"""The reason by the operator's name, or by its name and overload.
 """
 
 

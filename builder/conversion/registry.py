@@ -1,4 +1,4 @@
-"""Which function converts which operator: one entry a schema, with its capability beside it as
+"""The registry of converters and evaluators: one entry for each schema, with its capability as
 data.
 
     @converter("aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor")
@@ -30,13 +30,15 @@ from builder.graph_types import Argument, Node
 from builder.lowering import ir
 
 Predicate = Callable[[Any, SimpleNamespace], "str | None"]
-"""(context, the bound arguments by name) -> None if the converter can, else why it cannot."""
+"""(context, the bound arguments by name) -> None if the converter supports them, else the
+reason.
+"""
 
 
 @dataclass(frozen=True)
 class Converter:
-    """One operator's converter: `key` is `aten::name.overload`, the rest is what the decorator was
-    told.
+    """One operator's converter: `key` is `aten::name.overload`, the rest are the decorator's
+    arguments.
     """
 
     key: str
@@ -51,17 +53,17 @@ class Converter:
 
     @cached_property
     def signature(self) -> Signature:
-        """Which arguments `build` takes."""
+        """The arguments that `build` takes."""
         return signature(self.build, tuple(a.name for a in self.schema.arguments), self.key)
 
     @property
     def is_users(self) -> bool:
-        """Whether it is defined outside of trt-build."""
+        """Whether it is defined outside trt-build."""
         return extension.is_users(self.build)
 
     @cached_property
     def arguments(self) -> tuple[tuple[str, str], ...]:
-        """Each argument's name, and how its value is unwrapped: `tensor`, `tensors`, `dynamic` or
+        """Each argument's name, and the type of its value: `tensor`, `tensors`, `dynamic` or
         `static`.
         """
         return tuple((a.name, self._kind(a)) for a in self.schema.arguments)
@@ -81,7 +83,7 @@ class Converter:
 CONVERTERS: dict[str, Converter] = {}
 EVALUATORS: dict[str, Callable[..., Any]] = {}
 WITH_NODE: set[str] = set()
-"""The keys of the evaluators that take the node."""
+"""The keys of the evaluators that receive the node."""
 
 
 def key_of(schema: str) -> str:
@@ -93,7 +95,7 @@ NO_SCHEMA = "(no schema)"
 
 
 def key_of_node(node: Node) -> str:
-    """The registry's key: the schema's name and overload, or the kind of a node that has no
+    """The registry's key: the schema's name and overload, or the kind of a node without a
     schema.
     """
     schema = node.schema()
@@ -110,12 +112,12 @@ def converter(
     folds: bool = True,
     override: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function `(ctx, *arguments) -> ITensor | ILayer | tuple` for the schemas given.
+    """Register a function `(ctx, *arguments) -> ITensor | ILayer | tuple` for the schemas.
 
-    `note` is printed in docs/operators.md; `override` replaces the converter that there is.
-    Lowering leaves an operator with a user's converter as it is. Raises ValueError where a schema
-    is registered twice or is not that of torch's operator, and where the function takes an argument
-    that a schema lacks.
+    `note` is printed in docs/operators.md. `override` replaces an existing converter. Lowering does
+    not decompose an operator with a user's converter. Raises ValueError if a schema is registered
+    twice or is not that of torch's operator, or if the function takes an argument that is not in a
+    schema.
     """
 
     def register(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,7 +130,7 @@ def converter(
             entry = Converter(
                 key, schema, build, predicates, *named, note, folds, frozenset(packed)
             )
-            _ = entry.signature  # raises where it does not fit
+            _ = entry.signature  # raises if it does not fit
             if entry.is_users:
                 extension.check_schema(schema, key, build)
                 ir.CONVERTED_WHOLE.add(key)
@@ -140,7 +142,7 @@ def converter(
 
 def converted_by(node: Node) -> str:
     """`softmax (builder/conversion/converters/softmax.py:20)`: the converter of the node, else its
-    evaluator; empty where it has none.
+    evaluator; empty without one.
     """
     key = key_of_node(node)
     entry = CONVERTERS.get(key)
@@ -149,7 +151,7 @@ def converted_by(node: Node) -> str:
 
 
 def users_function(key: str) -> Callable[..., Any] | None:
-    """The converter or evaluator of an operator, if it is defined outside of trt-build."""
+    """The converter or evaluator of an operator, if it is defined outside trt-build."""
     entry = CONVERTERS.get(key)
     functions = (entry.build if entry else None, EVALUATORS.get(key))
     return next((found for found in functions if found and extension.is_users(found)), None)
@@ -159,11 +161,11 @@ def evaluator(
     *keys: str, override: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function `(ctx, *values) -> value` that works on static values, DynamicScalars and
-    lists; `(ctx, node, *values)` where it needs the node.
+    lists; `(ctx, node, *values)` if it needs the node.
 
-    The key is a node kind (`prim::ListConstruct`) or a schema's `aten::size.int`; values arrive as
-    they are. `override` replaces the evaluator that there is. Raises ValueError where a key is
-    registered twice, or a user's function does not take the arguments of torch's operator.
+    The key is a node kind (`prim::ListConstruct`) or a schema's `aten::size.int`; values are not
+    unwrapped. `override` replaces an existing evaluator. Raises ValueError if a key is registered
+    twice, or a user's function does not take the arguments of torch's operator.
     """
 
     def register(evaluate: Callable[..., Any]) -> Callable[..., Any]:

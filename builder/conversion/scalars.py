@@ -1,6 +1,4 @@
-"""Arithmetic and comparison of Python numbers and DynamicScalars: Python's own where all are
-static.
-"""
+"""Arithmetic and comparison of Python numbers and DynamicScalars, in Python if all are static."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ COMPARISON: dict[str, tuple[Callable[[Any, Any], bool], str, bool]] = {
 
 
 def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
-    """`a operation b`; a DynamicScalar where the value is known only at run time."""
+    """`a operation b`; a DynamicScalar if the value is known only at run time."""
     rule = ARITHMETIC[operation]
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return rule.python(a, b)
@@ -90,8 +88,8 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
 
 
 def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
-    """C's a / b: rounded towards zero, which TensorRT's integer division does; the floor where
-    neither is negative.
+    """C's a / b, rounded towards zero as in TensorRT's integer division; the floor if neither is
+    negative.
     """
     if all(decided(ctx, "ge", v, 0) for v in (a, b)):
         return binary(ctx, "floordiv", a, b)
@@ -123,7 +121,7 @@ def unary(ctx: Lengths, operation: str, a: DynamicScalar) -> DynamicScalar:
 
 
 def compare(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
-    """A bool; static where the axes' ranges decide it for every shape of the profiles."""
+    """A bool; static if the axes' ranges determine it for every shape of the profiles."""
     python, layer, negate = COMPARISON[operation]
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return python(a, b)
@@ -137,8 +135,8 @@ def compare(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
 
 
 def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
-    """A comparison that the axes' ranges settle for every shape of the profiles; None where they do
-    not. No layers.
+    """A comparison that the axes' ranges determine for every shape of the profiles, else None. Adds
+    no layers.
     """
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return COMPARISON[operation][0](a, b)
@@ -158,9 +156,7 @@ def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
 
 
 def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
-    """Between which values a difference lies, in every iteration of the loops whose numbers are in
-    it.
-    """
+    """The bounds of a difference, over all iterations of loops whose counters are in it."""
     low = high = difference
     for counter in reversed(
         [symbol for symbol in ctx.counters if symbol in difference.free_symbols]
@@ -205,5 +201,5 @@ def _integral(ctx: Lengths, *values: Scalar) -> bool:
 
 
 def unknown(output: ITensor) -> sympy.Expr:
-    """A symbol of its own for what the network computes and nothing is known of."""
+    """A new symbol for an unknown number that the network computes."""
     return sympy.Symbol(output.name)

@@ -1,11 +1,11 @@
-"""How a converter's parameters are bound to the arguments of a schema.
+"""Binding of a converter's parameters to the arguments of a schema.
 
     def hardtanh(ctx, x, min_val, max_val): ...
 
-After `ctx` comes `node`, where the function asks for it. `x` is the schema's first argument. All
-others bind by the schema's names, in any order and as few as the function uses. Parameters before
-a `/` bind by position, for schemas that differ in names; where there is a `*rest`, all do. A
-parameter with a default may be missing in the schema.
+After `ctx` comes `node`, if the function has this parameter. `x` is the schema's first argument.
+All others bind by the schema's names, in any order and as few as the function uses. Parameters
+before a `/` bind by position, for schemas with different names; with a `*rest`, all do. A parameter
+with a default may be missing in the schema.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments that a function takes, by the schema's names, in its own order."""
+    """The arguments that a function takes, by the schema's names, in the function's order."""
 
     takes_node: bool
     positional: tuple[str, ...]
     keywords: tuple[tuple[str, str], ...]
-    """By parameter, the argument: for those that follow one that the schema lacks."""
+    """Keyword arguments by parameter, for parameters after one that the schema does not have."""
 
     def call(
         self,
@@ -48,8 +48,8 @@ class Signature:
 
 
 def signature(function: Callable[..., Any], names: tuple[str, ...], key: str) -> Signature:
-    """How `function` takes the arguments `names` of the operator `key`. Raises ValueError where it
-    asks for one that the schema lacks.
+    """The signature of `function` for the arguments `names` of the operator `key`. Raises
+    ValueError for a parameter that the schema does not have.
     """
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].name != "ctx":

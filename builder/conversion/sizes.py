@@ -1,4 +1,4 @@
-"""Following the symbolic sizes of dynamic axes through layers, by layer type."""
+"""Propagate the symbolic sizes of dynamic axes through layers, by layer type."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ LEADING_AXIS = frozenset("CONVOLUTION DECONVOLUTION POOLING RESIZE".split())
 
 
 def kind_of(layer: ILayer) -> str:
-    """The layer's type; an IActivationLayer's or IPoolingLayer's own `type` is its function, and
-    hides it.
-    """
+    """The layer's type. The `type` attribute of IActivationLayer and IPoolingLayer hides it."""
     return str(trt.ILayer.type.__get__(layer).name)
 
 
 def propagate_sizes(ctx: ConversionContext, layer: Any) -> None:
-    """Note which dynamic axes of the layer's outputs equal axes of its inputs; axes already noted
-    stay.
+    """Record which dynamic axes of the layer's outputs equal axes of its inputs. Recorded axes are
+    kept.
     """
     for index in range(layer.num_outputs):
         output = layer.get_output(index)
@@ -62,8 +60,8 @@ def _output(ctx: ConversionContext, layer: Any, output: ITensor) -> None:
 
 
 def _broadcast(ctx: ConversionContext, layer: Any, output: ITensor, axis: int) -> None:
-    """The one size that all inputs agree on, or one that is surely more than 1, which no other then
-    differs from.
+    """The size that all inputs share, or one that is certainly above 1, which the others then
+    equal.
     """
     inputs = (layer.get_input(i) for i in range(layer.num_inputs))
     sizes = list(dict.fromkeys(ctx.expr(t, axis) for t in inputs if t.shape[axis] != 1))
@@ -79,7 +77,7 @@ def _more_than_one(ctx: ConversionContext, size: Any) -> bool:
 
 
 def _same_rank_axes(ctx: ConversionContext, layer: Any, output: ITensor) -> None:
-    """Matrix products keep the batch axes; reductions with kept axes keep all that they do not
+    """Matrix products keep the batch axes; reductions with keepdim keep all axes that they do not
     reduce.
     """
     known = ctx.facts(output).exprs

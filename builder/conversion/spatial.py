@@ -1,5 +1,5 @@
-"""Tensors of N, C and spatial axes as TensorRT wants them: always with a batch axis, never with one
-spatial axis.
+"""Convert tensors with N, C and spatial axes to the form that TensorRT requires: a batch axis, and
+at least two spatial axes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from builder.engine import ITensor
 
 
 def filled(values: Size | Sequence[Size], count: int) -> list[int]:
-    """A size argument of `count` axes: PyTorch lets one number stand for all."""
+    """A size argument for `count` axes. In PyTorch one number applies to all."""
     each: list[Any] = [values] if isinstance(values, int | DynamicScalar) else list(values)
     return each * count if len(each) == 1 else each
 
 
 def as_image(ctx: ConversionContext, x: ITensor, axes: int) -> tuple[Any, Callable[[Any], Any]]:
     """`x` of (N,) C and `axes` spatial axes with a batch axis and at least two spatial ones, and
-    what undoes it.
+    the inverse function.
 
     One spatial axis becomes two, the last of size 1: TensorRT's windows are 2-D or 3-D.
     """
@@ -45,8 +45,8 @@ def with_unit(values: Sequence[int], unit: int) -> list[int]:
 def note_spatial(
     ctx: ConversionContext, x: ITensor, y: ITensor, length: Callable[[int, sympy.Expr], sympy.Expr]
 ) -> ITensor:
-    """Remember the symbolic sizes of `y` (N, K, spatial): `length(i, size)` of the i-th spatial
-    axis of `x`. Where K is dynamic, it is that of `x`: only pooling takes it.
+    """Record the symbolic sizes of `y` (N, K, spatial): `length(i, size)` of the i-th spatial axis
+    of `x`. A dynamic K is that of `x`, which occurs only in pooling.
     """
     channels = y.shape[1] if y.shape[1] >= 0 else ctx.expr(x, 1)
     exprs: list[Any] = [ctx.expr(x, 0), channels]

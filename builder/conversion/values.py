@@ -1,6 +1,6 @@
-"""The values that a converter or evaluator receives, by how much is known of them.
+"""The types of values that a converter or evaluator receives.
 
-A value that is none of these is a string, None, or a list or dictionary of values.
+Other values are strings, None, and lists or dictionaries of values.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Number = bool | int | float
 """A number that is known while the network is built."""
 
 Scalar = Number | DynamicScalar
-"""A number, known or computed by the network."""
+"""A number, static or computed by the network."""
 
 Tensor = ITensor | torch.Tensor
 """A tensor that the network computes, or a static one."""
 
 Operand = Tensor | Scalar
-"""Whatever an element-wise layer can read."""
+"""An operand of an element-wise layer."""
 
 PerAxis = int | list[int]
 """An argument such as `kernel_size`: one number for all axes, or one for each."""

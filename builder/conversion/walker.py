@@ -1,4 +1,4 @@
-"""Walking a graph: every node, in order, is evaluated, converted or refused by a backend."""
+"""Walk a graph: a backend evaluates, converts or refuses every node in order."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import source_location
 
 MISSING = object()
-"""The value of an output whose node was refused; nodes that read it are refused, too."""
+"""The value of an output of a refused node. Nodes that read it are also refused."""
 
 
 class MissingInput(Unconvertible):
-    """The refusal of a node that reads what a refused node should have given."""
+    """The refusal of a node that reads an output of a refused node."""
 
     def __init__(self) -> None:
         super().__init__("it reads the output of a node that cannot be converted")
 
 
 Refusal = Unconvertible | ConversionError
-"""Why a node has no result: it cannot be converted, or its converter failed."""
+"""The reason of a missing result: the node cannot be converted, or its converter failed."""
 
 
 class Backend(Protocol):
-    """What a walk makes of each node."""
+    """The actions of a walk on each node."""
 
     @property
     def policy(self) -> Policy:
         """The precisions in which converters compute."""
 
     def evaluate(self, node: Node, values: list[Any]) -> list[Any] | None:
-        """The node's outputs where no converter is needed, else None. Raises Unconvertible."""
+        """The node's outputs if no converter is needed, else None. Raises Unconvertible."""
 
     def convert(self, node: Node, values: list[Any]) -> list[Any]:
-        """The node's outputs, as its converter makes them. Raises Unconvertible."""
+        """The node's outputs from its converter. Raises Unconvertible."""
 
     def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
-        """What the outputs of a refused node are from here on; a backend may also raise."""
+        """The value for the outputs of a refused node. A backend may also raise."""
 
     def finish(self, node: Node, results: list[Any], first: int) -> None:
-        """Name what a node gave: its results, and the layers from index `first` on."""
+        """Name a node's results, and the layers from index `first` on."""
 
 
 class GraphWalker:
@@ -107,8 +107,8 @@ class GraphWalker:
         return results
 
     def _lose_numbers(self, node: Node) -> None:
-        """Forget the numbers that decided a size here: TensorRT no longer gives them to other
-        nodes.
+        """Drop numbers that determined a size here, because TensorRT no longer provides them to
+        other nodes.
         """
         for value in node.inputs():
             known = self.value(value)
@@ -143,5 +143,5 @@ def is_missing(value: object) -> bool:
 
 
 def output_name(node: Node) -> str:
-    """The name of a node's first output; the node's kind where it has none."""
+    """The name of a node's first output; the node's kind without one."""
     return str(node.outputsAt(0).debugName() if node.outputsSize() else node.kind())

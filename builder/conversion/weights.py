@@ -1,4 +1,4 @@
-"""Weights handed to TensorRT without a copy, and kept alive until the build ends."""
+"""Weights that are passed to TensorRT without a copy, and kept alive until the build ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builder.engine import trt, weights
 
 
 class Weights:
-    """TensorRT reads a network's weights when it builds, so every tensor handed over is held here
+    """TensorRT reads a network's weights during the build, so every passed tensor is kept here
     until then.
     """
 
@@ -19,7 +19,7 @@ class Weights:
         self.alive: list[Any] = []
 
     def of(self, tensor: torch.Tensor | None) -> Any:
-        """trt.Weights over the tensor's own memory (made contiguous first); empty Weights for
+        """trt.Weights that share the tensor's memory (made contiguous first); empty Weights for
         None.
         """
         if tensor is None:

@@ -1,4 +1,4 @@
-"""Composite operators as formulas: Python functions over tensors, compiled by TorchScript.
+"""Decompositions of composite operators: Python functions on tensors, compiled by TorchScript.
 
     @decomposition("aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor")
     def mse_loss(self: Tensor, target: Tensor, reduction: int) -> Tensor:
@@ -8,7 +8,7 @@
 
 Every composite operator is defined here once, in the file of its family. Lowering replaces the
 operators that a pass of `builder/lowering/passes/decompose.py` names. All others stay one node in
-the lowered graph, and conversion walks their formula when it meets them.
+the lowered graph, and conversion walks their decomposition.
 """
 
 from builder.decompositions.registry import (

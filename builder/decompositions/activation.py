@@ -23,7 +23,7 @@ def log_softmax_of(x: Tensor, dim: int) -> Tensor:
 
 @decomposition("aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
 def log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
-    """x - m - log(sum(exp(x - m))), m the largest: finite where softmax underflows to 0"""
+    """x - m - log(sum(exp(x - m))), m the maximum: finite where softmax underflows to 0"""
     x = self
     if dtype is not None:
         x = self.to(dtype)
@@ -41,7 +41,7 @@ def log_softmax_of_half(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
 
 @decomposition("aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
 def safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
-    """softmax; 0 along an axis of nothing but -inf"""
+    """softmax; 0 along an axis that is all -inf"""
     hidden = torch.amax(self, [dim], True) == -math.inf
     return torch.masked_fill(torch.softmax(self, dim, dtype), hidden, 0.0)
 

@@ -16,7 +16,7 @@ def without_dropout(arguments: SimpleNamespace) -> str | None:
     if arguments.dropout_p == 0:
         return None
     return (
-        "dropout_p > 0 drops weights at random, so no answer could be checked; call it with"
+        "dropout_p > 0 is random, so its output cannot be compared with a golden; call it with"
         " dropout_p=self.p if self.training else 0.0"
     )
 
@@ -37,7 +37,7 @@ def scaled_dot_product_attention(
     scale: float | None,
     enable_gqa: bool,
 ) -> Tensor:
-    """softmax(query key^T scale + mask) value; zeros in a row whose every key is masked"""
+    """softmax(query key^T scale + mask) value; zeros in a row whose keys are all masked"""
     if scale is None:
         factor = float(query.size(-1)) ** -0.5
     else:
@@ -58,7 +58,7 @@ def scaled_dot_product_attention(
             scores = torch.masked_fill(scores, torch.logical_not(attn_mask), -math.inf)
         else:
             scores = scores + attn_mask
-        # the softmax of nothing but -inf would be NaN
+        # the softmax of a row of -inf would be NaN
         empty = torch.amax(scores, [-1], True) == -math.inf
         weights = torch.masked_fill(torch.softmax(scores, -1), empty, 0.0)
     else:
@@ -88,7 +88,7 @@ def projected(
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, mask_type: int | None) -> Tensor:
     # mask_type 0: (queries, keys), 1: (batch, keys), 2: (batch, heads, queries, keys). A mask that
-    # is not bool hides where it is not zero.
+    # is not bool masks its nonzero positions.
     scores = torch.matmul(q * float(q.size(-1)) ** -0.5, k.transpose(-2, -1))
     if mask is not None:
         hidden = mask.to(torch.bool)

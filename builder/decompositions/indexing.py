@@ -11,8 +11,8 @@ from builder.decompositions.registry import decomposition
 @decomposition("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor")
 def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """self with self.select(dim, index) replaced by src"""
-    # Chosen, not concatenated: the lengths of the parts would change within a loop, where TensorRT
-    # has static ones only.
+    # Selected, not concatenated: the lengths of the parts would change within a loop, and TensorRT
+    # supports only static ones there.
     size = self.size(dim)
     places = torch.arange(size, device="cpu")
     here = torch.logical_or(places == index, places == index + size)

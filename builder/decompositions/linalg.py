@@ -1,4 +1,4 @@
-"""Matrices, composed of products, transpositions and diagonals."""
+"""Matrix operators, composed of products, transposes and diagonals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from builder.decompositions.registry import Number, decomposition
     "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"
 )
 def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, beta: Number, alpha: Number) -> Tensor:
-    """beta self + alpha mat1 mat2; with beta 0, self counts for nothing, NaN included"""
+    """beta self + alpha mat1 mat2; with beta 0, self is ignored, including NaN"""
     product = torch.matmul(mat1, mat2)
     if alpha != 1:
         product = product * alpha

@@ -1,4 +1,4 @@
-"""Losses, which networks that score their own answers compute: PyTorch's documented formulas."""
+"""Losses, by PyTorch's documented formulas."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def weighted(loss: Tensor, factor: Tensor, reduction: int) -> Tensor:
 def nll_loss(
     self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> Tensor:
-    """-x[target], weighted by class; ignored targets count for nothing"""
+    """-x[target], weighted by class; ignored targets have weight 0"""
     axis = 0
     if self.dim() > 1:
         axis = 1
@@ -294,7 +294,7 @@ def entropy_spread_over_classes(
     ignore_index: int,
     axis: int,
 ) -> Tensor:
-    # what label smoothing adds: every class counts the same
+    # the label smoothing term: all classes have equal weight
     kept = target != ignore_index
     terms = logarithms
     factor = kept.to(logarithms.dtype)

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, comparisons and second names of operators."""
+"""Element-wise arithmetic, comparisons and aliases of operators."""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ def number_xlog1py(self: Number, other: Tensor) -> Tensor:
 
 @decomposition("aten::logaddexp(Tensor self, Tensor other) -> Tensor")
 def logaddexp(self: Tensor, other: Tensor) -> Tensor:
-    """log(exp(self) + exp(other)), by the larger of the two and log1p of what the other adds"""
+    """log(exp(self) + exp(other)), computed as the larger operand plus log1p of the exponentiated
+    difference
+    """
     larger = torch.maximum(self, other)
     rest = torch.log1p(torch.exp(-torch.abs(self - other)))
     return torch.where(self == other, larger + LOG_2, larger + rest)

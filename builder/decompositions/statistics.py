@@ -1,4 +1,4 @@
-"""Statistics composed of sums and sorts: means and sums past NaN, integrals, covariances,
+"""Statistics composed of sums and sorts: means and sums without NaN, integrals, covariances,
 quantiles, medians, modes.
 """
 
@@ -24,7 +24,7 @@ def zero_for_nan(self: Tensor) -> Tensor:
     " Tensor"
 )
 def nansum(self: Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> Tensor:
-    """the sum without what is NaN"""
+    """the sum of the elements that are not NaN"""
     return torch.sum(zero_for_nan(self), dim, keepdim, dtype=dtype)
 
 
@@ -215,7 +215,7 @@ def quantiles_past_nan(
     ' interpolation="linear") -> Tensor'
 )
 def quantile(self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
-    """between the ordered values at q (n - 1), as `interpolation` says (NaN is not looked for)"""
+    """between the ordered values at q (n - 1), by `interpolation` (NaN is not handled)"""
     result = quantiles(self, q, dim, keepdim, interpolation)
     if q.dim() == 0:
         result = result.squeeze(0)
@@ -260,7 +260,7 @@ def nanquantile_at_number(
     return quantiles_past_nan(self, place, dim, keepdim, interpolation).squeeze(0)
 
 
-NO_NAN = "NaN is not looked for; among equal values TensorRT states no order"
+NO_NAN = "NaN is not handled; TensorRT does not define the order of equal values"
 
 
 def without_axis(value: Tensor, place: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
@@ -275,7 +275,7 @@ def without_axis(value: Tensor, place: Tensor, dim: int, keepdim: bool) -> tuple
     note=NO_NAN,
 )
 def median_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """the lower of the middle values along an axis, and its place"""
+    """the lower of the middle values along an axis, and its index"""
     if self.dim() == 0:
         return self, torch.zeros([], dtype=torch.long)
     half = (self.size(dim) + 1) // 2
@@ -326,7 +326,9 @@ def nanmedian(self: Tensor) -> Tensor:
     note=NO_NAN,
 )
 def mode(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """the least of the most frequent values along an axis and its last place, all pairs compared"""
+    """the smallest of the most frequent values along an axis and its last index, by comparing all
+    pairs
+    """
     if self.dim() == 0:
         return self, torch.zeros([], dtype=torch.long)
     x = torch.movedim(self, dim, -1)

@@ -1,8 +1,8 @@
 """Python functions as TorchScript graphs.
 
 `torch.jit.script` needs one type for each argument, and PyTorch's `Scalar` has two. So the
-function's source is read, `Number` becomes the type that is wanted, and the functions and constants
-of the module that it names are written in.
+function's source is read, `Number` is replaced by the requested type, and functions and constants
+of its module are inlined.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def graph(function: Callable[..., Any], numbers: tuple[str, ...] = ()) -> torch.
     """The inlined graph of a function; `numbers` are the types of its `Number` parameters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript's deprecation
-        # must outlive its functions, which the graph names until it is inlined
+        # must outlive its functions, which the graph refers to until it is inlined
         unit = torch.jit.CompilationUnit(source(function, numbers))
     compiled = getattr(unit, function.__name__).graph.copy()
     C._jit_pass_inline(compiled)
@@ -95,7 +95,7 @@ def _type(annotation: ast.expr | None, numbers: Iterator[str]) -> ast.expr:
 
 
 class _Constants(ast.NodeTransformer):
-    """Writes out the numbers and texts that a function takes from its module, and from `math`."""
+    """Inlines the numbers and strings that a function uses from its module and from `math`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function

@@ -106,9 +106,9 @@ def of_endpoint(url: str, access: Access, timeout: float = 10.0) -> ServerFacts:
         version = str(client.get_server_metadata().get("version"))
     except (InferenceServerException, OSError) as error:
         raise EnvironmentProblem(
-            f"no Triton answers over http: {error}",
+            f"no Triton server responds over http: {error}",
             where=url,
-            fix="trt-build serve, or the right --url",
+            fix="run trt-build serve, or correct --url",
         ) from error
     finally:
         client.close()

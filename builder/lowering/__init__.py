@@ -1,5 +1,5 @@
-"""Lowering: from a TorchScript module to one block of tensor operators, by a list of passes that
-are verified one by one.
+"""Lowering: rewrite a TorchScript module to one block of tensor operators, by a list of passes that
+are each verified.
 """
 
 from __future__ import annotations

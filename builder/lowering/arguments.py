@@ -1,8 +1,8 @@
-"""Which tensors the arguments of a module consist of, and their names.
+"""The tensors in the arguments of a module, and their names.
 
 Lowering, goldens and conversion all flatten arguments with `describe`, so that they agree. The
-names of the manifest declare what a type leaves open: an Optional argument is passed where an input
-has its name, and a list or dictionary has the elements that inputs are named after.
+input names of the manifest resolve what a type does not determine: an Optional argument is passed
+if an input has its name, and a list or dictionary has the elements that inputs are named after.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from builder.graph_types import Type
 
 TENSOR, NUMBER, TUPLE, LIST, DICT, FIXED = "tensor", "number", "tuple", "list", "dict", "fixed"
 NUMBERS = frozenset(["FloatType", "IntType", "BoolType", "NumberType"])
-"""Types of arguments that take a number; an input of one element brings it."""
+"""Types of number arguments. An input with one element passes the number."""
 _FIELDS = re.compile(r"^NamedTuple\((.*)\)$", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Part:
     """An argument, or an element of one. `form` is one of the constants above, `type` torch's type
-    without Optional, `parts` the elements by index, field or key, and `value` that of a fixed one.
+    without Optional, `parts` the elements by index, field or key, and `value` the value of a fixed
+    argument.
     """
 
     form: str
@@ -47,7 +48,8 @@ def describe(name: str, kind: Type, declared: Collection[str], fixed: Mapping[st
     `fixed` the values of arguments that have one, by name.
 
     Elements of tuples and lists have indices (`state_0`), those of named tuples and dictionaries
-    their field or key (`state.hidden`). Raises LoweringError for what no tensors can express.
+    their field or key (`state.hidden`). Raises LoweringError for an argument that cannot be passed
+    as tensors.
     """
     form = kind.kind()
     if form == "TensorType":
@@ -74,7 +76,7 @@ def _if_declared(
     declared: Collection[str],
     fixed: Mapping[str, Any],
 ) -> Part | None:
-    """The part, where it has tensors and an input is named after it."""
+    """The part, if it has tensors and an input is named after it."""
     open_values = {other: value for other, value in fixed.items() if other != name}
     try:
         part = describe(name, kind, declared, open_values)
@@ -90,10 +92,10 @@ def _tuple(
     fields = field_names(kind)
     if fields == PACKED_SEQUENCE:
         raise LoweringError(
-            f"argument {name!r} of forward is a PackedSequence: how many rows it has depends on the"
-            " data",
+            f"argument {name!r} of forward is a PackedSequence: its number of rows depends on the "
+            "data",
             where=f"forward({name}: PackedSequence)",
-            fix="take the padded tensor and the lengths, and call pack_padded_sequence in forward",
+            fix="pass the padded tensor and the lengths, and call pack_padded_sequence in forward",
         )
     places: Sequence[str | int] = fields or range(len(kind.elements()))
     pairs = zip(places, kind.elements(), strict=True)

@@ -1,6 +1,4 @@
-"""Another order of a graph's inputs and outputs: the batch first, for formats that require
-it.
-"""
+"""Move the batch axis of a graph's inputs and outputs to the front, for formats that require it."""
 
 from __future__ import annotations
 
@@ -12,14 +10,14 @@ from builder.lowering import ir
 from builder.lowering.graph import LoweredGraph
 
 Axes = Mapping[int, tuple[int, int]]
-"""By position among the inputs or outputs: (the axis that is to be first, the tensor's rank)."""
+"""By position among the inputs or outputs: (the axis to move to the front, the tensor's rank)."""
 
 
 def first(lowered: LoweredGraph, inputs: Axes, outputs: Axes) -> LoweredGraph:
-    """The same computation with these axes of these inputs and outputs moved to the front; the
-    others keep their order.
+    """The same graph with these axes of these inputs and outputs moved to the front; the others
+    keep their order.
 
-    A permutation is at each border, so that nothing within the graph changes.
+    A permutation is added at each input and output, so that the rest of the graph does not change.
     """
     graph = lowered.graph.copy()
     given = list(graph.inputs())
@@ -31,7 +29,7 @@ def first(lowered: LoweredGraph, inputs: Axes, outputs: Axes) -> LoweredGraph:
 
 
 def _permute_input(graph: Graph, value: Value, axis: int, rank: int) -> None:
-    """Every reader of the input reads it with the first axis back at its position."""
+    """Let every user of the input read it with the first axis moved back to its position."""
     back = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
     before = next(iter(graph.nodes()), graph.return_node())
     order = ir.insert_constant(graph, back, before)

@@ -1,8 +1,8 @@
-"""Where a module's lists of layers stand: what torch's own record of calls leaves out.
+"""Paths of layers that are in lists.
 
-An inlined node records the name of each module through which it was called (`encoder`, `3`,
-`self_attn`), but not the list that a layer was taken from. The module decides: its layer called
-`3`, of that class, is `layers.3`.
+An inlined node records the name of each module in its call stack (`encoder`, `3`, `self_attn`), but
+not the list that a layer is in. The module tree resolves it: the layer of this class with the name
+`3` is `layers.3`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ UNKNOWN = "UNKNOWN_INSTANCE"
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
 
 Containers = Mapping[tuple[str, str, str], str]
-"""By a module's class, the name that it calls a layer by, and the layer's class: the path that it
-means.
+"""The path of a layer, by the class of the calling module, the layer's name in the record, and the
+layer's class.
 """
 
 
@@ -26,14 +26,14 @@ class Modules(Protocol):
     """A ScriptModule, or the module tree of an exported program."""
 
     def named_children(self) -> Iterator[tuple[str, Any]]:
-        """Name and module of each that this one contains."""
+        """The name and module of each direct child."""
 
 
 def containers(module: Modules) -> Containers:
-    """What every name of a layer in a list means; a name that two lists use for layers of one class
-    is left out.
+    """The path of every layer in a list.
 
-    The outermost module's class is the empty string.
+    A name that two lists use for layers of one class is ambiguous and left out. The class of the
+    outermost module is the empty string.
     """
     found: dict[tuple[str, str, str], str] = {}
     doubtful: set[tuple[str, str, str]] = set()
@@ -44,8 +44,8 @@ def containers(module: Modules) -> Containers:
 
 
 def _listed(module: Any, kind: str, prefix: str) -> Iterator[tuple[tuple[str, str, str], str]]:
-    """The layers in the lists of all modules; `prefix` is the path from the last that is no list,
-    of class `kind`.
+    """The layers in the lists of all modules. `prefix` is the path from the last module that is not
+    a list, which has the class `kind`.
     """
     for name, child in module.named_children():
         own = str(child.original_name)
@@ -57,7 +57,7 @@ def _listed(module: Any, kind: str, prefix: str) -> Iterator[tuple[tuple[str, st
 
 
 def path_of(hierarchy: str, known: Containers) -> str:
-    """`encoder.layers.3` of torch's `encoder(Encoder).3(Layer)`."""
+    """The path `encoder.layers.3` for torch's record `encoder(Encoder).3(Layer)`."""
     owner, parts = "", []
     for name, kind in _CALLED.findall(hierarchy):
         if name == UNKNOWN:

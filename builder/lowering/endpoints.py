@@ -1,5 +1,5 @@
-"""Endpoints in other dtypes: the casts stand at the graph's borders, so that nothing within it
-changes.
+"""Inputs and outputs in other dtypes: casts at the graph's inputs and outputs, so that the rest of
+the graph does not change.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from builder.lowering.graph import LoweredGraph
 
 
 def half(lowered: LoweredGraph, inputs: Collection[int], outputs: Collection[int]) -> LoweredGraph:
-    """The same computation with these inputs (by position) taken in float16 and widened, and these
-    outputs narrowed.
+    """The same graph with these inputs (by position) received in float16 and cast to float32, and
+    these outputs cast to float16.
     """
     return cast(
         lowered, dict.fromkeys(inputs, torch.float32), dict.fromkeys(outputs, torch.float16)
@@ -27,8 +27,8 @@ def half(lowered: LoweredGraph, inputs: Collection[int], outputs: Collection[int
 def cast(
     lowered: LoweredGraph, inputs: Mapping[int, torch.dtype], outputs: Mapping[int, torch.dtype]
 ) -> LoweredGraph:
-    """The same computation behind casts: each of these inputs (by position) is cast to its own
-    dtype within the graph, and each of these outputs is given in another.
+    """The same graph with casts: each of these inputs (by position) is cast to its original dtype
+    inside the graph, and each of these outputs is cast to another dtype.
     """
     graph = lowered.graph.copy()
     given = list(graph.inputs())

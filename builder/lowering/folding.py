@@ -1,5 +1,5 @@
-"""Constant propagation that leaves quantization alone: an int8 engine is built from the weights and
-their scales, not from weights that were rounded already.
+"""Constant propagation that does not fold quantization: an int8 engine is built from weights and
+scales, not from rounded weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.scoping import Line
 
-# What rounds a tensor to few levels; torch would do it to every weight, for all of its inputs are
+# Quantization operators. torch would fold them on every weight, because all of their inputs are
 # constants.
 QUANTIZERS = tuple(
     f"aten::{name}"
@@ -37,12 +37,12 @@ QUANTIZERS = tuple(
 
 
 def propagate_constants(graph: Graph, kinds: Collection[str] | None = None) -> None:
-    """Compute what only depends on constants, but for quantization and what is computed from its
+    """Compute nodes that depend only on constants, except quantization and nodes that read its
     results.
 
-    A write to a constant stays, for functionalise to refuse: torch treats it as dead when that
-    constant is not read, though it is the module's state. `kinds` are those of the graph's
-    nodes, where they are known.
+    A write to a constant is kept, so that functionalise refuses it: it changes the module's state,
+    but torch removes it if that constant is not read. `kinds` are the kinds of the graph's nodes,
+    if known.
     """
     kinds = kinds_of(graph) if kinds is None else kinds
     with _unknown_to_torch(graph, kinds), _state_in_sight(graph, kinds):
@@ -50,8 +50,8 @@ def propagate_constants(graph: Graph, kinds: Collection[str] | None = None) -> N
 
 
 def foldable(lines: Iterable[Line]) -> bool:
-    """Whether constants could be propagated: there is a branch, a loop, or a node that reads
-    nothing but constants.
+    """Whether constants could be propagated: the graph has a branch, a loop, or a node that reads
+    only constants.
     """
     constants: set[str] = set()
     for line in lines:
@@ -65,7 +65,7 @@ def foldable(lines: Iterable[Line]) -> bool:
 
 
 def take_static_branches(graph: Graph) -> None:
-    """Replace each If whose condition is a constant by the branch that is taken."""
+    """Replace each If with a constant condition by the branch that is taken."""
     for node in ir.nodes_of(graph, "prim::If"):
         taken = ir.constant(node.inputsAt(0))
         if isinstance(taken, bool):
@@ -73,8 +73,8 @@ def take_static_branches(graph: Graph) -> None:
 
 
 def unread(lines: Sequence[Line]) -> bool:
-    """Whether there is a node or a value without readers, or a branch or a loop, which may give
-    more than is read.
+    """Whether the graph has a node or value without users, or a branch or loop, which may have
+    unused outputs.
     """
     read: set[str] = set()
     for line in lines:
@@ -87,14 +87,14 @@ def unread(lines: Sequence[Line]) -> bool:
 
 
 def eliminate_dead_code(graph: Graph) -> None:
-    """Remove nodes whose results are not read, except writes to constants."""
+    """Remove nodes without users, except writes to constants."""
     with _state_in_sight(graph, kinds_of(graph)):
         ir.C._jit_pass_dce(graph)
 
 
 def kinds_of(graph: Graph) -> frozenset[str]:
-    """The kinds of all nodes, read from the text, which torch writes faster than Python walks a
-    graph.
+    """The kinds of all nodes, read from the graph's text, because torch prints a graph faster than
+    Python walks it.
     """
     return frozenset(_KIND.findall(str(graph)))
 
@@ -104,7 +104,7 @@ _KIND = re.compile(r"= (\w+::\w+)")
 
 @contextmanager
 def _state_in_sight(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
-    """While inside, every constant that is written is an output of the graph."""
+    """Inside the block, every constant that is written is an output of the graph."""
     state, count = _written_constants(graph, kinds), sum(1 for _ in graph.outputs())
     for value in state:
         graph.registerOutput(value)
@@ -114,8 +114,8 @@ def _state_in_sight(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
 
 
 def _written_constants(graph: Graph, kinds: Collection[str]) -> list[Value]:
-    """The constants behind the first inputs of nodes that write; all of them where that is not
-    plain to see.
+    """The constants that nodes write through their first inputs; all constants if that cannot be
+    determined.
     """
     if not any(map(may_write, kinds)):
         return []
@@ -139,8 +139,8 @@ _JOINS = ("prim::If", "prim::Loop", "prim::Param")
 
 
 def _joined(node: Node) -> bool:
-    """Whether a node gives what several others may have made; the inputs of the graph itself are
-    made outside.
+    """Whether a node returns a value that several other nodes may have created. The inputs of the
+    graph are created outside.
     """
     return node.kind() in _JOINS and not (
         node.kind() == "prim::Param" and node.owningBlock().owningNode() is None
@@ -148,8 +148,8 @@ def _joined(node: Node) -> bool:
 
 
 def _origin(value: Value, known: dict[int, Value]) -> Value:
-    """The value at the start of a chain of first inputs; `known` keeps the answers, for chains
-    share their parts.
+    """The value at the start of a chain of first inputs. `known` caches the results, because chains
+    share nodes.
     """
     passed = []
     while (
@@ -172,7 +172,7 @@ _AUGMENTED = frozenset(f"aten::__i{name}__" for name in ("and", "or", "xor", "ls
 
 
 def may_write(kind: str) -> bool:
-    """Whether an operator writes its first input in place, by the way it is named."""
+    """Whether an operator writes its first input in place, by its name."""
     return (
         kind.startswith("aten::") and kind.endswith("_") and not kind.startswith("aten::__")
     ) or kind in _AUGMENTED
@@ -180,8 +180,8 @@ def may_write(kind: str) -> bool:
 
 @contextmanager
 def _unknown_to_torch(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
-    """While inside, each quantizer reads one of its whole numbers (a bound, a dtype) from an input
-    of the graph, so torch cannot compute it; what feeds it still can be.
+    """Inside the block, each quantizer reads one of its integer arguments (a bound, a dtype) from
+    an input of the graph, so that torch cannot fold it. Its other inputs can still be folded.
     """
     first, known = sum(1 for _ in graph.inputs()), []
     for node in ir.nodes_of(graph, *(kind for kind in QUANTIZERS if kind in kinds)):
@@ -193,7 +193,7 @@ def _unknown_to_torch(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
             node.replaceInput(at, stand_in)
     yield
     for stand_in, number in zip(list(graph.inputs())[first:], known, strict=True):
-        for use in stand_in.uses():  # none where the quantizer was in a branch that is not taken
+        for use in stand_in.uses():  # none if the quantizer was in a branch that is not taken
             use.user.replaceInput(use.offset, ir.insert_constant(graph, number, use.user))
     for _ in known:
         graph.eraseInput(first)

@@ -1,8 +1,6 @@
-"""Fake quantization to float8 (E4M3): one node while we work, plain operators in the file that is
-served.
+"""Fake quantization to float8 (E4M3). torch has no such operator, so trt-build registers one.
 
-torch has no such operator, so this one is ours; `trt_build` need not be installed where a lowered
-file runs, so what is saved has the formula in its place.
+A saved file has plain operators in its place, because it must run without trt-build.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from builder.decompositions import Decomposition
 FP8_SCHEMA = "trt_build::fake_quantize_fp8(Tensor self, Tensor scale, int? axis=None) -> Tensor"
 FP8_KIND = FP8_SCHEMA.partition("(")[0]
 FP8_LIMIT = 448.0
-"""The greatest finite float8_e4m3fn; beyond it torch's cast gives NaN where TensorRT saturates."""
+"""The largest finite float8_e4m3fn. Beyond it, torch's cast returns NaN and TensorRT saturates."""
 
 
 def _formula(self: Tensor, scale: Tensor, axis: int | None) -> Tensor:
@@ -31,14 +29,17 @@ def _formula(self: Tensor, scale: Tensor, axis: int | None) -> Tensor:
 
 
 FORMULA = Decomposition(FP8_SCHEMA, _formula)
-"""What a saved file has for the operator. It is in no table: conversion has a layer for it."""
+"""The decomposition of the operator in saved files.
+
+It is not in the table of decompositions, because conversion has a layer for the operator.
+"""
 
 
 def fake_quantize_fp8(
     x: torch.Tensor, scale: torch.Tensor, axis: int | None = None
 ) -> torch.Tensor:
-    """x rounded to float8_e4m3fn times `scale` (float32: one element, or one for each place of
-    `axis`), ties to even and saturated; in the dtype of x.
+    """Round x to multiples of float8_e4m3fn values by `scale` (float32: one element, or one for
+    each index of `axis`), ties to even, saturated. Returns the dtype of x.
     """
     factor = (
         scale

@@ -1,9 +1,9 @@
-"""From a module to a graph without `self`: evaluation mode, everything inlined, and attribute reads
-replaced by constants.
+"""Convert a module to a graph without `self`: in evaluation mode, with all calls inlined, and
+attribute reads replaced by constants. torch's own freezing is used only for modules behind a
+TorchScript interface: it copies the module, and its common-subexpression elimination merges nodes
+of fallback modules with equal nodes elsewhere.
 
-torch's own freezing runs common-subexpression elimination, which merges a node of a module that
-shall run in torch with an equal one elsewhere, and it copies the module; so it only does the work
-for modules that hide behind an interface. Constants share the module's memory.
+Constants share the module's memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from builder.lowering.wrapped import constants_to_numbers
 
 @contextmanager
 def evaluating(module: torch.jit.ScriptModule) -> Iterator[None]:
-    """The module in evaluation mode; every submodule's own flag is put back afterwards."""
+    """The module in evaluation mode.
+
+    The `training` flag of every submodule is restored afterwards.
+    """
     flags = [(child, child.training) for child in module.modules()]
     try:
         module.eval()
@@ -45,19 +48,18 @@ def frozen_graph(
     keep_objects: bool = False,
     steps: Steps | None = None,
 ) -> tuple[Any, Any]:
-    """The graph of `method` with attributes folded to constants, and its schema. Nothing is folded
-    that changes numbers.
+    """The graph of `method` with attributes folded to constants, and its schema.
 
-    What comes from `fallback_modules` is marked; `keep_objects` as of `make_plain`; `steps` records
-    what is done. Raises
-    LoweringError when the method keeps state in the module, or there is no such method.
+    Nothing is folded that changes numbers. Nodes of `fallback_modules` are marked. `keep_objects`
+    is that of `make_plain`. `steps` records the steps. Raises LoweringError if the method writes
+    state to the module, or does not exist.
     """
     method = _existing(module, method)
     source, steps = module._c, steps or Steps()
     steps.begin(source._get_method(method).graph)
     graph = _inlined(source, method, fallback_modules, keep_objects)
     constants_to_numbers(graph)
-    # through an interface, whose type does not determine the called method
+    # through an interface: its type does not determine the called method
     if ir.nodes_of(graph, "prim::CallMethod"):
         with evaluating(module):
             source = ir.C._freeze_module(
@@ -65,7 +67,7 @@ def frozen_graph(
             )
         graph = _inlined(source, method, fallback_modules, keep_objects)
         if all(tensor.dim() for tensor in module.state_dict().values()):
-            constants_to_numbers(graph)  # freezing made no constant without axes of a buffer
+            constants_to_numbers(graph)  # freezing creates no 0-d constant from a buffer
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
     if any(
@@ -79,7 +81,7 @@ def frozen_graph(
 
 
 def _existing(module: torch.jit.ScriptModule, method: str) -> str:
-    """The name of the compiled method. Raises LoweringError where there is none."""
+    """The name of the compiled method. Raises LoweringError if there is none."""
     has = module._c._has_method
     if method == "forward" and has("forward__0") and not has(method):
         # a module with overloads, nn.LSTM among them; the first takes plain tensors
@@ -96,7 +98,7 @@ def _inlined(module: Any, method: str, fallback_modules: frozenset[str], keep_ob
         inline_and_mark(graph, module, fallback_modules)
     ir.C._jit_pass_inline(graph)
     make_plain(graph, keep_objects=keep_objects)
-    # a trace that was never saved has its example's shapes in it
+    # a trace that was not saved contains the shapes of its example inputs
     ir.C._jit_pass_erase_shape_information(graph)
     ir.split_uninitialized(graph)
     for node in ir.nodes_of(graph, "prim::SetAttr"):
@@ -108,13 +110,13 @@ def _inlined(module: Any, method: str, fallback_modules: frozenset[str], keep_ob
 
 
 def lower_attributes(graph: Graph, module: Any) -> None:
-    """Turn every attribute that is read into a constant; `module` is the graph's first input.
+    """Replace every attribute that is read by a constant.
 
-    `training` reads as false, whatever the module's mode is.
+    `module` is the graph's first input. `training` is false in any mode of the module.
     """
     owner_input = next(iter(graph.inputs()))
     owners, containers = {owner_input.unique(): module}, list[tuple[str, Any]]()
-    # in program order: an owner comes before what it owns
+    # in program order: an object comes before its attributes
     for node in ir.nodes_of(graph, "prim::GetAttr"):
         owner = owners.get(node.inputsAt(0).unique())
         if owner is None:
@@ -134,8 +136,8 @@ def lower_attributes(graph: Graph, module: Any) -> None:
 
 
 def _refuse_written(graph: Graph, containers: list[tuple[str, Value]]) -> None:
-    """Refuse a list or dictionary of the module that is written. Each time that it is read it is
-    another constant, so nothing else would see the write: torch's dead code elimination drops it.
+    """Refuse writes to a list or dictionary of the module. Every read of it is a separate constant,
+    so no other read would see the write, and torch's dead code elimination removes it.
     """
     changes = ir.nodes_of(graph, *ir.CHANGES) if containers else []
     writers = [node for node in changes if _is_container(node.inputsAt(0).type())]
@@ -153,8 +155,8 @@ def _is_container(kind: Type) -> bool:
 
 
 def _nests(kind: Type) -> bool:
-    """Whether a container of this type holds others, whose writes torch does not distinguish
-    from its own.
+    """Whether a container of this type holds other containers. torch does not distinguish writes to
+    them from writes to the outer one.
     """
     inner = kind.containedTypes()
     return any(_is_container(part) or _nests(part) for part in inner)
@@ -162,18 +164,17 @@ def _nests(kind: Type) -> bool:
 
 def _keeps_state(name: str, node: Node) -> LoweringError:
     return LoweringError(
-        f"forward keeps state in the module's attribute {name!r}; a served model has none",
+        f"forward writes state to the module's attribute {name!r}; a served model cannot keep it",
         where=source_line(node),
-        fix="pass the state in as an argument and return it",
+        fix="pass the state as an argument and return it",
     )
 
 
 def _constant(graph: Graph, node: Node, found: object) -> Value:
-    """A value of the graph that holds an attribute: a constant, or a list or dictionary that is
-    built of constants.
+    """A value of the graph for an attribute: a constant, or a list or dictionary of constants.
 
-    A tensor's constant is never inside a branch: it must be in scope even if only a branch writes
-    it.
+    Tensor constants are never inside a branch: they must be in scope even if only a branch writes
+    them.
     """
     kind = node.output().type()
     if isinstance(found, list | dict) and any(
@@ -192,7 +193,7 @@ def _constant(graph: Graph, node: Node, found: object) -> Value:
         )
     except (RuntimeError, TypeError) as error:
         raise LoweringError(
-            f"attribute {node.s('name')!r} holds a {kind.str()}, which no constant can hold",
+            f"attribute {node.s('name')!r} holds a {kind.str()}, which cannot be a constant",
             where=source_line(node),
         ) from error
 
@@ -200,7 +201,7 @@ def _constant(graph: Graph, node: Node, found: object) -> Value:
 def _items(
     found: Any,
 ) -> list[Any]:
-    """The elements of a list; the keys and values of a dictionary alternately."""
+    """The elements of a list, or the alternating keys and values of a dictionary."""
     return (
         [part for pair in found.items() for part in pair]
         if isinstance(found, dict)
@@ -209,7 +210,7 @@ def _items(
 
 
 def _is_created(value: Value) -> bool:
-    """Whether an object is created in the graph itself, or belongs to one that is."""
+    """Whether an object is created in the graph, or belongs to one that is."""
     node = value.node()
     while node.kind() in ("prim::GetAttr", "prim::Enter"):
         node = node.inputsAt(0).node()
@@ -217,8 +218,8 @@ def _is_created(value: Value) -> bool:
 
 
 def _drop_self(graph: Graph) -> None:
-    """Remove the first input. An attribute that is still written would differ from call to call:
-    refused.
+    """Remove the first input. An attribute that is still written is refused, because its value
+    would change between calls.
     """
     for node in ir.nodes_of(graph, "prim::SetAttr"):
         if not _is_created(node.inputsAt(0)):
@@ -228,15 +229,14 @@ def _drop_self(graph: Graph) -> None:
             continue
         if node.hasUses():
             raise LoweringError(
-                f"attribute {node.s('name')!r} is read from a module that is chosen while the model"
-                " runs",
+                f"attribute {node.s('name')!r} is read from a module that is chosen at run time",
                 where=source_line(node),
             )
         node.destroy()
     for use in next(iter(graph.inputs())).uses():
         raise LoweringError(
-            f"forward calls {use.user.kind()} with the module itself, which no graph can hold: a"
-            " method under @torch.jit.ignore, or another Python function",
+            f"forward calls {use.user.kind()} with the module itself, which cannot be part of a "
+            "graph: a method under @torch.jit.ignore, or another Python function",
             where=source_line(use.user),
             fix="write the method so that torch.jit.script compiles it, or call it outside",
         )

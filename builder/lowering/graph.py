@@ -1,4 +1,4 @@
-"""LoweredGraph: the result of lowering. It runs, it can be saved, and its text is canonical."""
+"""LoweredGraph: the result of lowering. It can be run and saved, and has a canonical text."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from builder.lowering.wrapped import keep_constants_tensors
 
 @dataclass(frozen=True)
 class LoweredGraph:
-    """One block of nodes over tensors; weights are `prim::Constant` tensors.
+    """One block of nodes over tensors.
 
-    `inputs` are the names of forward's arguments, `outputs` those that the structure of its result
-    gives, both in the graph's order.
+    Weights are `prim::Constant` tensors. `inputs` are the names of forward's arguments, and
+    `outputs` the names from the structure of its result, both in the graph's order.
     """
 
     graph: Any
@@ -36,17 +36,17 @@ class LoweredGraph:
     outputs: tuple[str, ...]
     trace: tuple[PassRecord, ...] = field(default=(), compare=False)
     containers: Containers = field(default_factory=dict, compare=False, repr=False)
-    """Where the module's lists of layers stand, for the names of what is made from the nodes."""
+    """The paths of layers in lists, for the names of layers and segments."""
     as_written: str = field(default="", compare=False)
-    """Why the graph still writes in place, so that torch alone can run it, and only whole; empty
-    for all others.
+    """The reason why the graph still writes in place. Only torch can run such a graph, and only as
+    a whole. Empty for all other graphs.
     """
     flags: Mapping[str, str] = field(default_factory=dict)
-    """By the name of an output that may be None, the output that is true where it is a tensor.
-    Flags stand behind all other outputs, and no client sees them.
+    """By the name of an output that may be None: its flag, an output that is true if it is a
+    tensor. Flags follow all other outputs, and clients do not see them.
     """
     deciding: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """By the name of an output that may be None, the source line that decides it."""
+    """By the name of an output that may be None: the source line that decides it."""
     too_long: Mapping[str, str] = field(default_factory=dict)
     """By the name of a list with a declared largest length, the output that is true where the list
     is longer. These outputs stand behind the flags.
@@ -58,11 +58,14 @@ class LoweredGraph:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The names of the module's outputs: all but the flags."""
+        """The names of the module's outputs: all except the flags."""
         return self.outputs[: len(self.outputs) - len(self.flags) - len(self.too_long)]
 
     def distinct(self, taken: Collection[str]) -> tuple[str, ...]:
-        """The names of the `results`, with another one for each that is taken: `x_out` for `x`."""
+        """The names of the `results`.
+
+        A name that an input already has is changed: `x_out` for `x`.
+        """
         known, names = {*taken, *self.outputs}, list[str]()
         for name in self.results:
             if name in taken:
@@ -105,7 +108,7 @@ class LoweredGraph:
         """Execute the graph and return the tensor that every top-level node computed, or those of
         `names`, by debug name, in program order.
         """
-        # which numbers its values anew: names are those of the graph itself
+        # which renumbers its values: the names are those of the graph itself
         graph = self.graph.copy()
         pairs = [
             (value, twin)
@@ -132,15 +135,15 @@ class LoweredGraph:
         """A ScriptFunction of this graph: flat tensors in, a tuple of tensors out."""
         graph = packed(self.graph)
         for node in ir.nodes_of(graph, fp8.FP8_KIND):
-            # trt-build need not be installed where the file runs
+            # the file must run without trt-build
             expand(graph, node, fp8.FORMULA)
         keep_constants_tensors(graph)
         return ir.C._create_function_from_graph("forward", graph)
 
     @property
     def text(self) -> str:
-        """The canonical text: the same file gives the same text, byte for byte. Large weights show
-        as `<Tensor>`, see `digest`.
+        """The canonical text: equal for equal files, byte for byte. Large weights are printed as
+        `<Tensor>`; see `digest`.
         """
         return canonical(self.graph)
 
@@ -187,7 +190,9 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _hash(total: Any, tensor: torch.Tensor) -> None:
-    """What a tensor holds; a quantized one holds integers and what they stand for."""
+    """Hash a tensor's content; for a quantized tensor, the integers and the quantization
+    parameters.
+    """
     total.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
     if tensor.is_quantized:
         total.update(_scales(tensor).encode())
@@ -211,8 +216,8 @@ def canonical(graph: Graph) -> str:
 
 
 def _computed(graph: Graph) -> list[Value]:
-    """The tensors that the top-level nodes compute, in program order; constants are none, and
-    neither are values that a branch may leave without a tensor.
+    """The tensors that the top-level nodes compute, in program order, without constants and without
+    values that a branch may leave uninitialized.
     """
     found = (
         value for node in graph.nodes() for value in node.outputs() if str(value.type()) == "Tensor"
@@ -221,8 +226,8 @@ def _computed(graph: Graph) -> list[Value]:
 
 
 def _is_set(value: Value) -> bool:
-    """Whether a value is a tensor on each way; torch compiles an early return to a value that is
-    not initialized on the others.
+    """Whether a value is a tensor on every path. torch compiles an early return to a value that is
+    not initialized on the other paths.
     """
     node = value.node()
     if node.kind() == "prim::Uninitialized":
@@ -234,9 +239,7 @@ def _is_set(value: Value) -> bool:
 
 
 def in_double(lowered: LoweredGraph) -> LoweredGraph:
-    """The graph with floating-point weights and dtype arguments in float64; it takes float64 inputs
-    instead of other floating-point ones.
-    """
+    """The graph with floating-point weights, dtype arguments and inputs in float64."""
     graph = lowered.graph.copy()
     for node in list(ir.nodes_of(graph, "prim::Constant")):
         value = node.output().toIValue()

@@ -1,4 +1,4 @@
-"""What torch's interpreter needs of a graph that it runs."""
+"""A workaround for torch's interpreter."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from builder.lowering import ir
 
 
 def keep_returned(graph: Graph) -> None:
-    """Let a value that a block returns outlive the loops of the block that read it.
-
-    torch 2.13 drops such a value after the first iteration of the inner loop ("Expected Tensor but
-    got None") unless something behind the loop reads it.
+    """Keep a value that a block returns alive through the block's loops that read it. torch 2.13
+    drops such a value after the first iteration of the inner loop ("Expected Tensor but got None"),
+    unless a node after the loop reads it.
     """
     if graph.findNode("prim::Loop", True) is None:
         return
@@ -30,7 +29,7 @@ def _keep(graph: Graph, block: Block) -> None:
 
 
 def _read_inside(block: Block) -> set[int]:
-    """The ids of the values that the blocks inside of this one read or return."""
+    """The ids of the values that the blocks inside this one read or return."""
     found = set[int]()
     for node in block.nodes():
         for inner in ir.blocks_of(node):
@@ -41,7 +40,7 @@ def _read_inside(block: Block) -> set[int]:
 
 
 _SAME = {"IntType": "prim::max", "FloatType": "prim::max", "BoolType": "aten::__and__"}
-"""What gives a number again where both of its inputs are that number."""
+"""Operators that return a number unchanged if both of their inputs are that number."""
 
 
 def _read_again(graph: Graph, value: Value, end: Node) -> Value:

@@ -1,4 +1,4 @@
-"""The few graph operations that every pass shares, over torch's own `torch._C.Graph`."""
+"""Graph operations that all passes share, on `torch._C.Graph`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from builder.graph_types import Schema as Schema
 from builder.graph_types import Type as Type
 from builder.graph_types import Value as Value
 
-C: Any = torch._C  # without types: torch's stubs lack half of what it has
+C: Any = torch._C  # without types: torch's stubs are incomplete
 TENSOR: Type = C.TensorType.get()
 CPU = torch.device("cpu")
 INT: Type = C.IntType.get()
@@ -49,7 +49,7 @@ def walk(block: NodeList) -> Iterator[Node]:
             yield from walk(child)
 
 
-# Reading the blocks of a node costs 7 us even where there are none, so only these kinds are read.
+# Reading the blocks of a node costs 7 us even if it has none, so only these kinds are read.
 _MAY_HAVE_BLOCKS = frozenset(
     f"prim::{name}" for name in ("If", "Loop", "With", "Closure", "FunctionalGraph", "fork")
 )
@@ -61,14 +61,14 @@ def blocks_of(node: Node) -> list[Block]:
 
 
 def nodes_of(graph: Graph, *kinds: str) -> list[Node]:
-    """All nodes of these kinds, at every depth (torch searches, which is faster than to walk in
-    Python).
+    """All nodes of these kinds, at every depth. torch searches, which is faster than walking in
+    Python.
     """
     return [node for kind in kinds for node in graph.findAllNodes(kind, True)]
 
 
 def unique_names(values: Iterable[Value]) -> list[str]:
-    """A name for each value: `x` for `%x.1`, and `x_1` where another value has that name."""
+    """A name for each value: `x` for `%x.1`, and `x_1` if another value has that name."""
     stems = [value.debugName().split(".")[0] or "input" for value in values]
     names: list[str] = []
     for stem in stems:
@@ -90,22 +90,22 @@ def inputs(node: Node) -> list[Value]:
 
 @lru_cache(maxsize=4096)
 def parse_schema(text: str) -> Schema:
-    """The parsed form of a schema string; parsing costs more than a pass over a node, so it happens
-    once per string.
+    """The parsed form of a schema string. It is cached, because parsing costs more than a pass over
+    a node.
     """
     return cast(Schema, C.parse_schema(text))
 
 
 def schema(node: Node) -> Schema | None:
-    """The parsed schema of an operator node, None for `prim::` nodes that have none."""
+    """The parsed schema of an operator node; None for `prim::` nodes without one."""
     text = node.schema()
     return None if text == "(no schema)" else parse_schema(text)
 
 
 @contextmanager
 def inserting(graph: Graph, node: Node, origin: Node | None = None) -> Iterator[None]:
-    """Nodes inserted inside stand before `node`; those without a source range of their own take
-    `origin`'s (or `node`'s).
+    """Insert nodes before `node` inside the block. Nodes without a source range get that of
+    `origin` (or `node`).
     """
     before = node.prev()
     with graph.insert_point_guard(node):
@@ -114,9 +114,7 @@ def inserting(graph: Graph, node: Node, origin: Node | None = None) -> Iterator[
 
 
 def adopt(node: Node, origin: Node) -> None:
-    """Give a new node the source location of its origin, and its mark when that shall run in
-    torch.
-    """
+    """Give a new node the source location of its origin, and its fallback mark."""
     node.copyMetadata(origin)
     if origin.hasAttribute(FALLBACK):
         mark(node)
@@ -191,14 +189,14 @@ def insert_constants(graph: Graph, values: Sequence[Any], before: Node) -> list[
 
 
 class Constants:
-    """Constants at the top of a graph that a pass needs again and again, each made once."""
+    """Constants at the top of a graph that a pass uses repeatedly, each created once."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._made: dict[str, Value] = {}
 
     def __call__(self, value: object) -> Value:
-        """The value of a constant; numbers, strings, None and lists of them."""
+        """The value of a constant: a number, a string, None, or a list of them."""
         made = self._made.get(repr(value))
         if made is None:
             top = next(iter(self._graph.nodes()), self._graph.return_node())
@@ -207,14 +205,14 @@ class Constants:
 
 
 def replace(node: Node, values: Iterable[Value]) -> None:
-    """Let every use of the node's outputs read `values` instead, and destroy the node."""
+    """Replace all uses of the node's outputs by `values`, and destroy the node."""
     for old, new in zip(node.outputs(), values, strict=True):
         old.replaceAllUsesWith(new)
     node.destroy()
 
 
 def bypass(node: Node, index: int = 0) -> None:
-    """Let every use of the node's only output read its input `index`, and destroy the node."""
+    """Replace all uses of the node's only output by its input `index`, and destroy the node."""
     replace(node, [node.inputsAt(index)])
 
 
@@ -235,44 +233,42 @@ def splice(node: Node, block: Block) -> None:
 
 
 def random_operator(graph: Graph) -> str | None:
-    """The kind of the first node that gives other numbers each time; None where there is none."""
+    """The kind of the first node with random results, or None."""
     return next((str(node.kind()) for node in walk(graph) if node.isNondeterministic()), None)
 
 
-# An attribute of nodes; torch's own passes keep it, and never merge a node that has it with one
-# that has not.
+# An attribute of nodes. torch's passes keep it, and never merge a node that has it with a node that
+# does not.
 FALLBACK = "run_in_torch"
 
 
 def mark(node: Node) -> None:
-    """Mark a node to run in torch. Constants are not marked, and calls of functions are marked
-    until they are inlined.
+    """Mark a node to run in torch. Constants are not marked. Function calls are marked until they
+    are inlined.
     """
     if node.kind() != "prim::Constant":
         node.i_(FALLBACK, 1)
 
 
 def in_fallback(node: Node) -> bool:
-    """Whether a node belongs to a module that shall run in torch."""
+    """Whether a node belongs to a module that must run in torch."""
     return bool(node.hasAttribute(FALLBACK))
 
 
 CONVERTED_WHOLE: set[str] = set()
-"""Operators (`aten::silu`) that a user's converter takes: no pass writes them as others."""
+"""Operators such as `aten::silu` with a user's converter. No pass decomposes them."""
 
 
 def stays(node: Node) -> bool:
-    """Whether a node is to stay as it is: torch runs it, or a user's converter takes it."""
+    """Whether passes must not rewrite a node: torch runs it, or it has a user's converter."""
     if in_fallback(node):
         return True
     return bool(CONVERTED_WHOLE) and node.schema().partition("(")[0] in CONVERTED_WHOLE
 
 
 def split_uninitialized(graph: Graph) -> None:
-    """Give every uninitialized value a node of its own.
-
-    torch's tuple lowering leaves one node with an output for each element, and its interpreter then
-    reads past its stack.
+    """Create a separate node for every uninitialized value. torch's tuple lowering leaves one node
+    with an output for each element, and its interpreter then reads past its stack.
     """
     for node in nodes_of(graph, "prim::Uninitialized"):
         if node.outputsSize() > 1:

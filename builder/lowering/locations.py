@@ -1,4 +1,4 @@
-"""The location of a node in the model's source: torch keeps the line of a script, and the calls of
+"""The location of a node in the model's source. torch keeps the line of a script, and the calls of
 a trace.
 """
 
@@ -18,25 +18,26 @@ _SCRIPTED = re.compile(r'File "([^"]+)", line (\d+)')
 _TRACED = re.compile(r"^(?P<path>\S.*)\((?P<line>\d+)\): \S+$", re.MULTILINE)
 _MARKER = re.compile(r"^\s*~+\s*<--- HERE|^\s*~[~.]*\s*$|^\s*~+")
 _ALIEN = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]|^code/__torch__")
-"""Torch's own files, where a file was made, and those that it writes."""
+"""Source files that belong to torch, and those that it generates."""
 _HERE = str(Path(torch.__file__).parent)
 _EXPORTED = re.compile(r"^exported: (.*)$", re.MULTILINE)
 """The last line of an exported node's range (builder.frontends.export.origins)."""
 _TRACER = re.compile(r"[/\\]torch[/\\]jit[/\\]_trace\.py$")
 _NEIGHBOURS = 16
-"""How many producers are searched for a line of the model's own, where torch's library computes."""
+"""Maximum number of producers to search for a line of the model's own source, for a node from
+torch's library.
+"""
 
 Frame = tuple[str, str]
 """File and line."""
 
 
 def source_location(node: Node) -> str:
-    """`model.py:12: x = torch.relu(x)` of a torch._C.Node: file, line and the source text that it
-    came from; the line of the model that calls, too, where torch's library computes. `graph` where
-    the file carries no source.
+    """The source location of a torch._C.Node, such as `model.py:12: x = torch.relu(x)`: file, line
+    and source text.
 
-    A saved trace has only the names of the files it was made of, and what it was saved as by its
-    text.
+    For a node from torch's library, also the calling line of the model. `graph` if the file has no
+    source. A saved trace has the names of the original files, and the text of the saved code.
     """
     frames, text = _frames(node), _marked(node.sourceRange())
     if not frames:
@@ -56,10 +57,10 @@ def source_location(node: Node) -> str:
 
 
 def source_line(node: Node) -> str:
-    """`file:line` of a node: of the model's own line before that of torch's library, of the nearest
-    producer or neighbor where the node has none.
+    """`file:line` of a node.
 
-    Gives the node's kind where the file carries no source.
+    The model's own line is preferred to that of torch's library. A node without a location gets
+    that of the nearest producer or neighbor. Returns the node's kind if the file has no source.
     """
     module = node.scopeName().rsplit("/", 1)[-1].replace("__module.", "")
     within = module and f" in module {module}"
@@ -67,7 +68,7 @@ def source_line(node: Node) -> str:
     frames = next(filter(None, map(_frames, near)), None)
     if frames:
         return _told(_own(frames) or frames[0]) + within
-    return f"a node of kind {node.kind()}{within} (the file carries no source for it)"
+    return f"a node of kind {node.kind()}{within} (the file has no source for it)"
 
 
 def located(value: Value) -> Node:
@@ -80,7 +81,7 @@ def located(value: Value) -> Node:
 
 
 def _own(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost line of the model itself."""
+    """The innermost line that belongs to the model."""
     for frame in frames:
         path = frame[0]
         if not _ALIEN.search(path) and not path.startswith(_HERE):
@@ -89,7 +90,9 @@ def _own(frames: Sequence[Frame]) -> Frame | None:
 
 
 def _frames(node: Node) -> list[Frame]:
-    """The innermost first; of a trace the calls within the model, of a script its line alone."""
+    """The frames, innermost first: for a trace, the calls within the model; for a script, its line
+    only.
+    """
     text = node.sourceRange()
     calls = [(call["path"], call["line"]) for call in _TRACED.finditer(text)]
     if calls:
@@ -102,7 +105,7 @@ def _is_traced(node: Node) -> bool:
 
 
 def _marked(text: str) -> str:
-    """The line that torch marks in a piece of source."""
+    """The line that torch marks in an excerpt of the source."""
     lines = text.splitlines()
     marked = next(
         (i for i, line in enumerate(lines) if "<--- HERE" in line or _MARKER.match(line)), None
@@ -111,7 +114,7 @@ def _marked(text: str) -> str:
 
 
 def _near(node: Node) -> Frame | None:
-    """The line of the model that the nearest producer has."""
+    """The model's line of the nearest producer."""
     searched = [value.node() for value in node.inputs()]
     for count, producer in enumerate(searched):
         own = _own(_frames(producer))

@@ -1,4 +1,4 @@
-"""`lower`: a ScriptModule, an exported program or a graph in, a LoweredGraph out."""
+"""`lower`: convert a ScriptModule, an exported program or a graph to a LoweredGraph."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def lower(
     """Lower a ScriptModule, a torch.export.ExportedProgram, or a `torch._C.Graph` whose trailing
     inputs are bound to `params` (tensors or Python values).
 
-    The module is read in evaluation mode and left as it was; a graph that is given is not changed.
+    The module is read in evaluation mode; neither it nor a passed graph is changed.
     `optional_inputs` are names of inputs: an Optional argument is bound to None unless they name it
     or its elements, a list or dictionary has the elements that they name. `constants`
     are the values of arguments that are not tensors, by name, `max_lengths` the largest lengths of
@@ -100,7 +100,7 @@ def lower(
 
 
 def _outputs(module_or_graph: Any, context: Context) -> tuple[str, ...]:
-    """The names of the outputs; the graph of an exported program has flat ones."""
+    """The names of the outputs. The graph of an exported program has flat outputs."""
     if isinstance(module_or_graph, ExportedModule):
         return module_or_graph.outputs
     return tuple(context.outputs)
@@ -122,11 +122,11 @@ def for_precision(
     stop_after: str | None = None,
     keep_text: bool = False,
 ) -> LoweredGraph:
-    """The lowered graph in the form for half precision, or for full (`pipeline.passes_for`); the
-    given one is not changed. `specs` are the inputs' TensorSpecs, where they are known;
-    `stop_after` and `keep_text` as of `lower`.
+    """A copy of the lowered graph in the form for half or full precision (`pipeline.passes_for`).
+    `specs` are the inputs' TensorSpecs, if known. `stop_after` and `keep_text` are those of
+    `lower`.
     """
-    if not ir.nodes_of(lowered.graph, *scale_queries.touches):  # the other passes tidy up behind it
+    if not ir.nodes_of(lowered.graph, *scale_queries.touches):  # the other passes clean up after it
         return lowered
     graph = lowered.graph.copy()
     context = Context(specs=tuple(specs))
@@ -143,7 +143,8 @@ AS_WRITTEN = (
     torch_passes.lower_tuples,
     torch_passes.eliminate_dead_code,
 )
-"""What makes tensors of a graph's inputs and outputs, and leaves what it does as it is."""
+"""Passes that flatten a graph's inputs and outputs to tensors, and do not change its computation.
+"""
 
 
 def as_written(
@@ -200,8 +201,8 @@ def _is_tensor(node: Node) -> bool:
 
 
 def _paranoid(paranoid: Any, specs: Sequence[TensorSpec]) -> Paranoid | None:
-    """`paranoid` is None, True (random inputs that fit `specs`), the inputs themselves, or what
-    checks the graph.
+    """The checker for `paranoid`: None, True (random inputs that fit `specs`), the inputs
+    themselves, or a checker.
     """
     if paranoid is None or paranoid is False:
         return None
@@ -209,7 +210,7 @@ def _paranoid(paranoid: Any, specs: Sequence[TensorSpec]) -> Paranoid | None:
         return paranoid
     if paranoid is True and not specs:
         raise UsageError(
-            "paranoid lowering needs inputs to run with", fix="give the inputs themselves, or specs"
+            "paranoid lowering needs inputs to run with", fix="pass the inputs, or specs"
         )
     return Paranoid(seeded(specs) if paranoid is True else paranoid)
 
@@ -223,9 +224,7 @@ def _start(
     *,
     keep_objects: bool = False,
 ) -> tuple[Any, list[str], dict[str, Any]]:
-    """The graph to rewrite, the names of its inputs, and the defaults of those that have one.
-    `steps` records how it was made.
-    """
+    """The graph to rewrite, the names of its inputs, and their defaults. `steps` is filled."""
     if isinstance(module_or_graph, torch.jit.ScriptFunction):
         module_or_graph = module_or_graph.inlined_graph
     if isinstance(module_or_graph, torch._C.Graph):
@@ -245,7 +244,9 @@ def _start_graph(
 ) -> tuple[Graph, list[str], dict[str, Any]]:
     graph = given.copy()
     make_plain(graph)
-    ir.C._jit_pass_erase_shape_information(graph)  # a trace bakes the example's shapes in
+    ir.C._jit_pass_erase_shape_information(
+        graph
+    )  # a trace contains the shapes of its example inputs
     constants_to_numbers(graph)
     steps.begin(graph)
     bind(graph, params)

@@ -1,4 +1,5 @@
-"""Inlining that remembers: the nodes of modules that shall run in torch are marked.
+"""Inlining that marks the nodes of modules that must run in torch. torch records the module names
+of each node's call stack, but not the list that a layer is in.
 
 torch records for each node by which names its modules were called, but not the list that a layer
 was taken from. Where the record may mean a wanted module or another one, the calls of a copy are
@@ -20,16 +21,15 @@ from builder.lowering.containers import LISTS, UNKNOWN
 
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
 _SELF = "SELF"
-"""What torch's record calls a module that calls a method of its own."""
+"""The name in torch's record for a module that calls its own method."""
 _EDGE = "builder.lowering.marking"
 
 
 def inline_and_mark(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
-    """Inline every call in `graph`, whose first input is `module`, and mark what comes from the
-    modules that `wanted` names.
+    """Inline every call in `graph`, whose first input is `module`, and mark the nodes of the
+    modules in `wanted`, including their submodules.
 
-    A name is a qualified name (`layers.0.act`) or a class name (`Swish`); what is inside a wanted
-    module is marked as well.
+    A name is a qualified name (`layers.0.act`) or a class name (`Swish`).
     """
     recorded = graph.copy()
     ir.C._jit_pass_inline(recorded)
@@ -55,8 +55,8 @@ def _kinds(graph: Graph) -> list[str]:
 
 
 def mark_by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
-    """Mark the nodes of a graph without calls by torch's record alone; one that is ambiguous is not
-    marked. Names as of `inline_and_mark`; `module` is a torch._C.ScriptModule.
+    """Mark the nodes of a graph without calls by torch's record alone. A node with an ambiguous
+    record is not marked. Names are those of `inline_and_mark`; `module` is a torch._C.ScriptModule.
     """
     for node in ir.walk(graph):
         if node.kind() != "prim::Constant" and _is_wanted(
@@ -66,7 +66,7 @@ def mark_by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
 
 
 def _by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> list[Any] | None:
-    """The nodes that torch's record assigns to a requested module; None where it is ambiguous."""
+    """The nodes that torch's record assigns to a requested module; None if it is ambiguous."""
     answers: dict[str, bool | None] = {"": False}
     found = []
     for node in ir.walk(graph):
@@ -83,7 +83,7 @@ def _by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> list[Any] |
 
 
 def _is_wanted(record: str, module: Any, wanted: frozenset[str]) -> bool | None:
-    """Whether `0(Block).act(Swish)` is wanted or inside what is; None where it is ambiguous."""
+    """Whether `0(Block).act(Swish)` is a requested module or inside one; None if ambiguous."""
     owners = [("", module, False)]
     for name, kind in _CALLED.findall(record):
         if name in (UNKNOWN, _SELF):  # a function, or a method of the same module
@@ -99,12 +99,16 @@ def _is_wanted(record: str, module: Any, wanted: frozenset[str]) -> bool | None:
 
 
 def _names(wanted: frozenset[str], path: str, kind: str) -> bool:
-    """Whether a wanted name is that of this module, of a list that it is in, or of its class."""
+    """Whether a requested name is that of this module, of a list that contains it, or of its
+    class.
+    """
     return kind in wanted or any(f"{path}.".startswith(f"{name}.") for name in wanted)
 
 
 def _called(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The modules that `module` calls: its own, and those in its lists, with their paths."""
+    """The modules that `module` can call: its children, and those in its lists, with their
+    paths.
+    """
     for name, child in torch._C.ModuleDict(module).items():
         path = f"{prefix}.{name}".lstrip(".")
         yield path, child
@@ -124,8 +128,8 @@ def _one_by_one(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
 
 
 class _Marker:
-    """Walks a graph that grows under it; `owners` holds the path and the module behind each value
-    that is one.
+    """Walks a graph that grows during the walk. `owners` maps each module value to its path and
+    module.
     """
 
     def __init__(
@@ -173,7 +177,9 @@ def _inside(node: Node) -> list[Any]:
 
 
 def _fence(graph: Graph, node: Node) -> None:
-    """Set a constant on either side of a marked call: torch inlines what it calls between them."""
+    """Insert a constant before and after a marked call; torch inlines the called method between
+    them.
+    """
     for edge in ("in", "out"):
         value = ir.insert_constant(graph, f"{_EDGE}.{edge}", node)
         if edge == "out":

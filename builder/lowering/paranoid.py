@@ -1,4 +1,4 @@
-"""Paranoid mode: the graph is executed after every pass, and must answer as it did before."""
+"""Paranoid mode: execute the graph after every pass, and compare its outputs with those before."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from builder.manifest import TensorSpec
 
 
-# Formulas round differently from the fused operators that they replace, in single and in half
+# Decompositions round differently from the fused operators that they replace, in single and in half
 # precision.
 _RTOL, _ATOL = 1e-3, 1e-4
 
 
 class Paranoid:
-    """Runs the graph on the same inputs again and again; `inputs` are tensors in the order of the
+    """Runs the graph repeatedly on the same inputs. `inputs` are tensors in the order of the
     lowered graph's inputs.
     """
 
@@ -32,11 +32,11 @@ class Paranoid:
         self._last: list[torch.Tensor] | None = None
 
     def check(self, graph: Graph, step: Pass) -> None:
-        """Compare with the answer before this pass; a LoweringError names the pass that changed
-        it.
+        """Compare with the outputs before this pass. Raises LoweringError with the pass that
+        changed them.
         """
         if len(list(graph.inputs())) != len(self._inputs):
-            return  # before the inputs are flat there is nothing to run with
+            return  # the graph can be run only after its inputs are flattened
         now, before = self._run(graph), self._last
         self._last = now
         if before is None:
@@ -44,7 +44,7 @@ class Paranoid:
         try:
             torch.testing.assert_close(now, before, rtol=_RTOL, atol=_ATOL, equal_nan=True)
         except AssertionError as error:
-            raise LoweringError(f"pass {step.name} changed the model's answer: {error}") from error
+            raise LoweringError(f"pass {step.name} changed the model's outputs: {error}") from error
 
     def _run(self, graph: Graph) -> list[torch.Tensor]:
         with torch.no_grad():
@@ -52,8 +52,8 @@ class Paranoid:
 
 
 def execute_graph(graph: Graph, inputs: Sequence[torch.Tensor] | tuple[torch.Tensor]) -> Any:
-    """What a graph gives for these inputs, executed by torch: a tuple when it has several outputs
-    or one tensor.
+    """The outputs of a graph for these inputs, executed by torch: one tensor, or a tuple for
+    several outputs.
     """
     return ir.C._jit_interpret_graph(packed(graph), tuple(inputs))
 
@@ -65,15 +65,15 @@ def packed(graph: Graph) -> Graph:
     copy = graph.copy()
     for node in ir.walk(copy):
         if ir.in_fallback(node):
-            node.removeAttribute(ir.FALLBACK)  # a file cannot hold it
+            node.removeAttribute(ir.FALLBACK)  # it cannot be saved in a file
     keep_returned(copy)
     ir.return_tuple(copy, list(copy.outputs()))
     return copy
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors inside a result in order, numbers as tensors, None left out: as the interface is
-    flattened.
+    """The tensors inside a result in order, flattened like the interface: numbers as tensors,
+    without None.
     """
     if isinstance(value, torch.Tensor):
         yield value
@@ -88,8 +88,8 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def seeded(specs: Sequence[TensorSpec], seed: int = 0) -> list[torch.Tensor]:
-    """Random tensors for the inputs that `specs` describe, each dynamic axis at the usual size of
-    its range.
+    """Random tensors for the inputs that `specs` describe. Each dynamic axis has the optimum size
+    of its range.
     """
     generator = torch.Generator().manual_seed(seed)
     return [_random(spec, generator) for spec in specs]

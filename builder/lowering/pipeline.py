@@ -72,11 +72,11 @@ from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import Snapshot, verify
 
 PIPELINE: tuple[Pass, ...] = (
-    # The content of the file in its simplest form.
+    # Simplify the graph of the file.
     mark_fallback,  # before anything merges or replaces nodes
-    flatten_inputs,  # everything after may rely on tensors and constants only
+    flatten_inputs,  # all later passes see only tensors and constants
     torch_passes.inline,
-    resolve_environment,  # answers make ifs static
+    resolve_environment,  # folded queries make ifs static
     fold_known_facts,
     torch_passes.propagate_constants,
     eliminate_exceptions,  # after constants, which resolve the static guards
@@ -84,28 +84,28 @@ PIPELINE: tuple[Pass, ...] = (
     remove_guards,
     torch_passes.peephole_lists,  # the length of a list that is built here is a trip count
     unroll_loops,
-    # Values instead of memory.
-    remove_dropout,  # before functionalise: it gives its very input, and its schema hides that
-    # before functionalise: an observer declares a write, and one that is off does not write
+    # Replace memory by values.
+    remove_dropout,  # before functionalise: dropout returns its input
+    # before functionalise: an observer declares a write, and a disabled one does not write
     unify_fake_quantize,
     functionalise,
     fold_string_lengths,
-    torch_passes.propagate_constants,  # conditions on what is in a list are static now
+    torch_passes.propagate_constants,  # conditions on the content of a list are static now
     resolve_static_ifs,
-    unroll_loops,  # over a dictionary: how many items it has is known now
-    flatten_outputs,  # after it: dictionaries that are filled step by step are whole now
+    unroll_loops,  # over a dictionary: its number of items is known now
+    flatten_outputs,  # after functionalise: dictionaries that are filled step by step are complete
     torch_passes.lower_tuples,  # needs plain outputs
     torch_passes.propagate_constants,
     resolve_static_ifs,
     torch_passes.eliminate_dead_code,
-    refuse_nested_tensors,  # before formulas are written for tensors that are not nested
-    # Fewer kinds of node. Views first: after them contiguous and clone mean nothing.
+    refuse_nested_tensors,  # before decompositions, which are not valid for nested tensors
+    # Fewer kinds of nodes. Views first: after them contiguous and clone have no effect.
     view_to_reshape,
     remove_contiguous,
     remove_clone,
     remove_detach,
     remove_full_slices,
-    unpack_encoder_layer,  # before its parts, gelu among them
+    unpack_encoder_layer,  # before the decompositions of its parts, such as gelu
     unpack_multi_head,
     unpack_attention,
     unpack_pad,
@@ -117,17 +117,19 @@ PIPELINE: tuple[Pass, ...] = (
     unpack_rsqrt,
     unpack_scatters,
     tile_to_repeat,
-    replace(torch_passes.lower_tuples, touches=torch_passes.TUPLES),  # formulas with two results
-    # addmm to linear before it is unpacked; its branches once both are linear.
+    replace(
+        torch_passes.lower_tuples, touches=torch_passes.TUPLES
+    ),  # decompositions with two results
+    # addmm to linear before addmm is decomposed; its branches after both are linear.
     fuse_linear,
     fuse_addmm_branches,
     fuse_flatten_linear,
     unpack_addmm,
-    # Casts, late: all queries of dtypes are answered.
+    # Casts, late: all queries of dtypes are folded.
     unpack_type_as,
     unify_to,
-    split_complex,  # a cast to a complex dtype is one form of `to` now
-    # once: so a cast to its own dtype shows
+    split_complex,  # casts to complex dtypes are one form of `to` now
+    # again: a cast to the same dtype is visible now
     replace(eliminate_common_subexpressions, touches=("prim::dtype",)),
     fold_known_facts,
     remove_casts,
@@ -141,42 +143,42 @@ PIPELINE: tuple[Pass, ...] = (
     fold_widths,
     fold_neutral_arithmetic,
     peephole,
-    torch_passes.propagate_constants,  # also the branches of formulas
+    torch_passes.propagate_constants,  # also the branches of decompositions
     resolve_static_ifs,
     eliminate_exceptions,
     torch_passes.peephole_lists,
-    select_by_size,  # remaining ifs, with sizes and pads in one form
-    # Attention, once the sizes of its heads are numbers.
+    select_by_size,  # remaining ifs: their sizes and pads have one form now
+    # Attention, after the sizes of its heads are numbers.
     split_projections,
-    fold_widths,  # sizes of the new layers are those of what they read
+    fold_widths,  # the sizes of the new layers are those of their inputs
     merge_reshapes,
-    torch_passes.eliminate_dead_code,  # merged nodes have no readers
-    sink_transposes,  # behind the layers that are apart now
-    precision,  # last of those that change nodes: it sees what conversion will see
-    pool_constants,  # before it: operators are equal whose constants are one
+    torch_passes.eliminate_dead_code,  # merged nodes have no users
+    sink_transposes,  # after the layers that are now separate
+    precision,  # last of the passes that change nodes: it sees the graph that conversion sees
+    pool_constants,  # first: operators are equal only if their constants are merged
     eliminate_common_subexpressions,
     torch_passes.eliminate_dead_code,
 )
 
 _BEHIND_A_SCALE: tuple[Pass, ...] = (
-    sink_transposes,  # the scale is no layer to stop before
+    sink_transposes,  # the scale is then not a layer that stops transposes
     eliminate_common_subexpressions,
     torch_passes.eliminate_dead_code,
 )
 HALF: tuple[Pass, ...] = (scale_queries, *_BEHIND_A_SCALE)
-"""What conversion adds where it computes in half precision."""
+"""Passes that conversion adds for half precision."""
 FULL: tuple[Pass, ...] = (scale_scores, *_BEHIND_A_SCALE)
-"""What it adds where it does not."""
+"""Passes that conversion adds for full precision."""
 ALL: tuple[Pass, ...] = (*PIPELINE, *HALF, *FULL)
-"""Every pass, some more than once."""
+"""All passes. Some occur more than once."""
 
 
 ADDED: list[tuple[Pass, str, str]] = []
-"""Passes of users, with "before" or "after" and the name of a pass."""
+"""User passes, with "before" or "after" and the name of a pass."""
 
 
 def every_pass() -> tuple[Pass, ...]:
-    """The passes in their order: PIPELINE with those that users added."""
+    """The passes in order: PIPELINE with the user passes."""
     found = list(PIPELINE)
     for step, side, other in ADDED:
         names = [one.name for one in found]
@@ -212,9 +214,9 @@ def add_pass(
     """Add a function `(graph, context)` that rewrites a torch._C.Graph in place to the passes, for
     all models: before the first pass called `before`, or after the last one called `after`.
 
-    `removes` are the operators that no graph has after it, which is verified; the pass is skipped
-    for a graph without any operator of `touches`, if given. Raises ValueError where neither or both
-    positions are given, no pass has that name, or one is called `name` already.
+    `removes` are the operators that no graph has after it, which is verified. With `touches`, the
+    pass is skipped for a graph without any of these operators. Raises ValueError if neither or both
+    positions are passed, no pass has that name, or a pass `name` already exists.
     """
 
     def add(rewrite: Rewrite) -> Rewrite:
@@ -236,7 +238,7 @@ def add_pass(
 
 
 def passes_for(half: bool) -> tuple[Pass, ...]:
-    """What conversion adds for half precision, or for full."""
+    """The passes that conversion adds for half or full precision."""
     return HALF if half else FULL
 
 
@@ -250,7 +252,7 @@ def run_passes(
     paranoid: Paranoid | None = None,
     start: Snapshot | None = None,
 ) -> tuple[PassRecord, ...]:
-    """Run `passes` over `graph` in place (by default all), verify after each, and give the record
+    """Run `passes` over `graph` in place (by default all), verify after each, and return the record
     of each.
 
     `stop_after` names the last pass to run (its last occurrence in the list); `keep_text` keeps the
@@ -265,8 +267,8 @@ def run_passes(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Without Python's cycle collector, which would walk the wrappers of all nodes again and again:
-    a cost that grows with the graph.
+    """Pause Python's cycle collector, which would repeatedly walk the wrappers of all nodes, at a
+    cost that grows with the graph.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -288,7 +290,7 @@ def _records(
     left = dict[str, Snapshot]()
     for step in passes:
         context.lines, context.kinds = before.lines, before.kinds
-        # A pass has nothing to do on a graph that is as it left it.
+        # Skip a pass if the graph has not changed since it last ran.
         if left.get(step.name) is before or not step.applies(before.kinds, context):
             text = canonical(graph) if keep_text else ""
             yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)
@@ -306,7 +308,7 @@ def _records(
 
 
 def _run(step: Pass, graph: Graph, context: Context) -> None:
-    """Run the pass. Raises LoweringError for what goes wrong in a user's."""
+    """Run the pass. Raises LoweringError for an exception in a user pass."""
     if not step.defined_at:
         step(graph, context)
         return

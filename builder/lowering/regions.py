@@ -1,5 +1,5 @@
-"""Annotations around the computation of a forward: gradients off, profiler scopes, and parts that
-may run in parallel. None of them changes the result.
+"""Annotations in forward that do not change the result: no_grad, profiler scopes, and forked
+calls.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from builder.lowering.locations import source_line
 _HARMLESS = ("torch.autograd.grad_mode.", "torch.autograd.profiler.record_function")
 _FIXES = {
     "torch.amp.": (
-        "leave autocast out of the model: the engine's precision is the manifest's `precision`"
+        "remove autocast from the model: the manifest's `precision` sets the engine's precision"
     )
 }
-_FIX = "keep what it holds in variables, tuples or lists"
+_FIX = "keep its content in variables, tuples or lists"
 
 
 def make_plain(graph: Graph, *, keep_objects: bool = False) -> None:
-    """Compute forked calls where they are forked, and drop `with torch.no_grad()` and the like.
+    """Inline forked calls at the fork, and remove context managers such as `torch.no_grad()`.
 
-    Raises LoweringError, with the line, for an object of any other TorchScript class: a graph of
-    values has none. With `keep_objects` these stay, for torch
-    to run, with the casts of autocast written out.
+    Raises LoweringError, with the line, for an object of any other TorchScript class, which a graph
+    of tensors cannot represent. With `keep_objects` these stay, for torch to run, with autocast's
+    casts made explicit.
     """
     if keep_objects and ir.nodes_of(graph, "prim::Enter"):
-        ir.C._jit_pass_autocast(graph)  # casts of its own, which torch's interpreter does not add
+        ir.C._jit_pass_autocast(graph)  # autocast's casts, which torch's interpreter does not add
     if ir.nodes_of(graph, "prim::fork"):
         _join(graph)
     for made in ir.nodes_of(graph, "prim::CreateObject"):
@@ -37,7 +37,8 @@ def make_plain(graph: Graph, *, keep_objects: bool = False) -> None:
             if keep_objects:
                 continue
             raise LoweringError(
-                f"an object of the class {name} is created, which no graph of tensors can hold",
+                f"an object of the class {name} is created, and a graph of tensors cannot "
+                "represent it",
                 where=source_line(made),
                 fix=next((fix for start, fix in _FIXES.items() if name.startswith(start)), _FIX),
             )
@@ -45,7 +46,7 @@ def make_plain(graph: Graph, *, keep_objects: bool = False) -> None:
 
 
 def _join(graph: Graph) -> None:
-    """Replace each fork by its body, so that a future is its value, also in lists."""
+    """Replace each fork by its body, and each future by its value, also in lists."""
     ir.C._jit_pass_inline_fork_wait(graph)
     ir.C._jit_pass_inline(graph)
     for node in ir.walk(graph):
@@ -67,7 +68,7 @@ def _awaited(kind: Type) -> Any:
 
 
 def _drop(made: Node) -> None:
-    """Remove a context manager, with all calls of it."""
+    """Remove a context manager and all calls of it."""
     for user in [use.user for use in made.output().uses()]:
         if user.kind() == "prim::GetAttr" or any(output.uses() for output in user.outputs()):
             raise LoweringError(

@@ -1,9 +1,8 @@
-"""The values that each line of a graph's text makes and reads, so that scopes can be checked in one
-pass.
+"""The values that each line of a graph's text defines and reads, so that scopes can be checked in
+linear time. torch's own lint is quadratic in the uses of a constant, and thousands of nodes may
+share one.
 
-torch's own lint looks at every use of a constant for each of its uses, which is quadratic where
-thousands of nodes share one. A line is taken apart once: a pass leaves most lines of the text as
-they were.
+Each line is parsed once, because a pass leaves most lines unchanged.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ _NAME = re.compile(r"%[\w.]+")
 
 
 class Line(NamedTuple):
-    """One line of a graph's text: its depth, whether it opens a block, the names that it
-    makes and reads, the kind of its node (empty where there is none), and whether it is an operator
-    without a source location.
+    """One line of a graph's text: its depth, whether it opens a block, the names that it defines
+    and reads, the kind of its node (empty without one), and whether it is an operator without a
+    source location.
     """
 
     indent: int
@@ -32,7 +31,7 @@ class Line(NamedTuple):
 
 
 class Lines(dict[str, Line]):
-    """The lines seen so far, parsed; a missing one is parsed on first use."""
+    """Parsed lines. A missing line is parsed on first use."""
 
     def __missing__(self, text: str) -> Line:
         line = self[text] = _taken_apart(text)
@@ -64,16 +63,14 @@ def _taken_apart(text: str) -> Line:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """The values that are named, each name one object: thousands of lines repeat the same few, and
-    memory is slow.
-    """
+    """The named values, with interned names: thousands of lines repeat the same few names."""
     return tuple(map(intern, _NAME.findall(text)))
 
 
 def out_of_scope(lines: Iterable[Line]) -> str | None:
     """The first value that is read outside the scope that defines it, or None.
 
-    A value is seen from where it is made to the end of its block.
+    The scope of a value is from its definition to the end of its block.
     """
     seen: set[str] = set()
     blocks: list[tuple[int, list[str]]] = []

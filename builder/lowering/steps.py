@@ -1,4 +1,6 @@
-"""The steps before the passes: from a module, or a graph and its params, to a graph of tensors."""
+"""The steps before the passes: convert a module, or a graph and its params, to a graph of
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,26 @@ from builder.lowering.verifier import Snapshot
 FREEZE, LOWER_GRAPH = "freeze", "lower-graph"
 FIRST_STEPS = {
     FREEZE: (
-        "Read the module in evaluation mode: every call is inlined, and every attribute that is"
-        " read becomes a constant, weights included. `training` reads as false."
+        "Read the module in evaluation mode: every call is inlined, and every attribute that is "
+        "read becomes a constant, including weights. `training` is false."
     ),
     LOWER_GRAPH: (
-        "Remove the module from the graph's inputs: what is left reads forward's arguments and"
-        " constants alone. Of a graph that is given, the trailing inputs become the `params`."
+        "Remove the module from the graph's inputs: the graph then reads only forward's arguments "
+        "and constants. For a graph that the caller passes, the trailing inputs become the "
+        "`params`."
     ),
 }
-"""What each step does, by its name in the trace."""
+"""The description of each step, by its name in the trace."""
 
 
 class Steps:
-    """Records the steps as the passes are recorded."""
+    """Records the steps in the same form as passes."""
 
     def __init__(self, *, keep_text: bool = False) -> None:
         self.records: list[PassRecord] = []
         self._keep_text = keep_text
         self.snapshot: Snapshot | None = None
-        """Of the graph at the end of the last step."""
+        """The snapshot of the graph after the last step."""
 
     def begin(self, graph: Graph) -> None:
         """The next step starts with this graph."""

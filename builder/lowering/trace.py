@@ -1,5 +1,5 @@
-"""What each pass did: how many nodes before and after, how long, and the text of the graph on
-demand.
+"""The record of each pass: the number of nodes before and after, its time, and optionally the text
+of the graph.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import click
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass over one graph. `before` and `after` hold the graph's text only when it was
-    requested (`keep_text`).
-    """
+    """One pass over one graph. `before` and `after` have the graph's text if `keep_text` is set."""
 
     name: str
     nodes_before: int
@@ -27,12 +25,12 @@ class PassRecord:
 
     @property
     def changed(self) -> bool:
-        """Whether the text differs, or the number of nodes when no text was kept."""
+        """Whether the text differs, or the number of nodes if no text was kept."""
         return self.before != self.after if self.before else self.nodes_before != self.nodes_after
 
     def diff(self, *, color: bool = False) -> str:
         """A unified diff of the graph's text around this pass, colored for a terminal if `color`;
-        empty when nothing changed.
+        empty without changes.
         """
         lines = difflib.unified_diff(
             self.before.splitlines(),
@@ -55,7 +53,7 @@ def write_sequence(trace: Sequence[PassRecord], folder: Path) -> list[Path]:
     """Write the graph before the first pass and after each pass that changed it, as `00-start.txt`,
     `07-fuse- linear.txt`, ...
 
-    Needs a trace with text; the files are UTF-8, one graph each. Gives the paths written.
+    Needs a trace with text; the files are UTF-8, one graph each. Returns the paths.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"00-start.txt": trace[0].before if trace else ""}

@@ -1,5 +1,5 @@
-"""After every pass: the graph is sound, the pass kept its promises, and nothing lost its source
-location.
+"""Checks after every pass: the graph is valid, the pass kept its promises, and all nodes have a
+source location.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Types = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Snapshot:
-    """What a pass must preserve: the types of inputs and outputs, the number of nodes and of those
-    of each kind, how many operators have no source location.
+    """Properties of a graph around a pass: the types of inputs and outputs, the number of nodes of
+    each kind, and of operators without a source location.
 
-    All of it is read from the graph's text, which torch writes many times faster than Python walks
-    a graph; `known` are the lines that earlier snapshots of this graph took apart.
+    They are read from the graph's text, which torch prints much faster than Python walks a graph.
+    `known` are the lines that earlier snapshots of this graph parsed.
     """
 
     def __init__(self, graph: Graph, known: Lines | None = None, text: str | None = None) -> None:
@@ -38,7 +38,7 @@ class Snapshot:
 
     @classmethod
     def after(cls, graph: Any, before: Snapshot | None) -> Snapshot:
-        """That of a graph which was `before`: the same one where the text is as it was."""
+        """The snapshot of a graph after `before`; `before` itself if the text is unchanged."""
         text = str(graph)
         if before is None:
             return cls(graph, None, text)
@@ -49,7 +49,7 @@ _TENSOR = re.compile(r"\b(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|
 
 
 def _types(values: Any) -> tuple[str, ...]:
-    """Tensors without shapes, in tuples as well: a pass may learn a shape, or forget it."""
+    """The types without tensor shapes, also inside tuples: a pass may add or remove a shape."""
     return tuple(
         "Tensor" if v.type().kind() == "TensorType" else _TENSOR.sub("Tensor", v.type().str())
         for v in values
@@ -57,8 +57,8 @@ def _types(values: Any) -> tuple[str, ...]:
 
 
 def _same_types(before: Types, after: Types) -> bool:
-    """Whether types are the same, but for what a pass learned: an Optional value may be known to be
-    None, or not to be.
+    """Whether types are equal up to refinement by a pass: an Optional value may be known to be
+    None, or not None.
     """
     inputs, outputs = before
     return (
@@ -76,8 +76,8 @@ def _narrows(before: str, after: str) -> bool:
 
 
 def verify(graph: Graph, step: Pass, before: Snapshot) -> Snapshot:
-    """The snapshot after a pass; a LoweringError that names the pass when it broke the graph, its
-    interface or its promise.
+    """The snapshot after a pass. Raises LoweringError with the pass's name if it broke the graph,
+    its interface or its promise.
     """
     after = Snapshot.after(graph, before)
     if after is before:
@@ -91,7 +91,9 @@ def verify(graph: Graph, step: Pass, before: Snapshot) -> Snapshot:
         return after
     if not step.ours:
         return _give_locations(graph, before.known)
-    if not before.without_location:  # what replaces a node without a location has none to inherit
+    if (
+        not before.without_location
+    ):  # the replacement of a node without a location has none to inherit
         raise _broken(step, "an operator that it inserted has no source location")
     return after
 
@@ -107,8 +109,8 @@ def _lint(graph: Graph, step: Pass, after: Snapshot) -> None:
         raise _broken(step, f"the graph does not lint: {error}") from error
 
 
-# torch's lint is quadratic in the uses of a shared constant; above this the linear check of scopes
-# is the only one.
+# torch's lint is quadratic in the uses of a shared constant. Above this limit only the linear scope
+# check runs.
 _LINT_UP_TO = 400
 
 
@@ -119,8 +121,8 @@ def _check_promise(graph: Graph, step: Pass, after: Snapshot) -> None:
 
 
 def _give_locations(graph: Graph, known: Lines) -> Snapshot:
-    """torch's own rewriters make operators without a source location: they take that of a node that
-    feeds them.
+    """Give operators that torch's rewriters created without a source location that of a
+    producer.
     """
     for node in ir.walk(graph):
         if node.kind().startswith("aten::") and not node.sourceRange():

@@ -1,10 +1,10 @@
-"""Constants without axes that torch's executor takes for Python numbers.
+"""0-d constants that torch's executor treats as Python numbers.
 
-Before it runs a graph, torch's executor (`CanonicalizeOps`) replaces a constant tensor of no axes
-by a number where it is the second operand of `add`, `sub`, `mul` or `div`. That is how a trace that
-was saved and loaded keeps `ids * 0.5` in float32: the file holds a float64 tensor, which alone
-would give float64. `_jit_interpret_graph`, which runs graphs while lowering, has no such step, so
-the graph has to distinguish constants that are numbers from those that are tensors.
+Before it runs a graph, torch's executor (`CanonicalizeOps`) replaces a 0-d constant tensor by a
+number if it is the second operand of `add`, `sub`, `mul` or `div`. For this reason a saved trace
+computes `ids * 0.5` in float32, although the file has a float64 tensor. `_jit_interpret_graph`,
+which runs graphs during lowering, has no such step. The graph therefore has to distinguish
+constants that are numbers from constants that are tensors.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SCHEMAS = frozenset(
 
 
 def constants_to_numbers(graph: Graph) -> None:
-    """Replace the constants that torch's executor takes for numbers by numbers.
+    """Replace the constants that torch's executor treats as numbers by numbers.
 
-    To be called before attributes become constants: the executor leaves a buffer a tensor. A bool
-    stays a tensor, for which no operator takes a number.
+    Call it before attributes become constants, because the executor does not replace buffers. A
+    bool stays a tensor, because no operator accepts a bool as a number.
     """
     for node, tensor in _second_operands(graph):
         if tensor.dtype != torch.bool:
@@ -41,15 +41,15 @@ def constants_to_numbers(graph: Graph) -> None:
 
 
 def keep_constants_tensors(graph: Graph) -> None:
-    """Let torch's executor read the remaining constants of no axes as tensors: behind a `detach` it
-    does not take them for numbers.
+    """Make torch's executor read the remaining 0-d constants as tensors: after a `detach` it does
+    not treat them as numbers.
     """
     for node, _ in _second_operands(graph):
         node.replaceInput(1, ir.insert(graph, "aten::detach", [node.inputsAt(1)], node).output())
 
 
 def _second_operands(graph: Graph) -> Iterator[tuple[Any, torch.Tensor]]:
-    """The nodes whose second operand the executor would replace, and that constant."""
+    """The nodes whose second operand the executor would replace, with that constant."""
     for node in ir.nodes_of(graph, *_KINDS):
         second = node.inputsAt(1)
         if ir.is_constant(second) and node.schema() in _SCHEMAS:

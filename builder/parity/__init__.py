@@ -1,6 +1,6 @@
-"""The original module's answers, and whether a live endpoint gives the same.
+"""Goldens of the original module, and their comparison with a running server.
 
-The names load on first use: verifying an endpoint needs neither torch nor TensorRT.
+Names load on first use: verifying a server needs neither torch nor TensorRT.
 """
 
 from __future__ import annotations

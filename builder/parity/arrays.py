@@ -1,4 +1,4 @@
-"""Tensors as arrays and back, bfloat16 too."""
+"""Conversion between tensors and arrays, including bfloat16."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def to_torch(array: NDArray[Any]) -> torch.Tensor:
-    """The array's values, of any byte order, as a CPU tensor of the same element type. Raises
-    TypeError for one that torch does not have.
+    """The array, of any byte order, as a CPU tensor of the same dtype. Raises TypeError for a dtype
+    that torch does not have.
     """
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
@@ -32,8 +32,8 @@ def to_torch(array: NDArray[Any]) -> torch.Tensor:
 
 
 def narrow(tensor: torch.Tensor, name: str = "") -> torch.Tensor:
-    """A float32 tensor in float16, any other as it is. Raises UsageError, for the output `name`,
-    where a value is beyond float16's range.
+    """A float32 tensor as float16; other tensors are not changed. Raises UsageError, for the output
+    `name`, if a value exceeds float16's range.
     """
     if tensor.dtype != torch.float32:
         return tensor

@@ -1,4 +1,4 @@
-"""Where a difference begins: the values of the lowered graph, and of the network made from it."""
+"""Find the first difference between the values of the lowered graph and those of its network."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Tensors = dict[str, torch.Tensor]
 def graph_and_network(
     conversion: Conversion, inputs: Sequence[torch.Tensor]
 ) -> tuple[Tensors, Tensors]:
-    """The values of the lowered graph by torch, in its order, and those that the network has for
-    them by the reference, on the same inputs.
+    """The values of the lowered graph from torch, in program order, and the network's values for
+    them from the reference, on the same inputs.
 
-    The network does not hold constants, sizes, and values inside loops and branches. Where two
-    values have one tensor (a convolution and the normalization in its weights), it is the later
-    one's. Left out is what needs a layer that cannot be evaluated.
+    The network has no constants, sizes, and values inside loops and branches. If two values share
+    one tensor (a convolution and its folded normalization), it belongs to the later one. Values
+    that need a layer without a reference are left out.
     """
     truth = conversion.lowered.values(*inputs)
     tensors = {name: conversion.tensors[name].name for name in truth if name in conversion.tensors}
@@ -47,7 +47,7 @@ def compare_value(
     precision: str,
     tolerance: Tolerance = DEFAULT,
 ) -> OutputComparison:
-    """The comparison of a value within a network, where half stands for float32 and int32 for
+    """Compare a value within a network, in which half may replace float32 and int32 may replace
     int64.
     """
     answer = answer.to(wanted.dtype) if _alike(answer.dtype, wanted.dtype) else answer
@@ -66,11 +66,11 @@ def first_difference(
         found = compare_value(name, answer, truth[name], conversion.precision, tolerance)
         if not found.passed:
             return f"{_location(conversion, name)}: output {name!r}: {found.problem}"
-    return "the outputs themselves: every value before them agrees"
+    return "the outputs: all values before them are equal"
 
 
 def _alike(one: torch.dtype, other: torch.dtype) -> bool:
-    """Whether the one may stand for the other within a network: half for float32, int32 for
+    """Whether one dtype may replace the other within a network: half for float32, int32 for
     int64.
     """
     return torch.bool not in (one, other) and one.is_floating_point == other.is_floating_point

@@ -1,4 +1,4 @@
-"""The original module called with an endpoint's tensors."""
+"""Call the original module with an endpoint's tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def call_module(
     tensors: Sequence[torch.Tensor],
     constants: Constants = MappingProxyType({}),
 ) -> Any:
-    """The module's answer. The tensors are those of forward's arguments in order, as lowering
+    """The module's result. The tensors are those of forward's arguments in order, as lowering
     flattens them (builder.lowering.arguments); other arguments keep their default.
     """
     given = arguments(module, specs, tensors, constants)
@@ -36,8 +36,8 @@ def arguments(
     tensors: Sequence[torch.Tensor],
     constants: Constants = MappingProxyType({}),
 ) -> dict[str, Any] | None:
-    """The arguments of the module's forward by name, those with defaults left out; None where
-    forward has no schema or takes another number of tensors.
+    """The arguments of the module's forward by name, without arguments with defaults; None if
+    forward has no schema or another number of tensors.
     """
     schema = getattr(getattr(module, "forward", None), "schema", None)
     if schema is None:
@@ -76,7 +76,7 @@ def positional(
 
 
 def _value(part: Part, left: Iterator[torch.Tensor]) -> Any:
-    """What a part is in a call that passes the next tensors."""
+    """The value of a part in the call, from the next tensors."""
     if part.form == FIXED:
         return part.value
     if part.form == TENSOR:

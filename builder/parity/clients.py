@@ -1,4 +1,4 @@
-"""Triton's two protocols behind one small interface."""
+"""One interface for Triton's HTTP and gRPC protocols."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Parameters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """The outputs by name as they came over the wire, and the response's parameters ({} on servers
-    that have none).
+    """The outputs by name as received, and the response's parameters ({} on servers without
+    them).
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -38,27 +38,27 @@ class Answer:
 
 @dataclass(frozen=True)
 class Turn:
-    """Where a request stands in its sequence: `id` is the correlation id."""
+    """The position of a request in its sequence; `id` is the correlation id."""
 
     id: int | str
     start: bool
     end: bool
 
     def options(self) -> dict[str, Any]:
-        """What tritonclient's `infer` takes."""
+        """The arguments of tritonclient's `infer`."""
         return {"sequence_id": self.id, "sequence_start": self.start, "sequence_end": self.end}
 
 
 class Client(Protocol):
-    """One protocol to one server; every call ends within the timeout it was made with, or raises
+    """One protocol to one server. Every call finishes within its timeout, or raises
     InferenceServerException.
     """
 
     def ready(self, model: str) -> bool:
-        """Whether the server says that the model is ready."""
+        """Whether the server reports the model as ready."""
 
     def config(self, model: str) -> Any:
-        """The server's own ModelConfig message of the model."""
+        """The model's ModelConfig from the server."""
 
     def infer(
         self,
@@ -68,17 +68,17 @@ class Client(Protocol):
         regions: Regions | None = None,
         turn: Turn | None = None,
     ) -> Answer:
-        """All outputs of the model for these inputs; with `regions` the tensors that lie there, of
-        one golden; with `turn` as a request of that sequence.
+        """All outputs of the model for these inputs; with `regions`, for the tensors of one golden
+        in shared memory; with `turn`, as a request of that sequence.
         """
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
-        """The golden's tensors in shared memory of this kind ("none": in the requests), for the
-        length of a `with`.
+        """The golden's tensors in shared memory of this kind ("none": in the requests), inside a
+        `with` block.
         """
 
     def close(self) -> None:
-        """Close the connection; a server waits for open ones when it stops."""
+        """Close the connection, because a stopping server waits for open ones."""
 
 
 class HttpClient:
@@ -179,8 +179,8 @@ def connected(
     *,
     other: str = "",
 ) -> Iterator[dict[str, Client]]:
-    """The clients of the protocols that were given an address, for the length of a `with`. Raises
-    UsageError where none was, which names the `command` and its `other` options for an endpoint.
+    """The clients of the protocols with an address, inside a `with` block. Raises UsageError
+    without an address; it names the `command` and its `other` options for an endpoint.
     """
     with ExitStack() as stack:
         clients = _open(http_url, grpc_url, timeout, access)
@@ -197,7 +197,7 @@ def connected(
 def _open(
     http_url: str | None, grpc_url: str | None, timeout: float, access: Access
 ) -> dict[str, Client]:
-    """The protocols that were given an address. Raises UsageError for a malformed one."""
+    """The clients of the protocols with an address. Raises UsageError for a malformed address."""
     clients: dict[str, Client] = {}
     if http_url:
         clients["http"] = HttpClient(http_url, timeout, access)
@@ -209,8 +209,8 @@ def _open(
 def describe(
     client: Client, model: str, inputs: Arrays, turn: Turn | None = None
 ) -> dict[str, Any]:
-    """Who answers, asked of our Python runtime by a request that it refuses with the facts as JSON;
-    {} where it is not ours.
+    """Facts of the Python runtime, from a request that it refuses with them as JSON; {} for any
+    other backend.
     """
     from tritonclient.utils import InferenceServerException
 
@@ -229,9 +229,7 @@ def describe(
 def _tensors(
     module: ModuleType, arrays: Arrays, regions: Regions | None
 ) -> dict[str, Sequence[Any]]:
-    """What tritonclient's `infer` is given: the arrays themselves, or the regions that hold
-    them.
-    """
+    """The tensors for tritonclient's `infer`: the arrays, or their shared memory regions."""
     if regions:
         return {"inputs": regions.inputs(module), "outputs": regions.outputs(module)}
     return {"inputs": [_input(module, name, array) for name, array in arrays.items()]}

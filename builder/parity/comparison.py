@@ -1,5 +1,5 @@
-"""One answer against one golden: everything that can be wrong with it, and by how much the numbers
-differ.
+"""Compare the outputs of one response with one golden: all problems, and the size of the
+differences.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ EDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 @dataclass(frozen=True)
 class Spread:
-    """Of one output: pairs of `expected` and `answered` elements at even distances, the worst among
-    them; and how many elements have which error as a share of the tolerance. `counts` are those
-    without error, then up to each of EDGES, then above the last.
+    """Samples of one output: pairs of `expected` and `answered` elements at even distances,
+    including the worst, and a histogram of the error relative to the tolerance. `counts` are the
+    elements without error, then up to each of EDGES, then above the last.
     """
 
     expected: tuple[float, ...]
@@ -39,12 +39,12 @@ class Spread:
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One output. Errors are the worst over all elements, each with the index of its element; None
-    where nothing could be compared.
+    """One output. Errors are the largest over all elements, each with the index of its element;
+    None if nothing could be compared.
 
     `relative` is |answer - golden| / |golden| where the golden is not zero; `cosine` of the two as
     vectors; `noise` the root mean square of the error, relative to the golden's. `share` is the
-    largest |error| / (atol + rtol * |golden|): above 1 the output fails. It is infinite where an
+    largest |error| / (atol + rtol * |golden|): above 1 the output fails. It is infinite if an
     element must be equal and is not.
     """
 
@@ -63,15 +63,13 @@ class OutputComparison:
 
     @property
     def passed(self) -> bool:
-        """Whether there is nothing to object to."""
+        """Whether the output has no problem."""
         return self.problem is None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All outputs of one answer, in the golden's order, and then the ones that the golden does not
-    have.
-    """
+    """All outputs of one response, in the golden's order, then additional ones."""
 
     outputs: tuple[OutputComparison, ...]
 
@@ -82,12 +80,12 @@ class Comparison:
 
     @property
     def share(self) -> float | None:
-        """The worst error as a share of its tolerance; None where nothing could be compared."""
+        """The largest error relative to its tolerance; None if nothing could be compared."""
         return max((one.share for one in self.outputs if one.share is not None), default=None)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong, each with the output's name."""
+        """The problems, each with the output's name."""
         return tuple(
             f"output {output.name!r}: {output.problem}" for output in self.outputs if output.problem
         )
@@ -101,8 +99,8 @@ class Comparison:
 
 
 def _output_dict(output: OutputComparison) -> dict[str, Any]:
-    """JSON has no infinity, so an infinite share is null; `problem` then says what differs. The
-    spread is for records only.
+    """The output as JSON data. JSON has no infinity, so an infinite share is null; `problem` then
+    has the difference. The spread is only in records.
     """
     share = output.share if output.share is not None and np.isfinite(output.share) else None
     said = asdict(output)
@@ -120,8 +118,8 @@ def compare(
     """Compare outputs by name; a missing, extra, renamed, wrong-typed, wrong-shaped or newly
     non-finite output fails.
 
-    Where `tolerance` states nothing, the default of the output's dtype and `precision` holds (see
-    tolerances). NaN passes only for NaN, an infinity only for the same one.
+    If `tolerance` does not set a value, the default for the output's dtype and `precision` applies
+    (see tolerances). NaN passes only for NaN, an infinity only for the same one.
     """
     expected = golden.outputs if isinstance(golden, Golden) else golden
     common = [_output(name, answer, expected, tolerance, precision) for name in expected]
@@ -134,14 +132,15 @@ def compare(
 
 
 NARROWED = {("float64", "float32"), ("int64", "int32"), ("int8", "int32"), ("uint8", "int32")}
-"""(module's dtype, network's dtype) where TensorRT has no endpoint of the module's dtype (the last
-two where it has no INT8 and UINT8 endpoints): the endpoint gives the module's again.
+"""(module's dtype, network's dtype) if TensorRT does not support the module's dtype at endpoints
+(the last two only for versions without INT8 and UINT8 endpoints). Outputs are converted back to the
+module's dtype.
 """
 
 
 def widened(answer: Arrays, golden: Golden) -> dict[str, Array]:
-    """The answer with each output in the golden's dtype where the network could only hold
-    another.
+    """The response with each output converted to the golden's dtype, if the network does not
+    support that dtype.
     """
     pairs = ((name, array, golden.outputs.get(name, array).dtype) for name, array in answer.items())
     return {
@@ -167,7 +166,7 @@ def _missing(name: str, answer: Arrays, expected: Arrays) -> str:
     twins = [
         other for other in answer if other not in expected and _alike(answer[other], expected[name])
     ]
-    return f"is missing; {twins[0]!r} is like it under another name" if twins else "is missing"
+    return f"is missing; {twins[0]!r} has its shape and dtype" if twins else "is missing"
 
 
 def _extra(name: str, answer: Arrays, expected: Arrays) -> str:
@@ -175,7 +174,7 @@ def _extra(name: str, answer: Arrays, expected: Arrays) -> str:
         other for other in expected if other not in answer and _alike(answer[name], expected[other])
     ]
     return (
-        f"is not the model's; it is like the missing {twins[0]!r}"
+        f"is not the model's; it has the shape and dtype of the missing {twins[0]!r}"
         if twins
         else "is not the model's"
     )
@@ -220,7 +219,7 @@ def _values(
 
 
 def _shares(error: Array, allowed: Array) -> Array:
-    """Each error / allowed; 0 for an element without error, whatever is allowed."""
+    """Each error / allowed; 0 for an element without error, even if nothing is allowed."""
     shares = np.divide(error, allowed, out=np.full(error.shape, np.inf), where=allowed > 0)
     return np.where(error == 0, 0.0, shares)
 
@@ -240,7 +239,7 @@ def _spread(got: Array, want: Array, shares: Array) -> Spread:
 
 
 def _noise(error: Array, want: Array) -> float:
-    """Over the elements whose error is finite."""
+    """The noise over the elements with a finite error."""
     finite = error[np.isfinite(error)]
     return float(np.sqrt(np.mean(np.square(finite)))) / scale(want) if finite.size else 0.0
 
@@ -250,7 +249,7 @@ def _error(got: Array, want: Array) -> tuple[Array, Array]:
     finite.
     """
     a, b = got.astype(np.float64), want.astype(np.float64)
-    # float64 holds no int64 above 2**53: equality is asked of the integers themselves.
+    # float64 cannot represent all int64 above 2**53, so integers are compared directly.
     same = (got == want) | (np.isnan(a) & np.isnan(b))
     finite = np.isfinite(a) & np.isfinite(b)
     difference = np.abs(np.subtract(a, b, out=np.full(a.shape, np.inf), where=finite))

@@ -1,4 +1,4 @@
-"""Whether a server serves the config that lies in the repository."""
+"""Compare a server's config with the one in the repository."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _AUTO = "KIND_AUTO"
 
 
 def differences(file: Any, server: Any) -> tuple[str, ...]:
-    """Every field that the file states and the server has otherwise; what Triton adds of its own
-    (names, defaults) is no difference.
+    """Every field of the file with another value in the server. Fields that Triton adds (names,
+    defaults) are ignored.
     """
     return tuple(_differ(_plain(file), _plain(server), ""))
 
@@ -35,7 +35,5 @@ def _differ(file: Any, server: Any, where: str) -> Iterator[str]:
 
 
 def _normalized(file: Any, server: Any, where: str) -> bool:
-    """Triton settles KIND_AUTO when it loads, and leaves out a message of which it keeps
-    nothing.
-    """
+    """Normalize a config: Triton resolves KIND_AUTO when it loads, and omits empty messages."""
     return (where.endswith(".kind") and file == _AUTO) or (file == {} and server is None)

@@ -1,6 +1,4 @@
-"""Goldens asked of the plans of a repository themselves, on this machine's GPU: no server
-between.
-"""
+"""Run goldens on the plans of a repository on this machine's GPU, without a server."""
 
 from __future__ import annotations
 
@@ -31,14 +29,14 @@ from builder.triton import AMPERE_PLUS, Golden
 REPEAT = 5
 Tensors = Mapping[str, torch.Tensor]
 Run = Callable[[Tensors, "int | None"], Tensors]
-"""Inputs by name and the profile to use (None: any that holds them); outputs by name, wherever they
-lie.
+"""Inputs by name and the profile to use (None: any that includes their shapes); outputs by name, on
+any device.
 """
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A model that has plans: `plan` is its only one, None where it runs in pieces."""
+    """A model with plans. `plan` is its only plan, None for a partitioned model."""
 
     folder: Path
     facts: Mapping[str, Any]
@@ -49,8 +47,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class Opened:
-    """What runs a model; `kind` is "plan", or "torch" or "plan+torch" for one in pieces, `why`
-    so.
+    """A callable that runs a model. `kind` is "plan", or "torch" or "plan+torch" for a partitioned
+    model, with the reason `why`.
     """
 
     run: Run
@@ -59,7 +57,7 @@ class Opened:
 
 
 Open = Callable[[ExitStack, Planned], Opened]
-"""Makes a model ready to run; what must be closed goes on the stack."""
+"""Opens a model. Resources to close are pushed on the stack."""
 
 
 def verify_engines(
@@ -70,12 +68,12 @@ def verify_engines(
     open_plan: Open | None = None,
     progress: Callable[[str, str], None] | None = None,
 ) -> list[ModelParity]:
-    """Run every golden of `models`, or of all, on the model's own plans: each in the profile that
-    it was recorded for.
+    """Run every golden of `models`, or of all models, on the model's plans, each in the profile
+    that it was recorded for.
 
     Models without a plan, and ensembles (whose steps are models), are left out. Raises
-    EnvironmentProblem where no GPU answers or the plans' TensorRT is not installed, UsageError for
-    an unknown model, or where none has a plan. `open_plan` stands in for the GPU in tests.
+    EnvironmentProblem if there is no GPU or the plans' TensorRT is not installed, UsageError for an
+    unknown model, or if no model has a plan. `open_plan` replaces the GPU in tests.
     """
     found = []
     for name in served.chosen(repository, models):
@@ -84,7 +82,8 @@ def verify_engines(
     planned = [one for one in found if one is not None]
     if not planned:
         raise UsageError(
-            f"no model of {repository} has a plan", fix="`trt-build verify --serve` asks torch too"
+            f"no model of {repository} has a plan",
+            fix="use `trt-build verify --serve`, which also verifies models that torch runs",
         )
     if open_plan is None:
         _settle(planned)
@@ -97,27 +96,28 @@ def verify_engines(
 
 
 def _settle(planned: Sequence[Planned]) -> None:
-    """Raise EnvironmentProblem where nothing here can run the plans; else take their flavour."""
+    """Raise EnvironmentProblem if this machine cannot run the plans; else select their flavor."""
     from builder.engine import flavour
 
     if not flavour.gpu_answers():
         raise EnvironmentProblem(
             "an engine requires a GPU; no CUDA device found",
             fix=(
-                "`trt-build verify REPOSITORY --serve` asks a server, which answers with torch; see"
-                " `trt-build doctor`"
+                "use `trt-build verify REPOSITORY --serve`: the server uses torch; see `trt-build "
+                "doctor`"
             ),
         )
     flavours = sorted({str(one.facts.get("flavour")) for one in planned})
     if len(flavours) > 1:
         raise UsageError(
-            f"the plans are of {' and '.join(flavours)}, one process uses one", fix="--only NAME"
+            f"the plans are of {' and '.join(flavours)}, and one process can only use one",
+            fix="--only NAME",
         )
     flavour.select(flavours[0])
 
 
 def _planned(folder: Path) -> Planned | None:
-    """The model with its plans; None where it has none, or no plan.json of ours."""
+    """The model with its plans; None without plans or without plan.json."""
     try:
         facts = json.loads(
             (folder / published.current(folder) / "plan.json").read_text(encoding="utf-8")
@@ -134,7 +134,7 @@ def _planned(folder: Path) -> Planned | None:
 
 
 def _plan_for_this_gpu(folder: Path, facts: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
-    """The plan and its facts; of a merged model the ones of this GPU's compute capability."""
+    """The plan and its facts; for a merged model, those of this GPU's compute capability."""
     from builder.engine import gpu
 
     device = gpu.current()
@@ -152,8 +152,8 @@ def _plan_for_this_gpu(folder: Path, facts: Mapping[str, Any]) -> tuple[Path, Ma
 
 
 def on_gpu(stack: ExitStack, model: Planned) -> Opened:
-    """A plan through Polygraphy's runner: CUDA tensors are read where they are, outputs stay in its
-    buffers.
+    """Run a plan with Polygraphy's runner. CUDA tensors are not copied, and outputs stay in the
+    runner's buffers.
     """
     from builder.engine import Engine
 
@@ -171,7 +171,7 @@ def on_gpu(stack: ExitStack, model: Planned) -> Opened:
 
 
 def by_runtime(stack: ExitStack, model: Planned) -> Opened:
-    """The pieces of a model by the code that serves them, in this process."""
+    """Run the segments of a model by the serving code, in this process."""
     runtime = _runtime()
     for name in model.facts.get("libraries", ()):
         runtime.load_library(model.folder / published.current(model.folder) / "libraries" / name)
@@ -191,7 +191,7 @@ def by_runtime(stack: ExitStack, model: Planned) -> Opened:
 
 @lru_cache(maxsize=1)
 def _runtime() -> Any:
-    """The runtime that is published with every model, outside Triton."""
+    """The Python runtime that is published with every model, outside Triton."""
     triton = ModuleType("triton_python_backend_utils")
     triton.Logger = SimpleNamespace(log_info=_silent, log_warn=_silent)  # type: ignore[attr-defined]
     path = files("builder") / "templates" / "runtime" / "model.py"
@@ -207,7 +207,7 @@ def _runtime() -> Any:
 
 
 def _silent(message: str) -> None:
-    """What the runtime would log is in the result."""
+    """Discard the runtime's log messages, which are in the result."""
 
 
 def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:

@@ -1,7 +1,7 @@
-"""Goldens for the branches, comparisons and bounds that the usual ones do not reach.
+"""Search goldens for branches, comparisons and bounds that the default goldens do not reach.
 
-Values and sizes are varied from mild to extreme. A variation becomes a golden where it reaches a
-new outcome, all answers are finite, and rounding of the input does not change them.
+Values and sizes are varied from mild to extreme. A variation becomes a golden if it reaches a new
+outcome, all outputs are finite, and rounding of the input does not change them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ inputs reach that long before. Precisions of 8 bits are not listed: beyond their
 values saturate, so no golden is added.
 """
 _ROUNDING = 2.0**-20
-"""The relative change of an input that may not change the answers: eight units of float32's last
-place. Layers round as well, so the change is larger than the rounding of an input alone.
+"""The relative change of an input that must not change the outputs: eight float32 ulps. Layers
+round as well, so the change is larger than the rounding of an input alone.
 """
 _SHARE = 0.25
 """The share of the tolerance that such a change may use. Another order of additions in every layer
@@ -59,7 +59,7 @@ class GoldenSearch:
         """(output, whether it is a tensor) of the goldens, where outputs may be None."""
 
     def note(self, golden: Golden) -> None:
-        """Note the outcomes that a golden reaches."""
+        """Record the outcomes that a golden reaches."""
         self.present |= self._presence(golden)
         if self.coverage.unreached:
             tensors = [to_torch(array) for array in golden.inputs.values()]
@@ -70,9 +70,7 @@ class GoldenSearch:
 
     @property
     def unseen(self) -> tuple[tuple[str, bool], ...]:
-        """(output, True) where no golden has a tensor of it, (output, False) where none has
-        None.
-        """
+        """(output, True) if no golden has a tensor for it, (output, False) if none has None."""
         both = ((name, given) for name in self.optional for given in (True, False))
         return tuple(one for one in both if one not in self.present)
 
@@ -112,7 +110,7 @@ class GoldenSearch:
     def _other_sizes(
         self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]
     ) -> Iterator[list[torch.Tensor]]:
-        """The same kind of values at sizes next to the integers that the module compares with."""
+        """Values of the same kind at sizes close to the integers that the module compares with."""
         profile = self.spec.profiles[0] if self.spec.profiles else {}
         for axis, (low, _, high) in profile.items():
             near = {size + step for size in self.coverage.sizes for step in (-1, 0, 1)}
@@ -123,7 +121,7 @@ class GoldenSearch:
     def _resized(
         self, tensors: Sequence[torch.Tensor], wanted: Mapping[str, int], sizes: Mapping[str, int]
     ) -> list[torch.Tensor]:
-        """The tensors repeated or cut to the wanted sizes."""
+        """The tensors repeated or sliced to the requested sizes."""
         resized = []
         for tensor, spec in zip(tensors, self.spec.inputs, strict=True):
             for axis, name in enumerate(spec.shape):
@@ -134,7 +132,7 @@ class GoldenSearch:
         return resized
 
     def _useful(self, name: str, tensors: list[torch.Tensor]) -> Golden | None:
-        """The golden of these tensors where it reaches something new and float32 can answer it."""
+        """The golden of these tensors, if it reaches a new outcome and is stable in float32."""
         try:
             reached = self._reached(tensors) - self.coverage.reached
             if not (reached or self.unseen):
@@ -151,7 +149,7 @@ class GoldenSearch:
         return golden
 
     def _is_stable(self, golden: Golden, tensors: list[torch.Tensor]) -> bool:
-        """Whether inputs that differ by rounding alone give the same answers."""
+        """Whether inputs that differ only by rounding have the same outputs."""
         generator = torch.Generator().manual_seed(0)
         for _ in range(_NUDGES):
             nudged = [_nudged(t, generator) if t.is_floating_point() else t for t in tensors]
@@ -165,7 +163,7 @@ class GoldenSearch:
         return True
 
     def _nearly(self, other: NDArray[Any], array: NDArray[Any]) -> bool:
-        """Whether an answer after a change of the inputs is within _SHARE of the tolerance."""
+        """Whether the outputs after a change of the inputs are within _SHARE of the tolerance."""
         if other.shape != array.shape:
             return False
         if not np.issubdtype(array.dtype, np.floating):

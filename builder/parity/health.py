@@ -1,6 +1,6 @@
-"""Whether every model of a repository answers one golden, over each protocol.
+"""Check every model of a repository with one golden, over each protocol.
 
-Triton reports a model as ready whose process has died; only a request shows it.
+Triton reports a model whose process has died as ready; only a request detects it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class ModelHealth:
-    """One model over one protocol: `problem` None where it is healthy, `wrong` where it answered
-    and the answer is not the golden's; `golden` that was sent (None: readiness alone was checked,
-    for a model without goldens), and the time of the answer.
+    """The health of one model over one protocol. `problem` is None if it is healthy; `wrong` if it
+    returned outputs that differ from the golden; `golden` is the sent golden (None: only readiness
+    was checked, for a model without goldens); and the response time.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ModelHealth:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no problem."""
         return self.problem is None
 
 
@@ -54,11 +54,11 @@ def health(
     timeout: float = TIMEOUT,
     access: Access = PLAIN,
 ) -> list[ModelHealth]:
-    """Send each of `models` (None: all but the steps of ensembles) its smallest golden over each
-    protocol that has an address (host:port), and compare the answers. `timeout` is in seconds, of
-    each request.
+    """Send each of `models` (None: all except steps of ensembles) its smallest golden over each
+    protocol with an address (host:port), and compare the outputs.
 
-    Raises UsageError for an unknown model or no address, EnvironmentProblem where nothing answers.
+    `timeout` is in seconds for each request. Raises UsageError for an unknown model or no address,
+    EnvironmentProblem if no server responds.
     """
     with connected("health", http_url, grpc_url, timeout, access) as clients:
         names = models or [
@@ -72,7 +72,7 @@ def health(
 
 
 def _is_step(folder: Path) -> bool:
-    """Whether an ensemble's own golden runs the model."""
+    """Whether the model is a step of an ensemble, whose golden runs it."""
     owner = retired.step_of(folder)
     return owner is not None and (folder.parent / owner).is_dir()
 
@@ -87,7 +87,7 @@ def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
     name, asked = folder.name, None
     try:
         if not client.ready(name):
-            return ModelHealth(name, protocol, None, "the server does not have it ready")
+            return ModelHealth(name, protocol, None, "the server does not report it as ready")
         if request is None:
             return ModelHealth(name, protocol, None)
         golden, infer = request
@@ -108,13 +108,13 @@ def _problem(model: PublishedModel, outputs: Any, golden: Golden) -> str | None:
         with shaped(model.folder):
             compared = compare(outputs, golden, model.tolerance, precision=model.precision)
     except UsageError as error:
-        return f"the answer cannot be compared: {error.message}"
+        return f"the response cannot be compared: {error.message}"
     return "; ".join(compared.problems) or None
 
 
 def _request(model: PublishedModel, client: Client) -> tuple[Golden, Any] | None:
-    """The golden that costs least, and what sends it; None where there is none. Where the server
-    keeps state it is the first request of a sequence, which is ended with it.
+    """The smallest golden, and a function that sends it; None without goldens. For a model with
+    state it is the first request of a sequence, which it also ends.
     """
     goldens: Sequence[Golden] = [model.wire(golden) for golden in model.goldens]
     turn = None

@@ -1,5 +1,4 @@
-"""Inputs that a model can be asked: the shapes of a profile, and values that suit each element
-type.
+"""Random inputs for a model: the shapes of a profile, and suitable values for each dtype.
 
 Floats are standard normal, and their magnitudes where the module does not take those. Integers are
 mostly ids whose range the file does not say, so ranges are tried from wide to narrow; what takes
@@ -28,7 +27,7 @@ _FULL_RANGE = {torch.uint8: (0, 256), torch.int8: (-128, 128)}
 
 @dataclass(frozen=True)
 class Style:
-    """What the values are drawn from: ids below `ids`, a share `true` of True; whole numbers of
+    """The distribution of the values: ids below `ids`, a share `true` of True; whole numbers of
     rank 1 are lengths, the greatest first, of up to the size of the axis `lengths`, where one is
     named. `positive`: floats are magnitudes.
     """
@@ -40,7 +39,7 @@ class Style:
 
 
 def styles(spec: ModelSpec) -> Iterator[Style]:
-    """Every style that makes a difference for this model's inputs, widest first."""
+    """All styles that differ for this model's inputs, widest first."""
     dtypes = {tensor.dtype for tensor in spec.inputs}
     ids = ID_LIMITS if dtypes & {"int32", "int64"} else ID_LIMITS[:1]
     shares = TRUE_SHARES if "bool" in dtypes else TRUE_SHARES[:1]
@@ -51,8 +50,8 @@ def styles(spec: ModelSpec) -> Iterator[Style]:
 
 
 def _measured(spec: ModelSpec) -> list[int | str]:
-    """The axes that an input of whole numbers and rank 1 may count along: any beside its own,
-    varying ones first.
+    """The axes whose lengths an integer input of rank 1 may hold: all except its own, dynamic ones
+    first.
     """
     rows = {tensor.shape[0] for tensor in spec.inputs if _may_be_lengths(tensor)}
     if not rows:
@@ -107,8 +106,8 @@ def _draw(
 
 
 def _mask(shape: tuple[int, ...], share: float, generator: torch.Generator) -> torch.Tensor:
-    """With one True and, where there is room, one False in every row along the last axis: a row all
-    of one kind is often no sense.
+    """A mask with one True and, if possible, one False in every row along the last axis, because
+    uniform rows are often invalid.
     """
     mask = torch.rand(shape, generator=generator) < share
     if mask.dim() and mask.shape[-1]:
@@ -137,9 +136,7 @@ def sizes_of(profile: Profile) -> dict[str, dict[str, int]]:
 
 
 def odd(span: tuple[int, int, int]) -> int:
-    """A size that no profile is tuned for: odd if there is one, none of min, opt and max if there
-    is one, nearest to the middle.
-    """
+    """A size other than min, opt and max if possible, preferably odd, nearest to the middle."""
     low, _, high = span
     middle = (low + high) // 2
     candidates = range(low, high + 1) if high - low < 4096 else range(middle - 2, middle + 3)
@@ -171,7 +168,7 @@ def _mild() -> Iterator[Change]:
 
 
 def _around(constants: Iterable[float], largest: float) -> Iterator[Change]:
-    """Above, below and exactly each constant; floats up to `largest` only."""
+    """Values above, below and equal to each constant; floats only up to `largest`."""
     for constant in sorted(set(constants), key=abs):
         yield partial(_shifted, by=constant + 1, largest=largest)
         yield partial(_shifted, by=constant - 1, largest=largest)

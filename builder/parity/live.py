@@ -1,4 +1,4 @@
-"""A tritonserver of this machine for the time of a verification."""
+"""A local tritonserver during a verification."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def serving_models(
     installation: Installation | None = None,
 ) -> Iterator[Server]:
     """A tritonserver on free ports that has loaded `models` with their steps, or all of the
-    repository. Clients may use shared memory if `memories` has any. Raises what serving.serve does,
-    and UsageError for an unknown model.
+    repository. Clients may use shared memory if `memories` has any. Raises the errors of
+    serving.serve, and UsageError for an unknown model.
     """
     chosen: Any = {}
     if models:
@@ -47,7 +47,7 @@ def verify_served(
     repeat: int = REPEAT,
     progress: Callable[[str, str], None] | None = None,
 ) -> list[ModelParity]:
-    """As `verify`, of a tritonserver that runs for the time of the call."""
+    """As `verify`, with a tritonserver that runs during the call."""
     if progress:
         progress("tritonserver", "start")
     with serving_models(repository, models, installation=installation) as server:

@@ -1,14 +1,13 @@
-"""Every plan is run on its goldens before it is published, and a wrong one is replaced.
-
-TensorRT chooses kernels by their times, so two builds of one network need not compute with the same
-ones, and a kernel can be wrong. What helps is tried in this order, and every step is reported:
+"""Run every plan on its goldens before publication, and replace an incorrect one. TensorRT selects
+kernels by time, so two builds of one network may use different kernels, and a kernel can be
+incorrect. Workarounds are tried in this order, and every step is reported:
 
 1. Rebuild without some of the tactic sources, and without the timing cache, whose measurements
    would choose the same kernels again.
 2. In a precision with float16, keep the first layer whose value differs in float32.
 
-Where neither helps, EngineError is raised with the node where the difference begins: the caller
-runs the model in segments, or in torch.
+If neither helps, EngineError is raised with the first differing node, and the caller partitions the
+model or runs it in torch.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ if TYPE_CHECKING:
 GENERATED = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
 LIBRARIES = ("CUBLAS", "CUBLAS_LT", "CUDNN")
 MOST_KEPT = 3
-"""How many layers are kept in float32, one after another, before the network is given up."""
+"""Maximum number of layers that are kept in float32, one after another."""
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What the check needs of a GPU; tests put others in its place.
+    """The GPU functions of the check, which tests replace.
 
     `open` runs a plan: inputs by name give the outputs by name, once for each optimization profile
-    that holds the shapes. `build` raises EngineError. `convert` repeats a conversion with patterns
-    for keep_fp32, and with one more value of the graph as an output. `sources` are the names of all
-    tactic sources.
+    that includes the shapes. `build` raises EngineError. `convert` repeats a conversion with
+    patterns for keep_fp32, and with one more value of the graph as an output. `sources` are the
+    names of all tactic sources.
     """
 
     open: Callable[[Plan], AbstractContextManager[Run]]
@@ -61,8 +60,8 @@ class Tools:
 
 @dataclass(frozen=True)
 class Right:
-    """A plan that answers every golden within the tolerance, and the conversion that it is of.
-    `steps` reports what was wrong with the plans before it; `kept` are patterns for keep_fp32.
+    """A correct plan, whose outputs are within the tolerance on every golden, and its conversion.
+    `steps` reports the problems of earlier plans; `kept` are patterns for keep_fp32.
     """
 
     conversion: Conversion
@@ -72,7 +71,7 @@ class Right:
 
 
 def possible() -> bool:
-    """Whether this machine runs the plans that it builds: full TensorRT and a GPU."""
+    """Whether this machine can run the plans that it builds: TensorRT (not RTX) and a GPU."""
     from builder.engine import capabilities, flavour
 
     return flavour.gpu_answers() and capabilities.current().flavour == "tensorrt"
@@ -86,11 +85,11 @@ def check(
     options: BuildOptions,
     tools: Tools | None = None,
 ) -> Right:
-    """The plan where it is right, else the first right one of the steps above.
+    """The plan if it is correct, else the first correct plan of the steps above.
 
-    Goldens are of the conversion's own inputs and outputs; without any the plan is returned as it
-    is. Raises EngineError, with every step and the value that differs first (`where`, as `%name`),
-    where no plan is right.
+    Goldens have the conversion's inputs and outputs; without goldens the plan is returned
+    unchecked. Raises EngineError, with every step and the first differing value (`where`, as
+    `%name`), if no plan is correct.
     """
     checker = _Check(goldens, spec, options, tools or on_gpu())
     problem = checker.problem(plan)
@@ -101,9 +100,9 @@ def check(
     if found is not None:
         return found
     raise EngineError(
-        f"TensorRT builds no right plan of the network: {'; '.join(checker.steps)}",
+        f"TensorRT builds no correct plan of the network: {'; '.join(checker.steps)}",
         where=checker.first,
-        fix="another version of TensorRT, or precision: fp32",
+        fix="use another version of TensorRT, or precision: fp32",
     )
 
 
@@ -117,7 +116,7 @@ class _Check:
         self.first: str | None = None
 
     def problem(self, plan: Plan) -> str | None:
-        """What differs on the first golden that does; None where all answers are right."""
+        """The problem of the first golden that differs, or None."""
         from builder.parity.arrays import to_numpy, to_torch
 
         try:
@@ -140,7 +139,7 @@ class _Check:
         return None
 
     def by_other_tactics(self, conversion: Conversion) -> Right | None:
-        """A right plan without some of the tactic sources."""
+        """A correct plan without some of the tactic sources, or None."""
         for without, options in _fewer_sources(self.options, self.tools.sources):
             plan = self._attempt(conversion, options, f"without {', '.join(without)}")
             if plan is not None:
@@ -148,14 +147,14 @@ class _Check:
         return None
 
     def in_float32(self, conversion: Conversion) -> Right | None:
-        """A right plan with one layer after another in float32, where the difference begins."""
+        """A correct plan with one differing layer after another in float32, or None."""
         from builder.conversion import reduces
 
         kept: list[str] = []
         while reduces(self.spec.precision) and len(kept) < MOST_KEPT:
             layer = self._first_wrong(conversion, tuple(map(glob.escape, kept)))
             if layer is None:
-                self.steps.append("no layer differs once it is an output")
+                self.steps.append("no layer differs if it is an output")
                 return None
             if layer in kept:
                 self.steps.append(f"{layer} differs in float32 too")
@@ -169,7 +168,7 @@ class _Check:
         return None
 
     def _attempt(self, conversion: Conversion, options: BuildOptions, how: str) -> Plan | None:
-        """A new plan where it is right; the step is reported in any case."""
+        """A new plan if it is correct. The step is reported in any case."""
         with tempfile.TemporaryDirectory() as folder:
             own = replace(options, timing_cache=Path(folder) / "own.cache")
             try:
@@ -182,8 +181,8 @@ class _Check:
         return plan if problem is None else None
 
     def _first_wrong(self, conversion: Conversion, kept: Sequence[str]) -> str | None:
-        """The layer whose value is the first that differs, by bisection: each trial builds the
-        network with one more output.
+        """The first layer whose value differs, by bisection: each trial builds the network with one
+        additional output.
         """
         from builder.parity.arrays import to_torch
 
@@ -228,8 +227,8 @@ class _Check:
 
 
 def first_true(count: int, is_true: Callable[[int], bool]) -> int | None:
-    """The least index below `count` for which `is_true`, where it is true from there on; None where
-    it is not even for the last. Asks about log2(count) times.
+    """The smallest index below `count` for which `is_true`, assuming that it is true for all later
+    ones; None if it is false for the last. Calls it about log2(count) times.
     """
     if not count or not is_true(count - 1):
         return None
@@ -301,7 +300,7 @@ def _convert(conversion: Conversion, keep_fp32: Sequence[str], output: str | Non
 
 
 def _mark(network: Any, name: str) -> None:
-    """Make the tensor of this name an output too."""
+    """Also mark the tensor of this name as an output."""
     for layer in map(network.get_layer, range(network.num_layers)):
         for tensor in map(layer.get_output, range(layer.num_outputs)):
             if tensor.name == name and not tensor.is_network_output:

@@ -1,4 +1,4 @@
-"""Goldens: the original module's own answers, recorded on the CPU before anything is done to it."""
+"""Record goldens: the outputs of the unchanged original module, on the CPU."""
 
 from __future__ import annotations
 
@@ -27,59 +27,58 @@ from builder.triton import Golden
 
 GOLDEN_MAX_BYTES, GOLDEN_MAX_SECONDS = 64 << 20, 60
 MEASURABLE_SECONDS = 2.0
-"""The most memory of one golden's inputs, and the longest that the module may take for it. Larger
-sizes are reduced, with a warning: every later step runs each golden again.
+"""Maximum memory of one golden's inputs, and maximum time of the module for it. Larger sizes are
+reduced, with a warning, because every later step runs each golden again.
 """
 _SMALL_NUMBERS = (2, 1)
 SHOWN_BRANCHES = 5
-"""How many conditions are reported by name. Large scripted models have hundreds that depend on
-fixed sizes only.
+"""Maximum number of conditions that are reported by name. Large scripted models have hundreds that
+depend only on static sizes.
 """
 FAILURES = (RuntimeError, IndexError, torch.jit.Error)
 """What a module raises for inputs that it does not take; the last is an `assert` or `raise` of a
 script.
 """
 Module = Any
-"""A torch.jit.ScriptModule, or anything that is called with tensors."""
+"""A torch.jit.ScriptModule, or any callable on tensors."""
 Outputs = list[torch.Tensor | None]
 
 
 def record(
     module: Module, spec: ModelSpec, output_names: Sequence[str] | None = None
 ) -> tuple[Golden, ...]:
-    """The module's answers at the opt, min, max and an odd size of each profile, seeded by the
-    model's name, and to the user's npz; of a model with state also its answers to whole sequences
-    (see sequences).
+    """Record the module's outputs for random inputs, seeded by the model's name, at the opt, min,
+    max and an odd size of each profile, and for the user's npz.
 
-    Where the first axis looks like a batch there is also "p<i>-row": the first row of the opt
-    golden alone, which shows whether rows depend on each other. Goldens named "p0-reach<n>" reach
-    branches, comparisons and bounds that the others do not. Outputs, however nested, are
-    flattened in order and named `output_names`, else `spec.outputs`, else output, or output_0,
-    output_1, ... Raises ModelFileError where the module fails on all inputs that we can think of,
-    or returns other things than tensors.
+    For a model with state, also record whole sequences (see sequences). If the first axis looks
+    like a batch, "p<i>-row" is the first row of the opt golden alone, which shows whether rows
+    depend on each other. Goldens named "p0-reach<n>" reach branches, comparisons and bounds that
+    the others do not. Nested outputs are flattened in order and named `output_names`, else
+    `spec.outputs`, else output, or output_0, output_1, ... Raises ModelFileError if the module
+    fails on all generated inputs, or returns values other than tensors.
     """
     return record_goldens(module, spec, output_names).goldens
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The goldens of a module, the outcomes of its branches, comparisons and bounds that none of
-    them reaches, and a line for each golden that is smaller than its profile's size (`reduced`).
+    """The goldens of a module, the unreached outcomes of its branches, comparisons and bounds, and
+    a line for each golden that is smaller than its profile's size (`reduced`).
     """
 
     goldens: tuple[Golden, ...]
     unreached: tuple[Outcome, ...] = ()
     reduced: tuple[str, ...] = ()
     unseen: tuple[tuple[str, bool], ...] = ()
-    """(output, True) where no golden has a tensor of an output that may be None, (output, False)
-    where none has None.
+    """For outputs that may be None: (output, True) if no golden has a tensor for it, (output,
+    False) if none has None.
     """
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One warning for each condition with a branch that no golden takes: its numbers were
-        compared nowhere. Conditions after the first SHOWN_BRANCHES share one warning. Reduced
-        goldens have one warning each, and so has an output that is None in all goldens or in none.
+        """One warning for each condition with a branch that no golden takes, so that it was never
+        compared. Conditions after the first SHOWN_BRANCHES share one warning. Reduced goldens have
+        one warning each, and so has an output that is None in all goldens or in none.
         """
         missing: dict[str, list[str]] = {}
         for outcome in self.unreached:
@@ -97,8 +96,8 @@ class Recording:
         return (*self.reduced, *absent, *found)
 
     def warnings_of(self, locations: Collection[str]) -> tuple[str, ...]:
-        """The warnings of branches at these source locations. Others are no branches of the served
-        model: shapes, types or arguments that are fixed decide them.
+        """The warnings of branches at these source locations. Other branches are not in the served
+        model: static shapes, types or arguments decide them.
         """
         lines = {location.partition(", near ")[0] for location in locations}
         kept = [one for one in self.unreached if one.where.partition(", near ")[0] in lines]
@@ -109,9 +108,9 @@ def _never(name: str, given: bool) -> str:
     """The warning of an output that is a tensor in no golden (`given`), or in all."""
     if given:
         return (
-            f"output {name!r} is None in every golden, so its type and shape are not known: the"
-            " endpoint does not have it, and a request for which it is a tensor fails; add inputs"
-            " for which it is one (manifest: goldens: FILE.npz)"
+            f"output {name!r} is None in every golden, so its dtype and shape are unknown: the "
+            "endpoint does not have it, and a request for which it is a tensor fails; add inputs "
+            "for which it is a tensor (manifest: goldens: FILE.npz)"
         )
     return (
         f"output {name!r} is a tensor in every golden; add inputs for which it is None (manifest:"
@@ -126,9 +125,9 @@ def record_goldens(
     paths: Sequence[str] = (),
     optional: Collection[str] = (),
 ) -> Recording:
-    """The goldens as of `record`, with what they leave out. `optional` are the outputs that may be
-    None; where there are any, `paths` are the names that lowering gives all outputs, in order. A
-    golden leaves out what is None.
+    """The goldens of `record`, with the unreached outcomes. `optional` are the outputs that may be
+    None; if there are any, `paths` are lowering's names of all outputs, in order. A golden omits
+    outputs that are None.
     """
     names = tuple(output_names or spec.outputs or ())
     recorder = _Recorder(module, spec, names, tuple(paths), optional)
@@ -176,7 +175,9 @@ def list_lengths(module: Module, spec: ModelSpec, name: str) -> list[int]:
 
 
 class _Recorder:
-    """Remembers which style of values the module took, so that one search serves all goldens."""
+    """Caches the style of values that the module accepted, so that one search serves all
+    goldens.
+    """
 
     def __init__(
         self,
@@ -199,7 +200,7 @@ class _Recorder:
             self.search = GoldenSearch(module, spec, self.answer, optional)
 
     def all(self) -> Iterator[Golden]:
-        """The usual goldens and the user's, then those that reach what these leave out."""
+        """The default goldens and the user's, then those for unreached outcomes."""
         opt: Golden | None = None
         for golden in self._usual():
             opt = opt or golden
@@ -257,7 +258,7 @@ class _Recorder:
         return next(counts, 1)
 
     def _allowed(self, sizes: Mapping[str, int], profile: Profile) -> Mapping[str, int]:
-        """The sizes, or those next to them where an exported program relates its axes."""
+        """The sizes, or the nearest valid ones if an exported program relates its axes."""
         if not isinstance(self.module, ExportedModule):
             return sizes
         relations = self.module.axes.relations(self.spec.inputs)
@@ -265,7 +266,10 @@ class _Recorder:
         return relations.nearest(sizes, spans)
 
     def _measured(self, golden: Golden, seconds: float) -> None:
-        """A short time is mostly overhead, which does not grow with the inputs."""
+        """Record the time of a golden.
+
+        A short time is mostly overhead, which does not grow with the inputs.
+        """
         if seconds >= MEASURABLE_SECONDS:
             elements = sum(array.size for array in golden.inputs.values())
             self.seconds_per_element = seconds / max(elements, 1)
@@ -273,9 +277,9 @@ class _Recorder:
     def _affordable(
         self, name: str, sizes: Mapping[str, int], profile: Profile
     ) -> Mapping[str, int]:
-        """The sizes, with the largest varying axis halved until the inputs have at most
-        GOLDEN_MAX_BYTES and the module is likely to answer within GOLDEN_MAX_SECONDS, by the time
-        that the golden before took.
+        """The sizes, with the largest dynamic axis halved until the inputs have at most
+        GOLDEN_MAX_BYTES and the estimated time, from that of the previous golden, is within
+        GOLDEN_MAX_SECONDS.
         """
         lows, kept = {axis: max(span[0], 1) for axis, span in profile.items()}, dict(sizes)
         while self._costs_too_much(kept) and any(kept[axis] > lows[axis] for axis in kept):
@@ -299,7 +303,7 @@ class _Recorder:
         return size > GOLDEN_MAX_BYTES or seconds > GOLDEN_MAX_SECONDS
 
     def _answered(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
-        """The answer to these inputs. Raises ModelFileError where the module fails on them."""
+        """The outputs for these inputs. Raises ModelFileError if the module fails on them."""
         try:
             return self.answer(name, tensors)
         except FAILURES as error:
@@ -314,7 +318,9 @@ class _Recorder:
             ) from error
 
     def golden(self, name: str, sizes: Mapping[str, int]) -> Golden:
-        """With the first style that gives finite answers, else the first that gives any."""
+        """The golden with the first style that has finite outputs, else with the first that
+        runs.
+        """
         seed = zlib.crc32(f"{self.spec.name}/{name}".encode())
         fallback, failure = None, None
         for position, (style, numbers) in enumerate(self._drawn_from()):
@@ -322,11 +328,11 @@ class _Recorder:
             try:
                 golden = self.answer(name, self._with_numbers(drawn, numbers))
             except (*FAILURES, ListTooLong) as error:
-                if failure is None or "out of range" in str(failure):  # ids that were too large
+                if failure is None or "out of range" in str(failure):  # ids were too large
                     failure = error
                 continue
             if is_finite(golden):
-                # What worked once is tried first next time.
+                # The accepted style is tried first next time.
                 self.styles.insert(0, self.styles.pop(position % len(self.styles)))
                 return golden
             fallback = fallback or golden
@@ -353,7 +359,9 @@ class _Recorder:
     ) -> list[torch.Tensor]:
         pairs = zip(drawn, self.spec.inputs, strict=True)
         return [
-            torch.full_like(tensor, numbers[spec.name]) if spec.name in numbers else tensor
+            torch.full_like(tensor, numbers[spec.name])
+            if spec.name and spec.name in numbers
+            else tensor
             for tensor, spec in pairs
         ]
 
@@ -399,11 +407,11 @@ class _Recorder:
         return [found.get(path) for path in self.paths]
 
     def _received(self, tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-        """An input as the endpoint takes it."""
+        """An input in the endpoint's dtype."""
         return narrow(tensor) if spec.name in self.spec.narrowed else tensor
 
     def _sent(self, name: str, answer: torch.Tensor) -> torch.Tensor:
-        """An output as the endpoint gives it."""
+        """An output in the endpoint's dtype."""
         if self.spec.io != "fp16" or name in {state.output for state in self.spec.state}:
             return answer
         return narrow(answer, name)
@@ -412,7 +420,7 @@ class _Recorder:
         return [to_torch(array) for array in golden.inputs.values()]
 
     def _rows(self, golden: Golden) -> list[torch.Tensor]:
-        """The first row of each tensor; state that the server keeps has its batch on any axis, or
+        """The first row of each tensor. State that the server keeps has its batch on any axis, or
         none.
         """
         pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
@@ -434,7 +442,7 @@ class _Recorder:
         self, name: str, sizes: Mapping[str, int], failure: Exception | None
     ) -> ModelFileError:
         return ModelFileError(
-            f"the original module fails on every input that we drew for golden {name} (axes"
+            f"the original module fails on all random inputs for golden {name} (axes"
             f" {dict(sizes)}): {_reason(failure)}",
             where=str(self.spec.path),
             fix=(
@@ -458,7 +466,7 @@ _COMPARISON = re.compile(r"= aten::(gt|ge|lt|le|eq|ne|is\w+|logical_\w+|any|all)
 
 
 def _optimizer_may_err(module: Module) -> bool:
-    """Whether torch's graph optimizer may change the answers of a scripted or traced module.
+    """Whether torch's graph optimizer may change the outputs of a scripted or traced module.
 
     It drops some writes to elements of lists. It merges nested `cat` although an input is written
     in place in between. In a trace, a comparison times an integer stays bool. Python and the
@@ -490,7 +498,7 @@ def _copy(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
 
 
 def _corrected(optimized: Outputs, plain: Outputs) -> Outputs:
-    """The answers without the optimizer (`plain`) if they differ, else `optimized`.
+    """The outputs without the optimizer (`plain`) if they differ, else `optimized`.
 
     `plain` is cast to the dtypes of `optimized`, because constants of a trace have another dtype
     without the optimizer. Bool is the exception: there the dtype of `plain` is right.
@@ -515,7 +523,7 @@ def _nearly_equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 
 
 class _evaluating:
-    """The module in evaluation mode, and afterwards as it was."""
+    """The module in evaluation mode inside the block."""
 
     def __init__(self, module: Module) -> None:
         self.module = module

@@ -1,4 +1,4 @@
-"""Goldens in the store: recorded once for all targets of a model."""
+"""Goldens in the store, recorded once for all targets of a model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ KIND = "goldens"
 
 
 class Recordings:
-    """The recording of one model in the store at `url`, under a key of all that it depends on
-    (builder.store.goldens_key). With `rebuild` none is found.
+    """The recording of one model in the store at `url`, under a key of all its dependencies
+    (builder.store.goldens_key).
 
-    A store that fails costs a warning in `warnings`, never the build.
+    With `rebuild` none is found. A failing store only causes a warning in `warnings`.
     """
 
     def __init__(self, url: str, key: str, *, rebuild: bool = False) -> None:
@@ -35,7 +35,7 @@ class Recordings:
         return self.folders.find_files(KIND, self.key) is not None
 
     def find(self, outputs: Sequence[str]) -> Recording | None:
-        """The recording, whole; None where there is none with these names of outputs."""
+        """The complete recording; None if there is none with these output names."""
         if self.rebuild:
             return None
         try:
@@ -52,7 +52,7 @@ class Recordings:
             return None
 
     def keep(self, recording: Recording, outputs: Sequence[str]) -> None:
-        """Keep a recording, unless its files would not give it back exactly."""
+        """Store a recording, if its files reproduce it exactly."""
         facts = {
             "outputs": list(outputs),
             "names": [golden.name for golden in recording.goldens],
@@ -89,7 +89,7 @@ def _read(found: FileSet, folder: Path) -> Recording:
 
 
 def _is_whole(golden: Golden, folder: Path) -> bool:
-    """Whether the golden's file gives it back with the same bits, dtypes, shapes and order."""
+    """Whether the golden's file reproduces it with the same bits, dtypes, shapes and order."""
     again = goldens.load_one(folder / f"{golden.name}.npz")
     return _same_arrays(golden.inputs, again.inputs) and _same_arrays(golden.outputs, again.outputs)
 

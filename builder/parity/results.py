@@ -1,4 +1,4 @@
-"""What verify finds: of one golden, and of one model."""
+"""The results of verify for one golden and for one model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from builder.parity.comparison import Comparison, Spread
 from builder.parity.shared_memory import BODY
 
 CANNOT_RUN = "plan cannot run here"
-"""What the Python runtime says in `trt_build.why` where torch answers in place of a plan."""
+"""The Python runtime's `trt_build.why` if torch runs instead of a plan."""
 
 FAILURES = (InferenceServerException, OSError, TimeoutError)
-"""What a request may end in."""
+"""The errors of a request."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class GoldenResult:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with it, in words."""
+        """The problems as text."""
         if self.error:
             return (self.error,)
         return self.comparison.problems if self.comparison else ()
@@ -51,8 +51,8 @@ class GoldenResult:
 
 @dataclass(frozen=True)
 class ModelParity:
-    """One model: what answered (`answered_by` "plan" or "torch", None where nothing says so;
-    `device`; `why`), and every golden's result.
+    """One model: what ran it (`answered_by` "plan" or "torch", None if unknown; `device`; `why`),
+    and the result of every golden.
     """
 
     name: str
@@ -66,26 +66,26 @@ class ModelParity:
 
     @property
     def plan_not_executed(self) -> bool:
-        """Whether the model has a plan, and torch answered in its place."""
+        """Whether the model has a plan, and torch ran instead."""
         return self.has_plan and self.answered_by is not None and not self.by_plan
 
     @property
     def by_plan(self) -> bool:
-        """Whether a plan answered: alone, or beside torch for segments that have no plan; False
-        where torch stood in for a plan that cannot run.
+        """Whether a plan ran: alone, or with torch for segments without a plan. False if torch
+        replaced a plan that cannot run.
         """
         kinds = (self.answered_by or "").split("+")
         return "plan" in kinds and CANNOT_RUN not in (self.why or "")
 
     @property
     def share(self) -> float | None:
-        """The worst error of all answers as a share of its tolerance; None without any."""
+        """The largest error of all responses relative to its tolerance; None without responses."""
         found = [one.comparison.share for one in self.results if one.comparison]
         return max((share for share in found if share is not None), default=None)
 
     @property
     def passed(self) -> bool:
-        """Whether every golden passed and nothing else is wrong with the model."""
+        """Whether every golden passed and the model has no other problem."""
         return (
             not self.problems
             and bool(self.results)
@@ -93,7 +93,7 @@ class ModelParity:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able: everything, with `passed` and `problems` of every level."""
+        """JSON data: everything, with `passed` and `problems` of every level."""
         results = [_result_dict(result) for result in self.results]
         share = self.share
         said = {
@@ -106,8 +106,9 @@ class ModelParity:
         return {**asdict(self), "results": results, **said}
 
     def spread(self) -> dict[str, dict[str, list[Any]]]:
-        """By output, over all answers and all requests of a sequence: up to MOST_PAIRS elements as
-        `expected` and `answered`, and `counts` of all elements by their error, as Spread has them.
+        """By output, over all responses and all requests of a sequence: up to MOST_PAIRS elements
+        as `expected` and `answered`, and `counts` of all elements by their error, as Spread has
+        them.
         """
         found: dict[str, list[Spread]] = {}
         for result in self.results:
@@ -125,7 +126,7 @@ class ModelParity:
 
 MOST_PAIRS = 240
 STEP = re.compile(r"@\d+$")
-"""What follows an output's name in a result of a sequence: the number of its request."""
+"""The suffix of an output's name in the result of a sequence: the number of its request."""
 
 
 def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
@@ -146,19 +147,19 @@ def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
 
 
 def way(protocol: str, memory: str) -> str:
-    """How a golden was asked: the protocol, and the shared memory that its tensors lay in."""
+    """How a golden was sent: the protocol and the kind of shared memory."""
     return protocol if memory == BODY else f"{protocol} {memory}"
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
-    """How long one call took."""
+    """The time of one call in milliseconds."""
     begin = time.perf_counter()
     call()
     return (time.perf_counter() - begin) * 1e3
 
 
 def percentiles(times: Sequence[float]) -> tuple[float | None, float | None]:
-    """Median and 95th percentile; None where nothing was timed."""
+    """Median and 95th percentile; None if nothing was timed."""
     return (
         (float(np.percentile(times, 50)), float(np.percentile(times, 95)))
         if times

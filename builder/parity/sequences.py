@@ -28,11 +28,10 @@ LENGTHS = (6, 4, 5)
 """Requests of each recorded sequence; unequal, so that some end while others go on."""
 
 Ask = Callable[[str, Sequence[torch.Tensor]], Golden]
-"""The module's answer to these tensors, in the order of the spec's inputs, as a golden of that
-name.
+"""Returns the golden of that name for these tensors, in the order of the spec's inputs.
 """
 Request = Mapping[str, torch.Tensor]
-"""What a client sends: every input that is no state, by name."""
+"""A client's request: every input except state, by name."""
 
 
 def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
@@ -55,7 +54,7 @@ def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
 
 
 def play(spec: ModelSpec, ask: Ask, name: str, requests: Sequence[Request]) -> Iterator[Golden]:
-    """The module in a loop: each request with the state that the one before left."""
+    """Run the module in a loop: each request receives the state from the previous one."""
     sizes = _sizes(spec, requests[0])
     kept = {state.input: initial(spec, state, sizes) for state in spec.state}
     for number, request in enumerate(requests):
@@ -77,13 +76,13 @@ def _asked(spec: ModelSpec, ask: Ask, name: str, tensors: Sequence[torch.Tensor]
             f"the original module fails on request {name} of a sequence, with the state that it"
             f" gave: {reason}",
             where=place(spec, "state"),
-            fix="the right pairs under 'state', or sequences of your own in 'goldens'",
+            fix="correct the pairs under 'state', or pass your own sequences in 'goldens'",
         ) from failure
 
 
 def check(spec: ModelSpec, golden: Golden) -> None:
-    """Raise UsageError where an output cannot be the next request's state: it is missing, or of
-    another kind.
+    """Raise UsageError if an output cannot be the next request's state: it is missing, or has
+    another dtype or shape.
     """
     for index, state in enumerate(spec.state):
         if state.output not in golden.outputs:
@@ -99,13 +98,15 @@ def check(spec: ModelSpec, golden: Golden) -> None:
                 f"output {state.output!r} is {_kind(made)}, and input {state.input!r}, which it is"
                 f" to become, {_kind(given)} (golden {golden.name})",
                 where=place(spec, "state", index),
-                fix="the right pair, or a model that gives its state back as it takes it",
+                fix="correct the pair, or use a model that returns its state in the form of its "
+                "input",
             )
 
 
 def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Tensor:
-    """What a sequence of these axis sizes starts from. Raises UsageError for a file that does not
-    hold it.
+    """The initial state of a sequence with these axis sizes.
+
+    Raises UsageError for an invalid file.
     """
     tensor = next(one for one in spec.inputs if one.name == state.input)
     shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape)
@@ -115,8 +116,8 @@ def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Te
 
 
 def loose_axes(spec: ModelSpec) -> dict[str, str]:
-    """By state input an axis that varies and is no batch: such a state has no one size that a
-    server could keep.
+    """By state input, a dynamic axis that is not the batch: a server cannot keep state of changing
+    size.
     """
     batch = sequence_axis(spec)
     kept = {state.input for state in spec.state}
@@ -148,8 +149,8 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
 
 
 def _drawn(spec: ModelSpec, name: str, sequence: int, number: int, style: Style) -> Request:
-    """The first sequence at the usual sizes, the others at changing ones; one sequence is one row
-    of the batch.
+    """Random sequences, the first at the optimum sizes, the others at different ones. One sequence
+    is one row of the batch.
     """
     profile = {
         **{axis: span for tensor in spec.inputs for axis, span in tensor.dims.items()},
@@ -167,8 +168,8 @@ def _drawn(spec: ModelSpec, name: str, sequence: int, number: int, style: Style)
 
 
 def sequence_axis(spec: ModelSpec) -> str | None:
-    """The axis on which Triton may put several sequences side by side: a batch that every state has
-    too.
+    """The axis along which Triton may batch several sequences: a batch axis that every state also
+    has.
     """
     batch = shared_first_axis(spec.stateless_inputs)
     kept = {state.input for state in spec.state}
@@ -180,8 +181,8 @@ def sequence_axis(spec: ModelSpec) -> str | None:
 
 
 def _one_row(spec: ModelSpec, requests: Sequence[Request]) -> None:
-    """Raise UsageError where requests of a sequence that the server batches have several rows:
-    Triton refuses such.
+    """Raise UsageError if requests of a sequence that the server batches have several rows, which
+    Triton refuses.
     """
     batch = sequence_axis(spec) if spec.server_state else None
     wrong = {_sizes(spec, request).get(str(batch), 1) for request in requests} - {1}

@@ -1,5 +1,5 @@
-"""A published model as verify reads it: its config, its trt-build.json, its goldens, and their form
-on the wire.
+"""A published model for verify: its config, its trt-build.json, its goldens, and their form in
+requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PublishedModel:
 
     @property
     def tolerance(self) -> Tolerance:
-        """What the manifest said, None where it said nothing."""
+        """The manifest's tolerance, or None."""
         return Tolerance(**self.sidecar["tolerance"])
 
     @property
@@ -44,7 +44,7 @@ class PublishedModel:
         return bool(self.config.HasField("sequence_batching"))
 
     def without_state(self, golden: Golden) -> Golden:
-        """The golden as a client has it: without what the server keeps."""
+        """The golden without state that the server keeps."""
         kept = {
             state[side] for state in self.sidecar.get("state", ()) for side in ("input", "output")
         }
@@ -55,9 +55,8 @@ class PublishedModel:
         return Golden(golden.name, *sides)
 
     def wire(self, golden: Golden) -> Golden:
-        """The golden as the endpoint has it: served element types, an axis of 1 where Triton has no
-        tensor without axes, and no more rows than Triton takes: other sizes may have profiles of
-        smaller batches only.
+        """The golden in the endpoint's form: served dtypes, shape [1] for 0-d tensors, and at most
+        max_batch_size rows, because other sizes may have profiles with smaller batches only.
         """
         inputs = {name: self._wire("inputs", name, array) for name, array in golden.inputs.items()}
         outputs = {
@@ -90,12 +89,10 @@ def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
 
 
 def read(folder: Path) -> PublishedModel:
-    """The model in `folder`; UsageError where a file of it is missing or is not what it should
-    be.
-    """
+    """The model in `folder`. Raises UsageError if one of its files is missing or invalid."""
     try:
         for name in ("config.pbtxt", SIDECAR):
-            if not (folder / name).is_file():  # reading a pipe waits for somebody to write
+            if not (folder / name).is_file():  # reading a pipe blocks until something writes to it
                 raise FileNotFoundError(f"{name} is missing, or no regular file")
         config = parse_config(
             (folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt")
@@ -110,7 +107,7 @@ def read(folder: Path) -> PublishedModel:
 
 
 def _sidecar(folder: Path) -> dict[str, Any]:
-    """Raises ValueError where it is not as it was written."""
+    """The facts of trt-build.json. Raises ValueError if it is invalid."""
     said = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
     wanted: dict[str, type] = {
         "tolerance": dict,
@@ -130,10 +127,10 @@ def _sidecar(folder: Path) -> dict[str, Any]:
 
 
 def damaged(model: PublishedModel) -> Iterator[str]:
-    """Each file that the server runs and that is not as it was published: where torch answers, no
-    answer shows a plan's.
+    """Each served file that has changed since publication.
 
-    What people change by hand, the config and the goldens, is not held against it.
+    If torch runs, no response reveals a damaged plan. The config and the goldens, which users may
+    edit, are not checked.
     """
     files = {
         name: digest
@@ -143,7 +140,7 @@ def damaged(model: PublishedModel) -> Iterator[str]:
     for name, is_there in damage.damaged(model.folder, files):
         if is_there:
             yield f"{name} is damaged: it is not the file that was published"
-        # else a copy that has the goldens alone, to ask a server elsewhere
+        # else a copy with only the goldens, to verify a remote server
         elif (model.folder / name).parent.is_dir():
             yield f"{name} is missing"
     for number in versions.foreign(model.folder):

@@ -1,8 +1,8 @@
-"""Tensors in shared memory: regions made for one golden, registered with the server, and always
-taken back.
+"""Tensors in shared memory: regions for one golden that are registered with the server and always
+removed.
 
 Server and client must be on one host (containers with one /dev/shm: `--ipc=host`). CUDA regions
-never leave the GPU.
+stay on the GPU.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from builder.errors import EnvironmentProblem, UsageError
 from builder.triton import Golden, dtypes
 
 CUDA_DEVICE = 0
-"""Regions lie on the first GPU that this process sees; Triton copies where the instance runs on
-another.
+"""Regions are on the first GPU that this process sees. Triton copies if the instance runs on
+another one.
 """
 
 
@@ -84,12 +84,12 @@ IN_USE = "currently in use"
 
 KINDS: dict[str, Callable[[], Memory]] = {"system": _system, "cuda": _cuda}
 BODY = "none"
-"""Tensors travel in the requests and answers themselves."""
+"""Tensors are in the requests and responses."""
 
 
 def check(kinds: Sequence[str]) -> None:
-    """Raise UsageError for an unknown kind, EnvironmentProblem where this machine has no such
-    memory.
+    """Raise UsageError for an unknown kind, EnvironmentProblem if this machine does not support
+    it.
     """
     from builder.engine import flavour
 
@@ -115,13 +115,12 @@ class _Region:
 
 
 class Regions:
-    """The tensors of one golden, each in a region of its own, the inputs written; `client` is a
-    tritonclient client.
+    """The tensors of one golden, each in its own region, with the inputs written.
 
-    A context manager: once it is left, by an error or Ctrl-C too, the server knows none of the
-    regions and none exists. `again` makes another client: the HTTP one waits forever for the
-    connection of a request that was interrupted. Raises InferenceServerException where the server
-    does not take one: it is not on this host, or has no GPU.
+    `client` is a tritonclient client. A context manager: on exit, also by an error or Ctrl-C, all
+    regions are unregistered and removed. `again` creates another client, because the HTTP client
+    waits forever for the connection of an interrupted request. Raises InferenceServerException if
+    the server does not accept a region: it is on another host, or has no GPU.
     """
 
     def __init__(
@@ -212,9 +211,7 @@ class Regions:
         return asked
 
     def read(self, name: str, datatype: str, shape: Sequence[int]) -> NDArray[Any]:
-        """A copy of the output that the server wrote, of the element type and shape that it
-        says.
-        """
+        """A copy of the output that the server wrote, with the dtype and shape that it reports."""
         dtype = dtypes.by_wire(datatype).numpy
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         raw = self._memory.read(self._outputs[name].handle, np.uint8, [count])
@@ -227,8 +224,8 @@ def _closed(error: InferenceServerException) -> InferenceServerException:
     if "restricted" not in text and "allow-client-shm" not in text:
         return error
     return InferenceServerException(
-        f"{text}: this server takes no shared memory of clients; `trt-build serve"
-        " --allow-client-shm` does"
+        f"{text}: this server does not allow client shared memory; use `trt-build serve "
+        "--allow-client-shm`"
     )
 
 

@@ -1,8 +1,8 @@
-"""Sequences against a live endpoint: each request with the correlation id of its sequence, none
-with a state.
+"""Verify sequences on a running server: each request has the correlation id of its sequence, and
+none has state.
 
-Each alone, then started again on an id whose sequence has not ended, then all of them interleaved,
-then many at once.
+Each sequence is sent alone, then restarted on an id whose sequence has not ended, then all are
+interleaved, then many are sent in parallel.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from builder.parity.shared_memory import BODY
 from builder.triton import Golden
 
 NAME = re.compile(r"(?P<stream>.+)\.(?P<number>\d{3,})")
-"""A golden that is a request of a sequence, as the recorder names it."""
+"""The name of a golden that is a request of a sequence."""
 CONCURRENT = 16
 
 _ids = itertools.count(random.getrandbits(48) + 1)
-"""Correlation ids that no other client of the endpoint is likely to use."""
+"""Correlation ids that other clients are unlikely to use."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One sequence: its requests in order, as the endpoint has them."""
+    """One sequence: its requests in order, in the endpoint's form."""
 
     name: str
     requests: tuple[Golden, ...]
@@ -64,7 +64,7 @@ def ask_all(
     recorded: Sequence[Stream],
     memories: Sequence[str],
 ) -> Iterator[GoldenResult]:
-    """Every sequence in every way."""
+    """Send every sequence in all modes."""
     for memory, (protocol, client) in itertools.product(memories, clients.items()):
         said = way(protocol, memory)
         yield from (_Player(model, client, stream, said, memory).whole() for stream in recorded)
@@ -77,7 +77,7 @@ def ask_all(
 
 @dataclass
 class _Player:
-    """Plays one sequence, request by request, and compares every answer."""
+    """Sends one sequence, request by request, and compares every response."""
 
     model: PublishedModel
     client: Client
@@ -127,7 +127,7 @@ class _Player:
 
 
 def _numbered(comparison: Comparison, number: int) -> Comparison:
-    """The outputs by the names `speech@3`: of the request with that number."""
+    """The outputs with the request number in their names: `speech@3`."""
     return Comparison(
         tuple(replace(output, name=f"{output.name}@{number}") for output in comparison.outputs)
     )
@@ -136,8 +136,8 @@ def _numbered(comparison: Comparison, number: int) -> Comparison:
 def _restarted(
     model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str
 ) -> GoldenResult:
-    """A sequence that is left open, and then another from its start on under the same id: nothing
-    of the first may be left.
+    """Leave a sequence open, and start another one with the same id: no state of the first may
+    remain.
     """
     left = _Player(model, client, max(recorded, key=lambda stream: len(stream.requests)), way)
     left.next()
@@ -149,7 +149,7 @@ def _restarted(
 def _interleaved(
     model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str
 ) -> Iterator[GoldenResult]:
-    """A request of each in turn; each begins one round after the one before it."""
+    """Send one request of each sequence in turn; each begins one round after the previous one."""
     players = [_Player(model, client, stream, way) for stream in recorded[: _open_at_once(model)]]
     for turn in itertools.count(1):
         for player in players[:turn]:
@@ -163,8 +163,8 @@ def _interleaved(
 def _at_once(
     model: PublishedModel, clients: Mapping[str, Client], recorded: Sequence[Stream]
 ) -> Iterator[GoldenResult]:
-    """Many sequences together over gRPC, each from a thread of its own, so that Triton makes
-    batches of them; the worst result of each.
+    """Send many sequences in parallel over gRPC, each from a separate thread, so that Triton
+    batches them. Returns the worst result of each.
     """
     if "grpc" not in clients:
         return
@@ -180,7 +180,5 @@ def _at_once(
 
 
 def _open_at_once(model: PublishedModel) -> int:
-    """How many sequences can be open: a further one would wait, and we with it, until another
-    ends.
-    """
+    """The number of sequences that can be open. Another one would block until one ends."""
     return int(model.config.sequence_batching.oldest.max_candidate_sequences)

@@ -1,4 +1,4 @@
-"""The tensors of a module's answer by the names that lowering gives them, and the way back."""
+"""The tensors of a module's result by lowering's names, and the inverse."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a nested result with their names, in order. None is left out, numbers are
-    tensors without axes (int64, float64 or bool). Raises ModelFileError for anything else.
+    """The tensors of a nested result with their names, in order. None is left out; numbers become
+    0-d tensors (int64, float64 or bool). Raises ModelFileError for anything else.
     """
     if isinstance(value, torch.Tensor):
         yield name or "output", value
@@ -30,7 +30,7 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
-    """The parts of a container with what they are called in a name."""
+    """The parts of a container with their name components."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             yield key if type(key) is int and key >= 0 else str(key), child
@@ -67,8 +67,8 @@ def length_of(tensors: Iterable[str], name: str) -> int:
 
 
 def rebuilt(kind: Any, tensors: Tensors, name: str = "", lists: Collection[str] = ()) -> Any:
-    """The value of torch's type `kind` that has these tensors: the inverse of `leaves`. What has
-    none of them is None where the type is Optional, else an empty list or dictionary. `lists` are
+    """The value of torch's type `kind` with these tensors: the inverse of `leaves`. A part without
+    tensors is None where the type is Optional, else an empty list or dictionary. `lists` are
     the names of lists of unknown length, which may be empty.
     """
     form = kind.kind()

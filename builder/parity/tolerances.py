@@ -3,7 +3,7 @@
 An element passes if |answer - golden| <= atol + rtol * |golden|. The default atol is relative to
 the golden's root mean square, because the rounding error of a sum is proportional to its terms, not
 to its result. An absolute number would be too loose for a softmax over a thousand classes and too
-strict for logits of size 50. An atol in a manifest is absolute, as written.
+strict for logits around 50. An atol in a manifest is absolute, as written.
 
 With 8 bits, an element may be off by a whole quantization step while the average error is small. So
 their rows also bound the noise: the root mean square of the error, relative to the golden's. Their
@@ -39,7 +39,8 @@ BY_PRECISION = {
     "fp32": Row(
         1e-4,
         1e-4,
-        "kernels add in another order: about 1e-7 for each rounding, some hundred roundings deep",
+        "kernels add in another order: about 1e-7 for each rounding, some hundred roundings in "
+        "sequence",
     ),
     "tf32": Row(5e-3, 5e-3, "products keep 10 bits of mantissa, 5e-4 each; sums stay in float32"),
     "fp16": Row(

@@ -1,8 +1,7 @@
-"""The user's own inputs: an .npz whose keys are input names, or "<n>/<input name>" for several
-sets.
+"""The user's inputs: an .npz whose keys are input names, or "<n>/<input name>" for several sets.
 
-A set that leaves out the state of a model that has some is a sequence: each array has one more axis
-in front, the requests.
+A set without the state of a model with state is a sequence: each array has an additional first axis
+for the requests.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ def user_sequences(spec: ModelSpec) -> Iterator[tuple[str, list[dict[str, torch.
         if len(counts) != 1 or counts <= {(), (0,)}:
             shapes = {name: list(array.shape) for name, array in arrays.items()}
             raise UsageError(
-                f"a sequence's arrays have one count of requests in front: {shapes}",
+                "the arrays of a sequence must have the same number of requests as first axis: "
+                f"{shapes}",
                 where=str(spec.goldens),
             )
         requests = [
@@ -77,7 +77,7 @@ def _sets(spec: ModelSpec) -> dict[int, dict[str, NDArray[Any]]]:
 
 
 def sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
-    """The arrays of an .npz by set and name. Raises UsageError for a file that is none."""
+    """The arrays of an .npz by set and name. Raises UsageError for any other file."""
     found: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
     try:
         check_array_file(path)
@@ -86,7 +86,7 @@ def sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
                 match = _KEY.fullmatch(key)
                 if match:
                     found[int(match["set"] or 0)][match["name"]] = file[key]
-    # a damaged file raises what zlib, zipfile, tokenize and numpy do, each its own
+    # a damaged file raises different errors of zlib, zipfile, tokenize and numpy
     except Exception as error:
         raise UsageError(f"not an .npz of plain arrays: {error}", where=str(path)) from error
     return found
@@ -117,7 +117,7 @@ def _check_one(spec: ModelSpec, tensor: TensorSpec, array: NDArray[Any]) -> None
 
 
 def _inside(tensors: Sequence[TensorSpec], profile: Profile, arrays: Arrays) -> bool:
-    """Whether all shapes are in the profile, an axis name having one size throughout."""
+    """Whether all shapes are in the profile, with one size for each axis name."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
         shape = arrays[tensor.name or ""].shape

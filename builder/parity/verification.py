@@ -1,4 +1,6 @@
-"""Every model of a repository, every golden, over both protocols, against the live endpoint."""
+"""Compare a running server with every golden of every model of a repository, over both
+protocols.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ from builder.triton import Golden
 
 REPEAT = 5
 CONCURRENT = 16
-"""Requests sent at once to a model with a dynamic batcher, so that the batches which it forms are
-compared too.
+"""Number of parallel requests to a model with dynamic batching, so that its batches are also
+compared.
 """
 CONCURRENT_MAX_BYTES = 8 << 20
 
@@ -54,13 +56,13 @@ def verify(
     shared_memory: Sequence[str] = (BODY,),
     progress: Callable[[str, str], None] | None = None,
 ) -> list[ModelParity]:
-    """Ask the endpoint (host:port each; None leaves a protocol out) every golden of `models`, or of
-    all, and `extra` ones by model: in each way of `shared_memory` ("none": in the requests,
-    "system", "cuda"). `access` has TLS and headers. `progress` is called with each model and its
-    number before it is asked.
+    """Send every golden of `models`, or of all models, and the `extra` goldens by model, to the
+    server (host:port each; None leaves a protocol out), with each kind of `shared_memory` ("none":
+    in the requests, "system", "cuda").
 
-    Raises UsageError for an unknown model or no protocol, EnvironmentProblem where nothing listens
-    or there is no such memory here. Whatever else goes wrong is in the results.
+    `access` has TLS and headers. `progress` is called with each model and its number. Raises
+    UsageError for an unknown model or no protocol, EnvironmentProblem if no server responds or this
+    machine does not support the memory. All other errors are in the results.
     """
     check_memory(shared_memory)
     opened = connected("verify", http_url, grpc_url, timeout, access, other=", or --serve")
@@ -122,7 +124,7 @@ def _stateful(
     goldens: Sequence[Golden],
     memories: Sequence[str],
 ) -> ModelParity:
-    """Whole sequences: only their requests can be asked, since no client has a state to send."""
+    """Verify whole sequences, because a client cannot send state."""
     recorded = streams.recorded_streams(model, goldens)
     if not recorded:
         return _parity(model, {}, (), ("it keeps state, and has no sequences to verify",))
@@ -167,20 +169,20 @@ def raise_if_unreachable(error: Exception, protocol: str) -> None:
     """Raise EnvironmentProblem where no server listens; for other errors do nothing."""
     if unreachable(error):
         raise EnvironmentProblem(
-            f"no Triton answers over {protocol}: {error}",
-            fix="trt-build serve, or the right --url",
+            f"no Triton server responds over {protocol}: {error}",
+            fix="run trt-build serve, or correct --url",
         ) from error
 
 
 def unreachable(error: Exception) -> bool:
-    """Whether an error of a request says that no server listens."""
+    """Whether the error of a request means that no server listens."""
     status = error.status() if isinstance(error, InferenceServerException) else None
     return isinstance(error, OSError) or status == "StatusCode.UNAVAILABLE"
 
 
 def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -> Mapping[str, Any]:
-    """From a response's parameters where the server has them; else by asking the runtime; Triton's
-    own backend runs the plan.
+    """What ran the model: from a response's parameters if available, else from the runtime;
+    Triton's own backend runs the plan.
     """
     if model.config.backend == "tensorrt":
         return {"trt_build.answered_by": "plan", "trt_build.why": "Triton's TensorRT backend"}
@@ -202,7 +204,7 @@ def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -
 
 
 def _who_of_steps(model: PublishedModel, clients: Mapping[str, Client]) -> Mapping[str, Any]:
-    """What the steps say of themselves, together: an ensemble's own answer has nothing of it."""
+    """What ran an ensemble, from its steps: an ensemble's response does not contain it."""
     folders = [
         model.folder.parent / step.model_name for step in model.config.ensemble_scheduling.step
     ]
@@ -246,8 +248,8 @@ def _compare(model: PublishedModel, answer: Answer, golden: Golden) -> Compariso
 def _at_once(
     model: PublishedModel, clients: Mapping[str, Client], goldens: Sequence[Golden]
 ) -> Iterator[GoldenResult]:
-    """Many requests together over gRPC, for models whose requests Triton batches; the worst result
-    of each golden.
+    """Send many requests in parallel over gRPC, for models whose requests Triton batches. Returns
+    the worst result of each golden.
     """
     small = [
         golden

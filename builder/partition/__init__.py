@@ -1,4 +1,4 @@
-"""What TensorRT runs and what stays in torch, as few pieces as the graph allows."""
+"""Partition a graph into TensorRT and torch segments, as few as the graph allows."""
 
 from __future__ import annotations
 

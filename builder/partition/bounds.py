@@ -1,6 +1,4 @@
-"""The ranges that the user gives for sizes which depend on data: for which values, and the names of
-their axes.
-"""
+"""The user's ranges for data-dependent sizes: their values, and the names of their axes."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from builder.partition.view import Step
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis whose length the data decide, within a range."""
+    """An axis with a data-dependent length within a range."""
 
     name: str
     range: Range
@@ -25,7 +23,7 @@ class Axis:
 def axes(
     steps: Sequence[Step], ranges: Mapping[str, Range], profiles: Sequence[Profile]
 ) -> dict[str, Axis]:
-    """By value the axis that its sizes which depend on data are; of one node all are one axis."""
+    """The data-dependent axis of each value. All data-dependent sizes of one node are one axis."""
     found: dict[str, Axis] = {}
     taken = {name for profile in profiles for name in profile}
     for step in steps if ranges else ():
@@ -43,15 +41,14 @@ def axes(
 
 
 def check(ranges: Mapping[str, Range], opened: Mapping[str, str]) -> None:
-    """Raise UsageError for a range that is for nothing; `opened` are the values that it could be
-    for, and of what.
+    """Raise UsageError for a range that matches no value. `opened` has the values with
+    data-dependent shapes, and their operators.
     """
     for key in ranges:
         if not any(_names(key, kind, value) for value, kind in opened.items()):
             known = [*dict.fromkeys(opened.values()), *map(border_name, opened)]
             raise UsageError(
-                f"fallback.ranges: {key!r} makes no tensor of this model whose shape depends on"
-                " data first",
+                f"fallback.ranges: {key!r} matches no tensor with a data-dependent shape",
                 fix=did_you_mean(key, known) or "remove it: no shape of this model depends on data",
             )
 

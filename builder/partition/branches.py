@@ -1,8 +1,8 @@
-"""A torch segment taken apart at its branches, so that a block can be cut into segments of its own.
+"""Split a torch segment at its branches, so that each block can be partitioned separately.
 
-Nothing is hoisted: a block's nodes still run only under its condition. The nodes before a branch,
-the condition, the two blocks and the nodes after it become graphs that one process runs one after
-another (the fused layout).
+Nothing is hoisted: the nodes of a block still run only under its condition. The nodes before a
+branch, the condition, the two blocks and the nodes after it become graphs that one process runs in
+sequence (the fused layout).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from builder.partition.view import Step, View, block_reads, is_tensor, view
 
 @dataclass(frozen=True)
 class Branch:
-    """`condition` makes one 0-d bool tensor; the first of `blocks` runs where it is true, else the
-    second. All read tensors of the segment by name; each block makes the tensors `outputs`. `whole`
-    is the branch as one graph; `values` are the segment's values by the tensor names that are read.
+    """A branch of a torch segment. `condition` computes one 0-d bool tensor; the first of `blocks`
+    runs if it is true, else the second. All read tensors of the segment by name, and each block
+    computes the tensors `outputs`. `whole` is the branch as one graph. `values` maps the names of
+    read tensors to the segment's values.
     """
 
     condition: LoweredGraph
@@ -39,8 +40,8 @@ Part = LoweredGraph | Branch
 
 
 def branches(lowered: LoweredGraph) -> list[int]:
-    """The positions of the top-level branches that can be split: what they read and make are
-    tensors, or numbers that can be computed again from tensors.
+    """The positions of the top-level branches that can be split: all of their inputs and outputs
+    are tensors, or numbers that can be recomputed from tensors.
     """
     seen = _view(lowered.graph)
     return [
@@ -51,8 +52,8 @@ def branches(lowered: LoweredGraph) -> list[int]:
 
 
 def _view(graph: Graph) -> View:
-    """The graph, in which each reader of a crossing tensor without axes removes its axis again: a
-    part of its own for that would cost a call.
+    """A copy of the graph in which each user of a 0-d boundary tensor removes the added axis
+    itself, because a separate graph for that would cost a call.
     """
     inputs = {value.debugName() for value in graph.inputs()}
     return View(
@@ -73,14 +74,14 @@ def _can_be_taken(seen: View, step: Step) -> bool:
 
 
 def _free_behind(seen: View, names: Collection[str]) -> list[int]:
-    """The free nodes that make these values, and those behind them."""
+    """The free nodes that compute these values, directly or indirectly."""
     makers = {seen.producer[name] for name in names if name in seen.producer}
     return closure(seen, {index for index in makers if seen.steps[index].is_free})
 
 
 def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
-    """The parts of the graph in running order, with the branches at the positions `chosen` taken
-    apart.
+    """The parts of the graph in execution order, split at the branches at the positions
+    `chosen`.
     """
     seen, names = _view(lowered.graph), TensorNames(lowered)
     stages = _stages(seen, chosen)
@@ -100,7 +101,7 @@ def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
 
 
 def _stages(seen: View, chosen: Sequence[int]) -> list[int]:
-    """How many of the chosen branches must have run before each node: -1 for free nodes and the
+    """The number of chosen branches that must run before each node; -1 for free nodes and the
     branches themselves.
     """
     rank = {index: number for number, index in enumerate(chosen, start=1)}
@@ -121,7 +122,7 @@ def _torch(
 
 
 class _Taken:
-    """One branch on its way to graphs of its own."""
+    """One branch while it is extracted into separate graphs."""
 
     def __init__(self, seen: View, names: TensorNames, index: int) -> None:
         self.seen, self.names, self.index, self.step = seen, names, index, seen.steps[index]
@@ -183,9 +184,7 @@ class _Taken:
         return LoweredGraph(graph, inputs, outputs, containers=self.names.containers)
 
     def _begun(self, needed: Sequence[int], given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-        """A graph of these inputs and free nodes, and its values by the names that they have in the
-        segment.
-        """
+        """A graph of these inputs and free nodes, and its values by their names in the segment."""
         graph: Any = torch._C.Graph()
         mapped = {name: graph.addInput() for name in given}
         for name, value in mapped.items():

@@ -1,7 +1,7 @@
-"""What a segment is worth: floating-point operations against what crosses its border.
+"""The cost model of segments: floating-point operations against the transfer of boundary tensors.
 
-These are estimates that distinguish a matrix product from a bias between two torch operators;
-`trt-build check` prints them.
+These are rough estimates, which distinguish a matrix product from a bias between two torch
+operators. `trt-build check` prints them.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import math
 from builder.partition.shapes import Shapes
 
 LAUNCH_SECONDS = 5e-6
-"""What one eager torch operator costs to launch, which a fused engine does not pay (CUDA launches
-take some 5 us).
+"""Launch cost of one eager torch operator, which a fused engine avoids (CUDA launches take about 5
+us).
 """
 TRANSITION_SECONDS = 20e-6
-"""Entering and leaving an engine once: binding addresses and enqueueing."""
+"""Cost of one engine call: binding addresses and enqueueing."""
 BYTES_PER_SECOND = 10e9
-"""What crosses between Triton steps at worst: through host memory, over PCIe."""
+"""Transfer rate between ensemble steps in the worst case: through host memory, over PCIe."""
 FLOPS_SAVED_PER_SECOND = 20e12
-"""Flops that cost one second less in an engine than in eager float32, roughly, on a data-center
+"""Estimated flops that save one second in an engine compared with eager float32, on a data-center
 GPU.
 """
 
 
 def size_in_bytes(shapes: Shapes, value: str) -> int:
-    """The bytes of a value at the first profile's opt; 0 where the shape depends on data."""
+    """The bytes of a value at the first profile's opt; 0 if the shape depends on data."""
     if value not in shapes.known:
         return 0
     dtype, probes = shapes.known[value]
@@ -33,7 +33,7 @@ def size_in_bytes(shapes: Shapes, value: str) -> int:
 
 
 def seconds_saved(nodes: int, flops: int, crossing_bytes: int) -> float:
-    """What an island of TensorRT between torch nodes saves, less the cost of its two
+    """The time that a TensorRT segment between torch segments saves, minus the cost of its two
     transitions.
     """
     saved = nodes * LAUNCH_SECONDS + flops / FLOPS_SAVED_PER_SECOND
@@ -41,21 +41,25 @@ def seconds_saved(nodes: int, flops: int, crossing_bytes: int) -> float:
 
 
 STEP_SECONDS = 1e-3
-"""What a step of an ensemble costs besides its work: queueing, and for torch steps the way to the
-Python process and back (benchmarks/partition.py measures it).
+"""Overhead of an ensemble step: queueing, and for torch steps the transfer to the Python process
+and back (measured by benchmarks/partition.py).
 """
 STEP_SHARE = 0.1
-"""How much of a model's work its steps may cost before one process is better."""
+"""The largest share of a model's compute time that the overhead of its steps may have; above it,
+the fused layout is better.
+"""
 FLOPS_PER_SECOND = 50e12
-"""What an engine does in a second, roughly, on a data-center GPU in float32 with TF32 or in half.
+"""Estimated flops per second of an engine on a data-center GPU, in float32 with TF32 or in half.
 """
 
 
 def step_seconds(steps: int, crossing_bytes: int) -> float:
-    """What an ensemble of so many steps costs a request beside the work of one process."""
+    """The overhead of an ensemble with this many steps for one request, compared with one
+    process.
+    """
     return steps * STEP_SECONDS + crossing_bytes / BYTES_PER_SECOND
 
 
 def compute_seconds(flops: int) -> float:
-    """The work itself, roughly."""
+    """The estimated compute time."""
     return flops / FLOPS_PER_SECOND

@@ -1,9 +1,9 @@
-"""A partition as a picture: each segment a box with its operators, each value that crosses an arrow
+"""An SVG of a partition: each segment is a box with its operators, each boundary tensor an arrow
 with its shape.
 
-Drawn from the top down in running order, which needs no layout program. A box lists its nodes one
-by one while they are few, and by operator with their number when they are many, so that a graph of
-thousands of nodes stays one page.
+It is drawn from top to bottom in execution order, without a layout program. A box lists a few nodes
+one by one, and many nodes as counts by operator, so that a graph of thousands of nodes fits on one
+page.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from builder.partition.view import is_free
 MOST_LINES = 40
 LINE, PADDING, GAP, WIDTH, LANE, MARGIN = 16, 12, 56, 520, 14, 24
 LETTER = 7.3
-"""How wide a letter of the 12 pixel monospace font is, at most."""
+"""Maximum width of a character of the 12 pixel monospace font."""
 LONGEST = 480
-"""So many pixels a line beside the boxes has; a longer one loses its middle."""
+"""Pixels for a line beside the boxes. The middle of a longer line is replaced by an ellipsis."""
 COLOURS = {
     "tensorrt": ("#eaf5e3", "#4a8f29"),
     "torch": ("#fdeee6", "#d5541f"),
@@ -43,7 +43,7 @@ class Box:
     y: int = 0
     name: str = ""
     side: int = 0
-    """How many lines stand at its right, of what comes from boxes further up."""
+    """Number of lines at its right, for values from boxes further up."""
 
     @property
     def height(self) -> int:
@@ -52,8 +52,8 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """Values from one box to a later one: lane 0 runs straight down to the next box, others beside
-    those between, and enter at line `row` of the target's right side.
+    """Values from one box to a later one: lane 0 runs straight down to the next box; others run
+    beside the boxes between and enter at line `row` of the target's right side.
     """
 
     source: int
@@ -153,7 +153,7 @@ def _lines(segment: Segment) -> list[str]:
 
 
 def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterator[Arrow]:
-    """Every arrow; the boxes learn how many lines stand at their sides."""
+    """Every arrow. Records the number of lines at the side of each box."""
     maker = {name: number for number, box in enumerate(boxes) for name in box.makes}
     lanes: list[int] = []
     for number, box in enumerate(boxes):
@@ -199,8 +199,8 @@ def _draw_box(root: ElementTree.Element, box: Box) -> None:
 def _draw_arrow(
     root: ElementTree.Element, source: Box, target: Box, arrow: Arrow, column: int
 ) -> None:
-    """Straight down with the values beside it, or around the right with them in the column beyond
-    all lanes.
+    """Draw an arrow straight down with its values beside it, or around the right with its values in
+    the column after all lanes.
     """
     top, bottom, edge = source.y + source.height, target.y, MARGIN + WIDTH
     if arrow.lane == 0:
@@ -223,7 +223,7 @@ def _draw_arrow(
 
 
 def _fit(words: str, room: float) -> str:
-    """The words, without their middle where they are wider than so many pixels."""
+    """The text; if it is wider than this many pixels, its middle is removed."""
     most = int(room / LETTER)
     return (
         words

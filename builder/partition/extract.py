@@ -1,4 +1,4 @@
-"""One segment as a graph of its own."""
+"""Extract one segment as a separate graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def closure(view: View, members: Collection[int]) -> list[int]:
 
 
 def inputs_of(view: View, indices: Sequence[int]) -> list[str]:
-    """The values that these nodes read and none of them makes, in order of first reading."""
+    """The values that these nodes read and do not compute, in order of first use."""
     made = {name for index in indices for name in view.steps[index].outputs}
     return list(
         dict.fromkeys(n for index in indices for n in view.steps[index].reads if n not in made)
@@ -40,7 +40,10 @@ def extract(
     outputs: Sequence[str],
     names: TensorNames,
 ) -> LoweredGraph:
-    """A LoweredGraph of these nodes, cloned, from and to these values. Weights are shared."""
+    """A LoweredGraph with clones of these nodes, and these inputs and outputs.
+
+    Weights are shared.
+    """
     graph: Any = torch._C.Graph()
     mapped: dict[str, Value] = {}
     for name in inputs:
@@ -60,9 +63,9 @@ def extract(
 def subgraph(
     lowered: LoweredGraph, inputs: Collection[str], outputs: Sequence[str]
 ) -> tuple[LoweredGraph, tuple[str, ...]]:
-    """The nodes of the graph that compute the values `outputs` from the values `inputs`, and the
-    names of those that they read, in the order of the result's inputs. Values are named as in the
-    graph; its own inputs count as `inputs`.
+    """The nodes that compute the values `outputs` from the values `inputs` as a graph, and the
+    names of the values that they read, in the order of its inputs. Values are named as in the
+    original graph, whose inputs count as `inputs`.
     """
     seen = view(lowered.graph)
     indices = _between(seen, inputs, outputs)
@@ -73,7 +76,7 @@ def subgraph(
 def values_between(
     lowered: LoweredGraph, inputs: Collection[str], outputs: Sequence[str]
 ) -> list[str]:
-    """The names of the values that the nodes of this subgraph which compute tensors make."""
+    """The names of the values from nodes of this subgraph that compute tensors."""
     seen = view(lowered.graph)
     steps = (seen.steps[index] for index in _between(seen, inputs, outputs))
     return [name for step in steps if not step.is_free for name in step.outputs]
@@ -93,7 +96,7 @@ def _between(seen: View, inputs: Collection[str], outputs: Sequence[str]) -> lis
 
 
 def values_behind(lowered: LoweredGraph, outputs: Sequence[str]) -> set[str]:
-    """The names of all values that these depend on, and these."""
+    """The names of these values and of all values that they depend on."""
     seen = view(lowered.graph)
     found, stack = set[str](), list(outputs)
     while stack:
@@ -107,13 +110,13 @@ def values_behind(lowered: LoweredGraph, outputs: Sequence[str]) -> set[str]:
 
 
 def computing_nodes(lowered: LoweredGraph) -> int:
-    """How many nodes compute tensors; constants, sizes and lists do not count."""
+    """The number of nodes that compute tensors, without constants, sizes and lists."""
     return sum(not step.is_free for step in view(lowered.graph).steps)
 
 
 def with_own_outputs(lowered: LoweredGraph) -> LoweredGraph:
-    """The graph with every output made by a work node of its own: an input that is passed through,
-    a constant and a repeated value are cloned. The given graph is not changed.
+    """A copy of the graph in which a separate work node computes every output: an input that is
+    passed through, a constant and a repeated value are cloned.
     """
     graph = lowered.graph.copy()
     inputs = {value.debugName() for value in graph.inputs()}

@@ -1,4 +1,4 @@
-"""A lowered graph executed on tensors that have shapes and no values."""
+"""Execute a lowered graph on tensors with shapes but without data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from builder.partition.standins import (
 from builder.partition.view import Step
 
 MOST_TRIPS = 64
-"""As many trips of a loop are followed one by one."""
+"""Maximum number of loop iterations that are interpreted one by one."""
 
 
 def _scalar(default: torch.dtype) -> Callable[[Any], Any]:
@@ -58,20 +58,20 @@ _IN_PYTHON: dict[str, Callable[[Any], Any]] = {
     "aten::tensor.float": _scalar(torch.float32),
     "aten::tensor.bool": _scalar(torch.bool),
 }
-"""Queries that torch's operators refuse for a tensor with unknown sizes, and its Python class
-answers.
+"""Queries that torch's operators refuse for a tensor with unknown sizes, but its Python class
+supports.
 """
 _NUMBERS: dict[str, Callable[[Any], Any]] = {
     "IntType": ShapeEnv.create_unbacked_symint,
     "FloatType": ShapeEnv.create_unbacked_symfloat,
     "BoolType": ShapeEnv.create_unbacked_symbool,
 }
-"""What makes a number that the data decide, by the kind of its type."""
+"""Functions that create a data-dependent number, by the kind of its type."""
 
 
 class Memory:
-    """What operators gave for which shapes: the layers of a model repeat, and shapes are slow to
-    work out.
+    """A cache of operator results by input shapes: the layers of a model repeat, and shape
+    inference is slow.
     """
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class Memory:
         self.counter = FlopCounterMode(display=False)
 
     def call(self, key: str, outputs: int, values: list[Any]) -> tuple[list[Any], int]:
-        """The operator's outputs on meta tensors, and its floating-point operations as torch's own
-        counter has them.
+        """The operator's outputs on meta tensors, and its floating-point operations by torch's
+        counter.
         """
         known_by = (key, *map(signature, values))
         if known_by not in self.known:
@@ -94,30 +94,30 @@ class Memory:
 class ShapeInterpreter(operators.Operators):
     """A backend that executes nodes on meta tensors.
 
-    A size that depends on data is an unknown, as in torch.export, and lives as long as the shapes
-    of later values need it; a node for which not even that is known has MISSING outputs.
+    A data-dependent size is an unbacked symbol, as in torch.export, for as long as the shapes of
+    later values need it. A node without a known rank has MISSING outputs.
     """
 
     def __init__(
         self, memory: Memory | None = None, sizes: Mapping[str, int] | None = None
     ) -> None:
-        """`sizes`: by value the length of its axes that depend on data, where the user has given a
+        """`sizes`: by value, the length of its data-dependent axes, if the user specified a
         range.
         """
         super().__init__(ConversionContext(net=cast(Any, _NoNetwork())), Policy())
         self.walker = GraphWalker(self.ctx, self)
         self.sizes = sizes or {}
         self.sources: dict[str, Any] = {}
-        """By name the values whose shapes depend on data first, with their nodes: those behind them
-        follow.
+        """The first values with data-dependent shapes, by name, with their nodes. Later values
+        depend on these.
         """
         self.unknowns = FakeTensorMode(shape_env=ShapeEnv())
         self.memory = memory if memory is not None else Memory()
         self.flops = 0
 
     def execute(self, step: Step, *, shapes_are_known: bool) -> bool:
-        """Execute a top-level node; whether its outputs follow from the shapes of its inputs alone.
-        Its floating-point operations are `flops` then.
+        """Execute a top-level node. Returns whether its outputs depend only on the shapes of its
+        inputs. `flops` then has its floating-point operations.
         """
         self.flops = 0
         if shapes_are_known and self._by_shapes(step):
@@ -126,8 +126,8 @@ class ShapeInterpreter(operators.Operators):
         return False
 
     def _by_shapes(self, step: Step) -> bool:
-        """What most nodes are: an operator on tensors whose shapes are known. Whether they could be
-        determined.
+        """Handle the common case: an operator on tensors with known shapes. Returns whether the
+        shapes could be determined.
         """
         values = [self.ctx.values[name] for name in step.inputs]
         if not on_meta(values) or step.key == packed.PACK:
@@ -163,13 +163,13 @@ class ShapeInterpreter(operators.Operators):
             )
             self.flops += flops
             return results
-        except Exception:  # what an evaluator refuses (random numbers) has a shape all the same
+        except Exception:  # an operator that an evaluator refuses (random numbers) also has a shape
             if node.kind() == "prim::If":
                 return self._branch(node)
             return self._with_unknowns(node, values)
 
     def _of_packed(self, node: Node, values: list[Any]) -> list[Any] | None:
-        """Shapes of packed sequences that torch cannot infer, or infers wrongly."""
+        """Shapes of packed sequences that torch cannot infer, or infers incorrectly."""
         key = key_of_node(node)
         rule = packed.rule(key, values)
         if rule is None:
@@ -184,7 +184,10 @@ class ShapeInterpreter(operators.Operators):
         return self.convert(node, values) if results is None else results
 
     def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
-        """A branch or loop on data can still determine shapes; a node that fails is a defect."""
+        """Handle a node that cannot be evaluated.
+
+        A branch or loop on data can still determine shapes; any other failure is a defect.
+        """
         if isinstance(refusal, ConversionError):
             raise refusal
         if isinstance(refusal, MissingInput) and node.kind() == "prim::If":
@@ -194,10 +197,10 @@ class ShapeInterpreter(operators.Operators):
         return [MISSING] * node.outputsSize()
 
     def finish(self, node: Node, results: list[Any], first: int) -> None:
-        """There are no layers to name."""
+        """Do nothing: there are no layers to name."""
 
     def _with_unknowns(self, node: Node, values: list[Any]) -> list[Any]:
-        """The node's outputs with sizes that are numbers or unknowns."""
+        """The node's outputs, with sizes that are numbers or unknown."""
         key = key_of_node(node)
         try:
             with _disable_current_modes(), _without_words(), self.unknowns:
@@ -212,8 +215,8 @@ class ShapeInterpreter(operators.Operators):
         return results if is_unknown(values) else self._ranged(node, results)
 
     def _ranged(self, node: Node, results: list[Any]) -> list[Any]:
-        """The results of a node whose inputs are known; sizes that depend on data as the user's
-        range has them.
+        """The results of a node with known inputs. Data-dependent sizes get the values of the
+        user's range.
         """
         names = [value.debugName() for value in node.outputs()]
         self.sources.update(
@@ -225,12 +228,12 @@ class ShapeInterpreter(operators.Operators):
         ]
 
     def _branch(self, node: Node) -> list[Any]:
-        """Where the data decide: what both blocks agree on."""
+        """The outputs of a data-dependent branch: the shapes that both blocks share."""
         yes, no = (self.walker.walk(block) for block in node.blocks())
         return self._or_numbers(node, [common(a, b) for a, b in zip(yes, no, strict=True)])
 
     def _or_numbers(self, node: Node, results: list[Any]) -> list[Any]:
-        """The results, a number that the data decide as an unknown: a tensor to which it is added
+        """The results, with a symbol for each data-dependent number: a tensor to which it is added
         keeps its shape.
         """
         makers = (_NUMBERS.get(value.type().kind()) for value in node.outputs())
@@ -242,7 +245,9 @@ class ShapeInterpreter(operators.Operators):
     def _loop(
         self, node: Node, trips: Any = MISSING, condition: Any = MISSING, *carried: object
     ) -> list[Any]:
-        """Trip by trip while the shapes alone decide that it goes on, but not for long."""
+        """Interpret a loop iteration by iteration while shapes determine its condition, up to a
+        limit.
+        """
         body, values = next(iter(node.blocks())), list(carried)
         for trip in range(MOST_TRIPS):
             if not (isinstance(trips, int) and isinstance(condition, bool)) or is_unknown(values):
@@ -255,7 +260,9 @@ class ShapeInterpreter(operators.Operators):
         )
 
     def _any_trips(self, body: Block, carried: list[Any]) -> list[Any]:
-        """However often it runs: the carried values whose shapes no trip changes."""
+        """The outputs for any trip count: the loop-carried values whose shapes no iteration
+        changes.
+        """
         while True:
             after = [
                 common(a, b)
@@ -272,8 +279,8 @@ class ShapeInterpreter(operators.Operators):
 
 @contextlib.contextmanager
 def _without_words() -> Iterator[None]:
-    """torch logs a page for each operator that cannot infer a shape, which is a normal answer
-    here.
+    """Silence torch's log: it prints a page for each operator that cannot infer a shape, which is a
+    normal case here.
     """
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
@@ -284,6 +291,6 @@ def _without_words() -> Iterator[None]:
 
 
 class _NoNetwork:
-    """Takes the place of the network: nothing is added to it."""
+    """A placeholder for the network. Nothing is added to it."""
 
     num_layers = 0

@@ -1,8 +1,7 @@
-"""Several interpreters of one graph, node by node: each sees other sizes, and what a node makes of
-them is computed once.
+"""Run several interpreters of one graph together, node by node, each at different sizes (probes).
 
-The layers of a model repeat. A node with the same operator on the same shapes as an earlier one, at
-every probe, makes the same; finding that takes one look-up, however many probes there are.
+The layers of a model repeat, so results are cached: a node with the same operator and the same
+shapes at every probe as an earlier one has the same outputs, which one lookup finds for all probes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from builder.partition.view import Step
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a node made: by interpreter the outputs, for each output what it is known by, and the
+    """The result of a node: the outputs of each interpreter, the key of each output, and the
     operations of each.
     """
 
@@ -35,12 +34,11 @@ class Lockstep:
         self.interpreters = interpreters
         self.made: dict[tuple[Any, ...], Made] = {}
         self.numbers: dict[str, int | None] = {}
-        """Of every value that was read: equal for values of equal shapes at every probe, None where
-        one is unknown.
+        """The key of every value: equal for values with equal shapes at every probe, None if one is
+        unknown.
         """
         self.with_data: set[str] = set()
-        """Values that were read and are tensors with data: their shape does not determine what an
-        evaluator makes of them.
+        """Values that are tensors with data: their shape does not determine an evaluator's result.
         """
         self.signatures: dict[Any, int] = {}
 
@@ -75,7 +73,7 @@ class Lockstep:
             self.with_data.add(name)
         try:
             return self.signatures.setdefault(tuple(map(signature, values)), len(self.signatures))
-        except TypeError:  # a dictionary, which no other value is compared with
+        except TypeError:  # a dictionary, which is never compared
             return None
 
     def _execute(self, step: Step, key: tuple[int | str, ...] | None) -> list[int]:
@@ -92,5 +90,5 @@ class Lockstep:
 
 
 def _is_evaluated(step: Step) -> bool:
-    """Whether the node computes with numbers and sizes and no operator of torch's is needed."""
+    """Whether the node only computes numbers and sizes and needs no torch operator."""
     return step.key in EVALUATORS and step.key not in CONVERTERS

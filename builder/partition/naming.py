@@ -1,4 +1,4 @@
-"""What tensors that cross are called."""
+"""The names of boundary tensors."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from builder.lowering import LoweredGraph
 
 
 def border_name(value: str) -> str:
-    """A value's debug name as a tensor name that Triton and file systems take: `x.3` is `x_3`, `17`
-    is `t17`.
+    """A value's debug name as a tensor name that is valid in Triton and file systems: `x.3` is
+    `x_3`, `17` is `t17`.
     """
     name = re.sub(r"[^A-Za-z0-9_]", "_", value)
     return f"t{name}" if name[0].isdigit() else name
 
 
 class TensorNames(dict[str, str]):
-    """By a value's debug name its tensor name: the model's own for its inputs and outputs, else one
-    after the value's that nothing else has, given on first use. `containers` name the
-    layers that pieces are made of.
+    """Tensor names by debug name: those of the model for its inputs and outputs, else unique names
+    from the values, assigned on first use. `containers` name the layers of segments.
     """
 
     def __init__(self, lowered: LoweredGraph) -> None:

@@ -1,5 +1,5 @@
-"""Numbers that a loop or branch makes beside tensors: they can be neither made twice nor cross; a
-0-d tensor can.
+"""Numbers that a loop or branch returns together with tensors. They can be neither recomputed nor
+boundary values, so each becomes a 0-d tensor.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ READERS = {
     "FloatType": ("aten::Float", torch.float64),
     "BoolType": ("aten::Bool", torch.bool),
 }
-"""By the kind of a number's type what takes it out of a tensor, and the dtype in which it crosses
-without loss.
+"""By the kind of a number's type: the operator that reads it from a tensor, and the dtype that
+represents it exactly.
 """
 
 
 def hand_over(graph: Graph) -> list[int]:
-    """Let every number that a node makes beside tensors be read through a 0-d tensor of it; the
-    graph is changed.
+    """Rewrite the graph in place so that every number that a node returns together with tensors is
+    read through a 0-d tensor.
 
-    Returns for each node its former position; a new one has that of the node whose number it passes
-    on.
+    Returns the former position of each node; a new node has that of its producer.
     """
     positions: list[int] = []
     nodes = list(graph.nodes())
@@ -43,8 +42,8 @@ def hand_over(graph: Graph) -> list[int]:
 
 
 def _numbers(node: Node) -> Iterator[Any]:
-    """The numbers among the node's outputs that are read, where it cannot be computed again
-    for each of them.
+    """The used numbers among the node's outputs, if the node cannot be recomputed for each of
+    them.
     """
     made = list(node.outputs())
     if len(made) > 1 and not all(map(is_tensor, made)) and not is_free(node):
@@ -52,7 +51,7 @@ def _numbers(node: Node) -> Iterator[Any]:
 
 
 def _through_a_tensor(graph: Graph, value: Value, before: Node) -> int:
-    """How many nodes that took."""
+    """Insert the nodes. Returns their number."""
     reader, dtype = READERS[value.type().kind()]
     options = [
         ir.insert_constant(graph, option, before, value.node())

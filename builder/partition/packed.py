@@ -1,7 +1,7 @@
-"""Packed sequences: the shapes of what is made of one, and that a piece has all of it or nothing.
+"""Packed sequences: shape rules, and the rule that one segment contains all users of a sequence.
 
-Within an engine a packed sequence is a padded tensor and its lengths, in torch it is packed: it
-cannot cross.
+In an engine a packed sequence is a padded tensor and its lengths, in torch it is packed. It
+therefore cannot be a boundary value.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LAYERS = frozenset(f"aten::{name}.data" for name in ("lstm", "gru", "rnn_tanh", 
 # Shapes
 
 NewSize = Callable[[], Any]
-"""Makes a size that the data decide."""
+"""Creates a data-dependent size."""
 Rule = Callable[[list[Any], NewSize], list[Any]]
-"""Gives a node's outputs for these inputs, with the sizes that they have, and no data."""
+"""Returns a node's outputs for these inputs, with sizes but without data."""
 
 
 def rule(key: str, values: list[Any]) -> Rule | None:
-    """The rule for a node that packs, unpacks, or reads what is packed; None where torch itself can
-    infer the shape. For packing, torch takes the padded tensor's size for that of the data.
+    """The shape rule for a node that packs, unpacks, or reads packed data; None if torch can infer
+    the shape. For packing, torch infers the padded tensor's size instead of that of the data.
     """
     if key == "aten::select.int":
         return _first if hasattr(values[0], "batch") and values[1:] == [0, 0] else None
@@ -73,9 +73,9 @@ _RULES: dict[str, Rule] = {PACK: _pack, PAD: _pad, **dict.fromkeys(LAYERS, _laye
 
 
 def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:
-    """The kinds with those nodes in torch that hand a part of a packed sequence to another segment,
-    or read it from one; so are those that read a number of it, which would be a size that an
-    input's data decide.
+    """The kinds, with all nodes in torch that pass a part of a packed sequence to another segment
+    or read it from one, and nodes that read its number of rows, which would be a size that depends
+    on the data of an input.
     """
     kinds, parts = list(kinds), _parts(seen)
     if not parts:
@@ -95,7 +95,7 @@ def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:
 
 
 def _parts(seen: View) -> set[str]:
-    """The values that are a part of a packed sequence, or the number of its rows."""
+    """The values that are a part of a packed sequence, or its number of rows."""
     parts: set[str] = set()
     for step in seen.steps:
         parts.update(_made(step, parts))

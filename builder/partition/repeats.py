@@ -1,5 +1,5 @@
-"""Nodes that a trial need not try again: the layers of a model repeat, and TensorRT takes its time
-for each.
+"""A cache of trial conversions: the layers of a model repeat, and adding layers to TensorRT is
+slow.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ sizes; larger ones are never treated as equal.
 
 
 class Repeats:
-    """What was converted for which arguments. A node with the same operator, dtypes, symbolic
-    shapes and numbers as an earlier one gets that one's tensors as stand-ins: whether the next
-    nodes convert depends on no more than that.
+    """Converted nodes by their arguments.
 
-    Weights count by shape alone. Not remembered is what gives whole numbers, which can become
-    sizes, and what gives axes of its own, which differ from node to node. Should a node refuse
-    after all, its segment is cut anew there.
+    A node with the same operator, dtypes, symbolic shapes and numbers as an earlier one gets the
+    tensors of that one as placeholders, because the conversion of later nodes depends only on
+    these. Weights are compared by shape only. Nodes that return integers, which can become sizes,
+    and nodes that create new symbolic axes are not cached. If a node is refused later nevertheless,
+    its segment is partitioned again.
     """
 
     def __init__(self, ctx: ConversionContext) -> None:
         self.ctx = ctx
         self.known: dict[Any, list[Any]] = {}
         self.signatures: dict[str, Any] = {}
-        """Of each value that was read; None for one that is never taken for another."""
+        """The key of each value; None for a value without an equal."""
 
     def find(self, step: Step) -> tuple[Any, list[Any] | None]:
-        """(what the node is known by, or None; the stand-ins for its outputs, or None)."""
+        """The key of the node, or None, and the placeholders for its outputs, or None."""
         signatures = self.signatures
         for name in step.inputs:
             if name not in signatures:
@@ -45,8 +45,8 @@ class Repeats:
         return (None, None) if None in signature else (signature, self.known.get(signature))
 
     def remember(self, signature: object, step: Step) -> None:
-        """The node was converted: its outputs stand in for those of the next one that is known by
-        the same.
+        """Record a converted node: its outputs are the placeholders for later nodes with the same
+        key.
         """
         results = [self.ctx.values[name] for name in step.outputs]
         given = set().union(*(self._symbols(self.ctx.values[name]) for name in step.inputs))

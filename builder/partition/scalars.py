@@ -1,5 +1,5 @@
-"""Tensors without axes, which cross with one axis of 1: no Triton tensor has none, and its TensorRT
-backend cannot hide that from an engine.
+"""0-d boundary tensors, which are transferred with shape [1]: Triton has no 0-d tensors, and its
+TensorRT backend cannot reshape for an engine.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from builder.lowering import ir
 
 
 def with_axis(graph: Graph, inputs: Sequence[bool], outputs: Sequence[bool]) -> tuple[int, int]:
-    """Change the graph so that those of its inputs and outputs come and go with the shape [1], as
-    () within; how many nodes that adds in front of the others and behind them.
+    """Rewrite the graph so that these inputs and outputs have the shape [1], and () inside. Returns
+    the numbers of nodes added at the start and at the end.
     """
     first, before = next(iter(graph.nodes()), graph.return_node()), _count(graph)
     for value, bare in zip(list(graph.inputs()), inputs, strict=True):
@@ -29,9 +29,7 @@ def with_axis(graph: Graph, inputs: Sequence[bool], outputs: Sequence[bool]) -> 
 
 
 def takes_axis(node: Node, inputs: Collection[str]) -> bool:
-    """Whether the node makes a tensor without axes of one of the graph's inputs, as with_axis has
-    it.
-    """
+    """Whether the node is a reshape of a graph input to 0-d that with_axis added."""
     if node.kind() != "aten::reshape" or node.inputsAt(0).debugName() not in inputs:
         return False
     return ir.int_list(node.inputsAt(1)) == []
@@ -42,8 +40,8 @@ def _count(graph: Graph) -> int:
 
 
 def _reshaped(graph: Graph, value: Value, shape: list[int], before: Node) -> Value:
-    """A new value in front of a node: this one in another shape."""
-    # an empty list is no constant to torch
+    """Insert a reshape of the value before a node."""
+    # torch does not print an empty list as a constant
     lengths = [ir.insert_constant(graph, length, before) for length in shape]
     sizes = ir.insert(graph, "prim::ListConstruct", lengths, before, types=[ir.C.ListType.ofInts()])
     return ir.insert(graph, "aten::reshape", [value, sizes.output()], before).output()

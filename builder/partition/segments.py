@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 TENSORRT, TORCH, FREE = "tensorrt", "torch", "free"
-"""What runs a node; a free one belongs to no segment: each reader recomputes it, so what is behind
-it is read through it.
+"""The library that runs a node. A free node belongs to no segment: each user recomputes it, and its
+inputs are read through it.
 """
 NOWHERE = -1
 """The segment of a free node."""
 
 
 def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
-    """The segment number of each node; nodes stand in topological order, `parents[i]` are indices
+    """The segment number of each node. Nodes are in topological order: `parents[i]` are indices
     below i.
 
     A node's level is the greatest number of changes of kind on any path to it; nodes of one level
@@ -35,9 +35,11 @@ def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _levels(kinds: Sequence[str], parents: Sequence[Sequence[int]], first: str) -> list[int]:
-    """Levels are even for the kind `first` and odd for the other one; a free node has none."""
+    """The level of each node: even for the kind `first`, odd for the other one, none for a free
+    node.
+    """
     reached: list[tuple[int, int]] = []
-    """For each node the greatest even and the greatest odd level at or behind it that its readers
+    """For each node the largest even and the largest odd level at or before it, which its users
     must not precede.
     """
     levels: list[int] = []
@@ -59,20 +61,19 @@ def _levels(kinds: Sequence[str], parents: Sequence[Sequence[int]], first: str) 
 
 
 ROUNDS = 64
-"""As often segments are formed anew to melt only the lighter half of the light ones; then all of
-them melt at once.
+"""Number of rounds in which only the lighter half of the light segments is merged; after that all
+are merged at once.
 """
 
 
 def melt(
     kinds: Sequence[str], parents: Sequence[Sequence[int]], weights: Sequence[float], least: float
 ) -> list[str]:
-    """The kinds after every TensorRT segment that weighs less than `least` has gone to torch, the
-    lighter ones first.
+    """The kinds after every TensorRT segment with a weight below `least` is merged into its torch
+    neighbors, lighter ones first.
 
-    Melting one segment can join its neighbors, so the segments are formed anew until none is too
-    light; each time the lighter half of them melts, which takes a logarithmic number of rounds, not
-    one for each segment.
+    Merging one segment can join its neighbors, so segments are computed again until none is too
+    light. Each round merges the lighter half, so that the number of rounds is logarithmic.
     """
     kinds = list(kinds)
     iteration = 0
@@ -86,7 +87,7 @@ def melt(
 def _light(
     segments: Sequence[int], kinds: Sequence[str], weights: Sequence[float], least: float
 ) -> list[int]:
-    """The TensorRT segments that weigh too little, lightest first."""
+    """The TensorRT segments whose weight is too low, lightest first."""
     total: dict[int, float] = {}
     for segment, kind, weight in zip(segments, kinds, weights, strict=True):
         if kind == TENSORRT:

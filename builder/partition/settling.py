@@ -1,5 +1,5 @@
-"""What else runs in torch besides what TensorRT refuses: segments that are not worth it, and what
-cannot be parted.
+"""Move additional nodes to torch: segments that cost more than they save, and nodes that must be in
+one segment.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from builder.partition.together import together
 from builder.partition.view import View
 
 Members = list[tuple[str, list[int]]]
-"""(kind, indices of the work nodes) of each segment, in running order."""
+"""(kind, indices of the work nodes) of each segment, in execution order."""
 
 
 def members(seen: View, kinds: Sequence[str]) -> Members:
-    """The segments that these kinds make."""
+    """The segments for these kinds."""
     groups: dict[int, list[int]] = {}
     for index, number in enumerate(assign(kinds, seen.parents)):
         if number != NOWHERE:
@@ -28,9 +28,8 @@ def members(seen: View, kinds: Sequence[str]) -> Members:
 
 
 def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> list[str]:
-    """The kinds after every rule has sent to torch what it must. What one sends can leave less than
-    another one requires, so they repeat until none finds anything; every iteration but the last has
-    more in torch.
+    """The kinds after all rules have moved nodes to torch. One rule can enable another, so they
+    repeat until nothing changes. Every iteration except the last moves at least one node.
     """
     before: list[str] = []
     now = list(kinds)
@@ -45,8 +44,8 @@ def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> lis
 
 
 def _without_islands(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
-    """TensorRT segments with torch on both sides whose transitions cost more than they save go to
-    torch.
+    """Move TensorRT segments between torch segments to torch if their transitions cost more than
+    they save.
     """
     kinds, segments = list(kinds), members(seen, kinds)
     inputs = [inputs_of(seen, closure(seen, indices)) for _, indices in segments]
@@ -64,8 +63,8 @@ def _without_islands(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[s
 
 
 def _beside_readers(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
-    """A TensorRT node that makes, for one in torch, a tensor whose shape depends on data goes to
-    torch: an engine's output of it has no endpoint.
+    """Move a TensorRT node to torch if a torch node reads its output with a data-dependent shape,
+    because such a tensor cannot be an engine output.
     """
     found, read = list(kinds), set[str]()
     for index in reversed(range(len(seen.steps))):
@@ -82,8 +81,8 @@ def _beside_readers(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[st
 
 
 def _with_known_borders(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
-    """A TensorRT node that reads, from another segment, a tensor whose shape depends on data goes
-    to torch: within an engine TensorRT can hold such a tensor (its own nonzero), an engine's input
+    """Move a TensorRT node to torch if it reads a tensor with a data-dependent shape from another
+    segment. TensorRT supports such tensors inside an engine (from nonzero), but an engine input
     must have a range.
     """
     kinds = list(kinds)
@@ -97,7 +96,7 @@ def _with_known_borders(seen: View, kinds: Sequence[str], shapes: Shapes) -> lis
 
 
 def _loose(seen: View, indices: Sequence[int], shapes: Shapes) -> set[str]:
-    """What these nodes read and none of them makes, of a shape that is not known."""
+    """The values of unknown shape that these nodes read and do not compute."""
     return {
         name for name in inputs_of(seen, closure(seen, indices)) if shapes.spec(name, name) is None
     }

@@ -1,9 +1,8 @@
-"""The shape and dtype of every value of a lowered graph, from the graph and the profiles: no data
-is made up.
+"""Infer the shape and dtype of every value of a lowered graph from the graph and the profiles,
+without data.
 
-The graph is interpreted on meta tensors, which have shapes and no values, at each profile's min,
-opt and max and at probes where the named axes differ from each other, so that an axis inside the
-graph is recognized by its name.
+The graph is interpreted on meta tensors at each profile's min, opt and max, and at probes where the
+named axes have different sizes, so that an axis inside the graph is recognized by its name.
 """
 
 from __future__ import annotations
@@ -29,24 +28,26 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Shapes:
-    """For each value name its dtype and its shape at every probe; a value that depends on data is
-    absent.
+    """The dtype and the shape at every probe of each value, by name. A value with a data-dependent
+    shape is absent.
     """
 
     probes: tuple[Sizes, ...]
     known: Mapping[str, tuple[torch.dtype, tuple[tuple[int, ...], ...]]]
     profiles: tuple[Profile, ...]
     flops: tuple[int, ...] = ()
-    """Of each top-level node at the first profile's opt; 0 where torch's counter has none."""
+    """The flops of each top-level node at the first profile's opt; 0 if torch's counter has no
+    formula.
+    """
     open: Mapping[str, str] = field(default_factory=dict)
-    """By name the values whose shapes depend on data first, with the kind of node that makes each;
-    those that a range was given for too.
+    """The first values with data-dependent shapes, by name, with the kind of their node; including
+    values with a range.
     """
 
     def spec(self, value: str, name: str) -> tuple[TensorSpec, dict[str, Range]] | None:
-        """The TensorSpec of a value as an input `name` of a segment, and the ranges of the axes
-        that have no name of the user's (called `<name>_<axis>`); None where the shape depends on
-        data, the rank changes, or the dtype is one that no endpoint has (complex).
+        """The TensorSpec of a value as an input `name` of a segment, and the ranges of axes without
+        a name from the user (named `<name>_<axis>`). None if the shape depends on data, the rank
+        changes, or the dtype is not supported at endpoints (complex).
         """
         dtype, shapes = self.known.get(value, (None, ()))
         if (
@@ -67,7 +68,7 @@ class Shapes:
         return TensorSpec(name_of(dtype), tuple(axes), dims=dims, name=name), own
 
     def _axis(self, sizes: Sequence[int], own: str) -> int | str:
-        """A static size, the one named axis that agrees at every probe, or a name of its own."""
+        """A static size, the named axis that matches at every probe, or a new name."""
         if len(set(sizes)) == 1:
             return sizes[0]
         names = [
@@ -82,7 +83,7 @@ class Shapes:
 
 
 def _range(sizes: Sequence[int]) -> Range:
-    """Least, usual, greatest; the second probe is the first profile's opt."""
+    """The minimum, optimum and maximum; the second probe is the first profile's opt."""
     return min(sizes), sizes[1], max(sizes)
 
 
@@ -93,10 +94,9 @@ def infer_shapes(
     steps: Sequence[Step] | None = None,
     ranges: Mapping[str, Range] | None = None,
 ) -> Shapes:
-    """Interpret the graph at every probe; `steps` are its nodes where they have been read already.
-    A value is known if every probe could compute it. `ranges` are those of sizes that depend on
-    data (Fallback.ranges); the axes that they give are in the result's profiles. A spec of None is
-    an input of unknown shape.
+    """Interpret the graph at every probe; `steps` are its nodes, if already read. A value is known
+    if every probe could compute it. `ranges` are those of data-dependent sizes (Fallback.ranges).
+    Their axes are in the result's profiles. A spec of None is an input of unknown shape.
     """
     steps = view.steps(lowered.graph) if steps is None else steps
     axes = bounds.axes(steps, ranges or {}, profiles)
@@ -120,8 +120,8 @@ def infer_shapes(
 
 
 def probes(profiles: Sequence[Profile]) -> list[Sizes]:
-    """Each profile's min, opt and max, and two points inside it where the axes differ as far as
-    their ranges allow.
+    """Each profile's min, opt and max, and two points inside it with different sizes for the axes,
+    as far as their ranges allow.
     """
     points: list[Sizes] = []
     for profile in profiles:
@@ -145,7 +145,9 @@ def _interpreter(
     memory: Memory,
     axes: Mapping[str, bounds.Axis],
 ) -> ShapeInterpreter:
-    """One that holds the graph's inputs (on meta), with the named axes at these sizes."""
+    """An interpreter with the graph's inputs as meta tensors, and these sizes for the named
+    axes.
+    """
     interpreter = ShapeInterpreter(
         memory, {value: sizes[axis.name] for value, axis in axes.items()}
     )

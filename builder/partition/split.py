@@ -1,4 +1,4 @@
-"""Cut a lowered graph into segments for TensorRT and for torch."""
+"""Partition a lowered graph into segments for TensorRT and for torch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from builder.partition.view import Step, View, view
 
 @dataclass(frozen=True)
 class Segment:
-    """One piece: `kind` is "tensorrt" or "torch"; `inputs` and `outputs` are names of tensors: the
-    model's own, or of values that cross; no two values of a model share one. `specs` are the
-    inputs', `output_specs` the outputs' (None where a shape depends on data, or no endpoint has the
-    dtype: torch only); what crosses without axes has the shape [1] there. `indices` are the
-    positions in the model's graph of the segment's nodes, in its graph's order; a node that passes
-    on a number has the position of its producer, and one that adds or removes an axis of such a
-    tensor NOWHERE.
+    """One segment. `kind` is "tensorrt" or "torch". `inputs` and `outputs` are names of tensors:
+    those of the model or of boundary tensors; names are unique in a model. `specs` are those of the
+    inputs, `output_specs` those of the outputs (None if a shape depends on data or no endpoint
+    supports the dtype, which occurs only for torch). A 0-d boundary tensor has the shape [1] there.
+    `indices` are the positions of the segment's nodes in the model's graph, in the order of the
+    segment's graph. A node that passes on a number has the position of its producer; a node that
+    adds or removes the axis of a 0-d tensor has NOWHERE.
     """
 
     kind: str
@@ -47,31 +47,30 @@ class Segment:
 
 @dataclass(frozen=True)
 class Partition:
-    """All segments in an order in which they can run, and why each node that stays in torch
-    does.
-    """
+    """All segments in execution order, and the reason for each node that stays in torch."""
 
     segments: tuple[Segment, ...]
     refused: tuple[UnsupportedOperator, ...]
     warnings: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    """The model's inputs and outputs by the names that the segments have for them, in the model's
-    order.
+    """The names of the model's inputs and outputs in the segments, in the model's order.
     """
     open: tuple[tuple[str, str], ...] = ()
-    """(operator, tensor) of each tensor whose shape depends on data first and has no range in the
-    manifest.
+    """(operator, tensor) of each first tensor with a data-dependent shape and without a range in
+    the manifest.
     """
     whole: LoweredGraph | None = field(default=None, compare=False, repr=False)
     """The graph that was divided."""
     flags: Mapping[str, str] = field(default_factory=dict)
-    """By the name of an output that may be None, the output that is true where it is a tensor."""
+    """By the name of an output that may be None: its flag, an output that is true if it is a
+    tensor.
+    """
     too_long: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
     """As of LoweredGraph: the outputs of lists whose length is not known."""
     values: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """By the name of a tensor that a segment reads or makes, the value of `whole` that it is."""
+    """The value of `whole` for each tensor name that a segment reads or computes."""
 
     def summary(self) -> str:
         """`3 segments: TensorRT 96.4 % of the flops, 2 transitions, 1.2 MB each at opt` (on
@@ -96,12 +95,11 @@ def split(
     *,
     kept: Collection[int] = (),
 ) -> Partition:
-    """Decide for each node TensorRT or torch, and form as few segments as the graph allows.
+    """Assign each node to TensorRT or torch, and form as few segments as the graph allows.
 
-    `kept` are indices of nodes that shall stay in torch (of modules that the manifest names). A
-    graph that still writes in place (`as_written`) is one segment, in torch. Raises
-    UnsupportedOperators where `fallback.require_full` requires one engine and a node cannot
-    convert.
+    `kept` are indices of nodes that must stay in torch (modules in the manifest's `fallback`). A
+    graph with in-place writes (`as_written`) is one torch segment. Raises UnsupportedOperators if
+    `fallback.require_full` requires one engine and a node cannot be converted.
     """
     whole = bool(lowered.as_written)
     lowered, specs = with_own_outputs(lowered), named_inputs(specs, lowered)
@@ -142,8 +140,8 @@ def split(
 
 
 def _moved(kept: Collection[int], positions: Sequence[int]) -> set[int]:
-    """The indices of the kept nodes in the graph that `hand_over` rewrote: where several nodes
-    came from one position, the first.
+    """The indices of the kept nodes in the graph that `hand_over` rewrote. If several nodes have
+    one former position, the first.
     """
     return {
         now
@@ -161,8 +159,8 @@ def _infer(
     *,
     by_torch: bool,
 ) -> Shapes:
-    """The shapes of the graph's values; of a graph that torch runs whole, none where they cannot be
-    inferred: it is served all the same.
+    """The shapes of the graph's values. For a graph that torch runs as a whole, none if they cannot
+    be inferred; it can still be served.
     """
     try:
         return infer_shapes(lowered, specs, profiles, seen.steps, fallback.ranges)
@@ -181,7 +179,9 @@ def _kind(step: Step, index: int, found: Support) -> str:
 
 
 class _Crossing:
-    """What each segment reads and what others read of it."""
+    """The boundary tensors: the values that each segment reads, and those that others read from
+    it.
+    """
 
     def __init__(
         self,
@@ -208,7 +208,10 @@ class _Crossing:
         self.wanted = {value.debugName() for value in lowered.graph.outputs()}
 
     def segments(self, groups: Sequence[tuple[str, list[int]]]) -> tuple[Segment, ...]:
-        """Every group extracted; what any of them reads is an output of the one that makes it."""
+        """Extract every group.
+
+        A value that another group reads is an output of its producer's group.
+        """
         closures = [closure(self.seen, members) for _, members in groups]
         inputs = [inputs_of(self.seen, indices) for indices in closures]
         self.wanted.update(name for names in inputs for name in names)
@@ -245,7 +248,7 @@ class _Crossing:
         )
 
     def _spec(self, value: str, own: dict[str, Range]) -> TensorSpec | None:
-        """The value's spec; the ranges of axes that are not the user's go into `own`."""
+        """The value's spec. The ranges of axes without a user's name are added to `own`."""
         found = self.shapes.spec(value, self.names[value])
         if found is None:
             return None
@@ -253,6 +256,9 @@ class _Crossing:
         return replace(found[0], shape=(1,)) if self._is_bare(value) else found[0]
 
     def _is_bare(self, value: str) -> bool:
-        """Whether it crosses and has no axis; what is the model's own keeps its shape."""
+        """Whether the value is a 0-d boundary tensor.
+
+        Inputs and outputs of the model keep their shape.
+        """
         _, shapes = self.shapes.known.get(value, (None, ()))
         return value not in self.own and bool(shapes) and not any(shapes)

@@ -1,6 +1,4 @@
-"""Values that stand for tensors of which only the shape is known: on meta, or fake with sizes that
-are unknowns.
-"""
+"""Abstract values: tensors without data, on meta, or fake tensors with unknown sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from builder.conversion import MISSING
 
 
 def signature(value: object) -> Any:
-    """Hashable, and the same for values of which an operator makes the same shapes."""
+    """A hashable key that is equal for values for which operators return the same shapes."""
     if isinstance(value, torch.Tensor):
         return value.is_meta, value.shape, value.stride(), value.dtype
     if isinstance(value, list | tuple):
@@ -32,7 +30,7 @@ def is_unknown(value: object) -> bool:
 
 
 def common(one: object, other: object) -> Any:
-    """The value if both are the same as far as shapes go, else MISSING."""
+    """The value if both have the same shapes, else MISSING."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         same = (
             not is_unknown([one, other]) and one.shape == other.shape and one.dtype == other.dtype
@@ -46,19 +44,19 @@ def common(one: object, other: object) -> Any:
 
 
 def on_meta(values: Sequence[Any]) -> bool:
-    """Whether one of the values is, or holds, a tensor on meta."""
+    """Whether one of the values is or contains a meta tensor."""
     return any(on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False) for v in values)
 
 
 def has_data(value: object) -> bool:
-    """Whether the value is, or holds, a tensor with elements."""
+    """Whether the value is or contains a tensor with data."""
     if isinstance(value, list):
         return any(map(has_data, value))
     return isinstance(value, torch.Tensor) and not value.is_meta
 
 
 def without_data(value: object) -> Any:
-    """The value with its tensors on meta; fake ones stay."""
+    """The value with its tensors moved to meta; fake tensors are not changed."""
     if isinstance(value, list):
         return [without_data(v) for v in value]
     if isinstance(value, torch.Tensor) and value.is_meta:
@@ -71,7 +69,7 @@ def without_data(value: object) -> Any:
 
 
 def fake(value: object) -> Any:
-    """The value with tensors that the fake mode which is on makes."""
+    """The value with its tensors converted by the active fake tensor mode."""
     if isinstance(value, list):
         return [fake(v) for v in value]
     if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
@@ -80,7 +78,7 @@ def fake(value: object) -> Any:
 
 
 def at(value: object, size: int) -> Any:
-    """The tensor with its unknown sizes known."""
+    """The tensor with its unknown sizes replaced by these sizes."""
     if not isinstance(value, FakeTensor):
         return value
     shape = [size if isinstance(axis, torch.SymInt) else int(axis) for axis in value.shape]
@@ -88,9 +86,9 @@ def at(value: object, size: int) -> Any:
 
 
 def settled(value: object) -> Any:
-    """Without the unknowns where none of the sizes is one. An unknown size is taken not to be 0 or
-    1, as in torch.export: these change what an operator does (broadcasting), and hardly ever the
-    shape that it gives.
+    """The value as a plain meta tensor if all sizes are known. An unknown size is assumed not to be
+    0 or 1, as in torch.export: these change the behavior of operators (broadcasting), but rarely
+    the result's shape.
     """
     if isinstance(value, list | tuple):
         return [settled(v) for v in value]
@@ -98,7 +96,9 @@ def settled(value: object) -> Any:
         return value
     unknown = [size for size in value.shape if isinstance(size, torch.SymInt)]
     for size in unknown:
-        with contextlib.suppress(RuntimeError):  # what is made of one element has no two
+        with contextlib.suppress(
+            RuntimeError
+        ):  # a result computed from one element does not have two
             torch._check(size >= 2)  # type: ignore[no-untyped-call]
     with _disable_current_modes():
         return value if unknown else torch.empty(value.shape, dtype=value.dtype, device="meta")

@@ -1,5 +1,5 @@
-"""Which nodes TensorRT can run: every node is tried on a scratch network with the arguments that it
-really has.
+"""Find the nodes that TensorRT can run, by a trial conversion of every node on a scratch network
+with its actual arguments.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from builder.partition.view import Step
 
 BY_MODULE = "the manifest keeps its module in torch (fallback: modules)"
 READS_OTHERS = (
-    "it reads a result of an operator in torch that is not a tensor, or whose shape depends on data"
+    "it reads a result of an operator in torch that is not a tensor, or has a data-dependent shape"
 )
 
 
 MOST_REPORTED = 100
-"""Of as many nodes with one schema and reason the source line is looked up, which takes torch as
-long as its text is.
+"""Maximum number of nodes with one schema and reason whose source line is looked up, which is slow
+in torch for long sources.
 """
 
 
 @dataclass(frozen=True)
 class Support:
-    """What the trial found: `refused` holds, by the node's index in the graph, why it stays in
-    torch.
+    """The result of the trial. `refused` has the reason why a node stays in torch, by its index in
+    the graph.
     """
 
     refused: dict[int, UnsupportedOperator]
@@ -62,15 +62,18 @@ class Support:
 
 
 class TrialBackend(operators.Operators):
-    """Converts what it can; where a node cannot be, its outputs go on as inputs of the network."""
+    """Converts all nodes that it can.
+
+    The outputs of a node that cannot be converted become network inputs.
+    """
 
     def __init__(
         self, ctx: ConversionContext, shapes: Shapes, ops: Collection[str], kept: Collection[int]
     ) -> None:
         super().__init__(ctx, Policy())
         self.walker = GraphWalker(ctx, self)
-        # Their own, to be added to: copies for each of thousands of placeholders would cost the
-        # square of it.
+        # A separate mutable mapping: copies for each of thousands of placeholders would be
+        # quadratic.
         self.profiles: tuple[dict[str, Range], ...] = tuple(
             dict(profile) for profile in ctx.profiles
         )
@@ -81,8 +84,8 @@ class TrialBackend(operators.Operators):
         self.position = 0
         self.repeats = Repeats(ctx)
         self.placeholders: dict[Any, Any] = {}
-        """By dtype and shape, where nothing else distinguishes them: TensorRT is slow with
-        thousands of inputs.
+        """Placeholders by dtype and shape, shared if possible: TensorRT is slow with thousands of
+        inputs.
         """
         self.reported: Counter[tuple[str, str]] = Counter()
 
@@ -96,8 +99,8 @@ class TrialBackend(operators.Operators):
                 self._try(step)
 
     def _forget(self, step: Step) -> None:
-        """A branch or loop that stays in torch for what is in it: what others read crosses, as what
-        it is known to be, not as the trial made it in spite of the refusal.
+        """Replace the outputs of a branch or loop that stays in torch because of an inner node by
+        placeholders, because the trial's tensors for them are not valid.
         """
         if self.position in self.refused:
             self.walker.bind(step.node, self._placeholders(step.node))
@@ -117,7 +120,7 @@ class TrialBackend(operators.Operators):
         )
 
     def evaluate(self, node: Node, values: list[Any]) -> list[Any] | None:
-        """As in conversion, but for what the manifest keeps in torch."""
+        """As in conversion, except for nodes that the manifest keeps in torch."""
         if self.position in self.kept:
             raise Unconvertible(BY_MODULE)
         if any(fnmatch.fnmatchcase(node.kind(), pattern) for pattern in self.ops):
@@ -125,8 +128,8 @@ class TrialBackend(operators.Operators):
         return super().evaluate(node, values)
 
     def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
-        """Remember the first reason for the top-level node, and go on; a converter's defect falls
-        back too, with a warning.
+        """Record the first reason for the top-level node, and continue. A defect of a converter is
+        also a fallback, with a warning.
         """
         if isinstance(refusal, ConversionError):
             self.defects.append(str(refusal))
@@ -151,8 +154,8 @@ class TrialBackend(operators.Operators):
         )
 
     def finish(self, node: Node, results: list[Any], first: int) -> None:
-        """Sizes only: the names and source lines of a scratch network are never read, and they take
-        longest.
+        """Follow the sizes only: the names and source locations of a scratch network are never
+        read, and are slow to set.
         """
         self.follow_sizes(first)
 
@@ -160,7 +163,7 @@ class TrialBackend(operators.Operators):
         return [self._placeholder(value.debugName()) for value in node.outputs()]
 
     def _placeholder(self, name: str) -> Any:
-        """A network input with the value's inferred shape, or MISSING where the shape depends on
+        """A network input with the value's inferred shape, or MISSING if the shape depends on
         data.
         """
         found = self.shapes.spec(name, f"placeholder_{name}_{self.ctx.net.num_inputs}")
@@ -188,8 +191,8 @@ def support(
     kept: Collection[int] = (),
     steps: Sequence[Step] | None = None,
 ) -> Support:
-    """Try every node (`steps`, where they have been read); `ops` are patterns over node kinds that
-    stay in torch, `kept` indices of nodes that do.
+    """Try every node (`steps`, if already read). `ops` are patterns of node kinds that stay in
+    torch, and `kept` the indices of such nodes.
     """
     _, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)

@@ -1,5 +1,5 @@
-"""What must not be parted: a list that a loop or branch makes beside tensors can neither cross nor
-be made twice.
+"""Nodes that must be in one segment: a list that a loop or branch returns together with tensors can
+neither be a boundary value nor be recomputed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from builder.partition.view import View, is_tensor
 
 
 def together(seen: View, kinds: Sequence[str]) -> list[str]:
-    """The kinds with enough more in torch that each reader of such a list is in the segment that
-    makes it: of what the reader depends on, the TensorRT nodes in later segments than the maker's.
+    """The kinds, with additional nodes in torch so that each user of such a list is in its
+    producer's segment. The moved nodes are the user's TensorRT dependencies in segments after the
+    producer's.
     """
     kinds, pairs = list(kinds), _pairs(seen)
     while pairs:
@@ -28,7 +29,7 @@ def together(seen: View, kinds: Sequence[str]) -> list[str]:
 
 
 def _pairs(seen: View) -> list[tuple[int, int]]:
-    """(maker, reader) of each such list, read through free nodes or not."""
+    """(producer, user) of each such list, directly or through free nodes."""
     makers = [
         i
         for i, step in enumerate(seen.steps)
@@ -54,7 +55,7 @@ def _pairs(seen: View) -> list[tuple[int, int]]:
 
 
 def _behind(seen: View, index: int) -> set[int]:
-    """Everything that the node depends on, and itself."""
+    """The node and all of its dependencies."""
     found, stack = {index}, [index]
     while stack:
         for parent in seen.parents[stack.pop()]:

@@ -1,7 +1,7 @@
-"""A lowered graph as the partition sees it: work, and what is recomputed wherever it is needed.
+"""The partition's view of a lowered graph: work nodes, and free nodes that each user recomputes.
 
-torch answers a question about a node in microseconds, so every node is examined once, and all
-stages read the answers.
+A query of a node in torch takes microseconds, so every node is examined once, and all stages use
+the results.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from builder.lowering import ir
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One top-level node: `key` is the converters' registry's, `reads` are the values that it reads
-    from outside, those inside its blocks included; `is_free`: each reader recomputes it
-    (see is_free).
+    """One top-level node. `key` is its key in the converter registry. `reads` are the outside
+    values that it reads, including reads inside its blocks. `is_free`: each user recomputes it (see
+    is_free).
     """
 
     node: Any
@@ -54,9 +54,9 @@ def _step(node: Node) -> Step:
 
 @dataclass
 class View:
-    """`steps`: every node; those that are not free compute tensors: the work. All others
+    """`steps`: every node. Nodes that are not free compute tensors (work nodes). Free nodes
     (constants, sizes and numbers, lists of tensors) are cloned into every segment that reads them,
-    so that only tensors cross.
+    so that boundary values are tensors.
     """
 
     graph: Any
@@ -64,12 +64,12 @@ class View:
 
     @cached_property
     def producer(self) -> dict[str, int]:
-        """The index of the node that makes a value; graph inputs are not in it."""
+        """The index of the node that computes a value, without graph inputs."""
         return {name: index for index, step in enumerate(self.steps) for name in step.outputs}
 
     @cached_property
     def parents(self) -> list[list[int]]:
-        """For each node the indices of those that it reads of, free ones too."""
+        """For each node the indices of the nodes that it reads, including free nodes."""
         producer = self.producer
         return [[producer[name] for name in step.reads if name in producer] for step in self.steps]
 
@@ -91,9 +91,7 @@ def view(graph: Graph) -> View:
 
 
 def reads(node: Node) -> Iterator[str]:
-    """The names of all values that the node reads from outside, those inside its blocks
-    included.
-    """
+    """The names of all outside values that the node reads, including reads inside its blocks."""
     for value in node.inputs():
         yield value.debugName()
     for block in ir.blocks_of(node):
@@ -110,16 +108,15 @@ def block_reads(block: Block) -> Iterator[str]:
 
 
 def is_free(node: Node) -> bool:
-    """Whether the node is recomputed by each reader: it makes no tensor, or only a list of tensors
-    that are views.
+    """Whether each user recomputes the node: it computes no tensor, or only a list of tensor views.
 
-    So is a branch that makes a number (`a and b`): neither can cross.
+    This includes a branch that computes a number (`a and b`). Neither can be a boundary value.
     """
     return _step(node).is_free
 
 
 def is_tensor(value: Value) -> bool:
-    """Whether the value is one tensor (optional or with a known shape too), not a list of
+    """Whether the value is one tensor (possibly Optional or with a known shape), not a list of
     tensors.
     """
     kind = value.type().kind()

@@ -1,8 +1,9 @@
-"""One model's way from its file to the repository, in typed stages that all commands share.
+"""The pipeline of one model, from its file to the repository, in typed stages that all commands
+share.
 
-`stages` has the stages and the functions between them, `run` the order they run in. `check` stops
-before the build, the precision search repeats the conversion, `inspect` stops at the network, and
-`repo` goes to the end. Importing this package loads neither torch nor TensorRT.
+`stages` has the stages and the functions between them, `run` their order. `check` stops before the
+build, the precision search repeats the conversion, `inspect` stops at the network, and `repo` goes
+to the end. Importing this package loads neither torch nor TensorRT.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is published of a model: one engine, or segments that one runtime runs (fused)."""
+"""The artifact of a model: one engine, or segments that one runtime runs (fused)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SplitModel:
     goldens: tuple[Golden, ...]
     segment_goldens: tuple[tuple[Golden, ...], ...]
     branch_plans: Mapping[branches.Location, Plan] = field(default_factory=dict)
-    """Plans of the engines inside branches; only the fused layout has them."""
+    """Plans of engines inside branches, only in the fused layout."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -41,7 +41,7 @@ class SplitModel:
 
     @property
     def built(self) -> list[Plan]:
-        """Every plan of it, those inside branches last."""
+        """All plans, with those inside branches last."""
         return [plan for plan in (*self.plans, *self.branch_plans.values()) if plan]
 
 
@@ -76,7 +76,7 @@ def _ranges(specs: Sequence[TensorSpec], profile: Profile) -> dict[str, Any]:
 
 
 def mixes(model: SplitModel, segments: Sequence[Segment]) -> str | None:
-    """Why requests must not be joined, unless the manifest asks for it in so many words."""
+    """Why requests must not be batched, unless the manifest explicitly requests it."""
     if model.spec.batching.enabled:
         return None
     from builder.pipeline import batching_safety
@@ -96,7 +96,7 @@ def _threshold(segment: Segment) -> str | None:
 
 
 def named(model: SplitModel) -> ModelSpec:
-    """The spec with a name for each input, as the segments have it."""
+    """The spec with a name for each input, as in the segments."""
     names = model.pieces.partition.inputs
     return replace(
         model.spec,
@@ -173,9 +173,9 @@ def endpoint(
     ranks, known = {array.ndim for array in recorded}, dtypes.by_numpy(recorded[0].dtype)
     if len(ranks) != 1 or known is None:
         raise PublishError(
-            f"output {name!r} has no fixed number of axes or element type: {recorded[0].dtype},"
-            f" axes {sorted(ranks)}",
-            fix="return a tensor of one rank and of a type that Triton has",
+            f"output {name!r} has no fixed rank or dtype: {recorded[0].dtype}, ranks "
+            f"{sorted(ranks)}",
+            fix="return a tensor of one rank and of a dtype that Triton supports",
         )
     return IO(name, known.name, (-1,) * ranks.pop())
 
@@ -183,7 +183,7 @@ def endpoint(
 def whole(
     spec: ModelSpec, conversion: Conversion, plan: Plan, goldens: tuple[Golden, ...], serve_as: str
 ) -> ModelArtifact:
-    """The conversion and its plan, with the tensors that the network really has."""
+    """The artifact of one conversion and its plan, with the tensors of the network."""
     from builder import triton
     from builder.pipeline import batching_safety
 
@@ -203,9 +203,7 @@ def whole(
 
 
 def endpoints(network: Any, side: str) -> tuple[IO, ...]:
-    """The network's inputs or outputs (`side`: "input", "output") as the repository describes
-    them.
-    """
+    """The network's inputs or outputs (`side`: "input", "output") as the repository's tensors."""
     from builder.conversion import dtypes
     from builder.triton import IO
 
@@ -222,7 +220,9 @@ def saved(lowered: LoweredGraph) -> bytes:
 
 
 def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
-    """One model whose runtime runs all segments in one process."""
+    """The artifact of the fused layout: one model whose runtime runs all segments in one
+    process.
+    """
     from builder import triton
 
     facts = next((plan.facts for plan in model.built), {})
@@ -255,7 +255,7 @@ def _files_of_segments(
     branch_plans: Mapping[branches.Location, Plan],
     location: branches.Location = (),
 ) -> tuple[SegmentFiles, ...]:
-    """Every segment's files; of torch segments with engines inside branches, those of their
+    """Every segment's files; for torch segments with engines inside branches, those of their
     parts.
     """
     found = map(segment_files, pieces.partition.segments, pieces.conversions, plans)

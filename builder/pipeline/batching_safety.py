@@ -1,11 +1,9 @@
-"""Whether requests that Triton joins into one batch could change each other's answers.
+"""Whether requests in one batch could change each other's outputs.
 
-They do by a decision on data, or by a threshold that is taken over the whole batch.
-
-Goldens show most models whose rows depend on each other. A branch or loop on data need not show:
-one batch decides once for all its rows, and the recorded rows may by chance have decided alike. Nor
-do packed sequences: the recorded rows may stand in the order of their lengths, the longest first,
-which is the one that is asked alone too.
+This happens with a data-dependent branch, or a threshold over the whole batch. Goldens detect most
+models whose rows depend on each other, but not all: a data-dependent branch or loop decides once
+for all rows of a batch, and the recorded rows may have made the same decision. Packed sequences may
+also be missed, if the recorded rows are in order of decreasing length.
 """
 
 from __future__ import annotations
@@ -22,26 +20,21 @@ READS_DATA = frozenset(
         FloatImplicit tolist
     """.split()
 )
-"""Operators that make a number of a tensor's data."""
+"""Operators that read a number from a tensor's data."""
 
-BATCH = "the whole batch, so that requests joined to one could change each other's answers"
+BATCH = "the whole batch, so that requests in one batch could change each other's outputs"
 
 
 def decision_on_data(block: Any) -> str | None:
-    """What decides once for a whole batch: a branch, or a loop's length, that a tensor's data
-    decide; None for none.
-    """
+    """The reason if a data-dependent branch or loop decides once for a whole batch, or None."""
     for node in ir.walk(block):
         if (
             node.kind() == "aten::_pack_padded_sequence"
             and node.inputsAt(1).node().kind() != "aten::sort"
         ):
-            return (
-                "packed rows must stand in the order of their lengths, which those of joined"
-                " requests do not"
-            )
+            return "packed rows must be sorted by length, and rows of different requests are not"
         if node.kind() == "aten::_pad_packed_sequence" and _is_longest(node.inputsAt(4)):
-            return f"the longest row decides how long the output is, for {BATCH}"
+            return f"the longest row determines the length of the output, for {BATCH}"
         if node.kind() == "prim::If" and _of_data(node.inputsAt(0)):
             return f"a branch on data decides once for {BATCH}"
         if node.kind() == "prim::Loop":
@@ -49,14 +42,12 @@ def decision_on_data(block: Any) -> str | None:
             if _of_data(next(iter(body.outputs()))) or any(
                 _of_data(node.inputsAt(i)) for i in (0, 1)
             ):
-                return f"a loop on data goes on as one for {BATCH}"
+                return f"a loop on data has one trip count for {BATCH}"
     return None
 
 
 def _is_longest(length: Any) -> bool:
-    """Whether it is the number of the steps that are packed: pad_packed_sequence without
-    total_length.
-    """
+    """Whether it is the number of packed steps, from pad_packed_sequence without total_length."""
     node = length.node()
     return bool(
         node.kind() == "aten::size"
@@ -93,30 +84,30 @@ DECIDES = frozenset(
         gt ge lt le eq ne any all argmax argmin topk sort argsort floor ceil round trunc sign
     """.split()
 )
-"""Operators that often give the same for numbers that differ."""
+"""Operators that often return equal results for different numbers."""
 
 
 def one_for_all(graph: Any, numbers: Collection[str] = ()) -> str | None:
-    """What compares with a number of the whole batch, in words; None for nothing. `numbers` are
-    those of the graph's inputs that are such numbers: another piece made them.
+    """The reason if a node compares with a number from the whole batch, or None. `numbers` are
+    graph inputs that are such numbers, from another segment.
     """
     of_batch = set(numbers)
     for node in ir.walk(graph):
         made = {value.debugName() for value in node.outputs() if _holds_tensors(value)}
         if any(value.debugName() in of_batch for value in node.inputs()) or _reduces_all(node):
             if made and node.kind() in DECIDES:
-                return f"{node.kind()} decides by a number of {BATCH}"
+                return f"{node.kind()} depends on a number from {BATCH}"
             of_batch |= made
     return None
 
 
 def _holds_tensors(value: Any) -> bool:
-    """Not a number or a size, which the shapes tell."""
+    """Whether the value is a tensor, and not a number or size that follows from shapes."""
     return "Tensor" in str(value.type().annotation_str)
 
 
 def _reduces_all(node: Any) -> bool:
-    """Whether it makes one number of a whole tensor."""
+    """Whether the node reduces a whole tensor to one number."""
     schema = ir.schema(node) if node.kind() in REDUCTIONS else None
     names = [argument.name for argument in schema.arguments] if schema is not None else ["other"]
     if "other" in names or not _holds_tensors(node.inputsAt(0)):

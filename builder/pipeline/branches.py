@@ -1,4 +1,5 @@
-"""`prim::If` nodes of a torch segment whose branches contain engines: found, converted, recorded.
+"""`prim::If` nodes of torch segments with engines inside their branches: partition, conversion and
+goldens.
 
 Only the fused layout runs them, because one process must choose the branch. In an ensemble the
 segment is one torch step that contains the whole `if`.
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     Partitioner = Callable[[LoweredGraph, ModelSpec], Pieces]
 
 Location = tuple[int, ...]
-"""Where an engine is: (segment, part, branch, segment within the branch), and so on inwards."""
+"""The location of an engine: (segment, part, branch, segment within the branch), continued for
+inner branches.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class SplitBranch:
 def parts(
     segment: Segment, spec: ModelSpec, partitioner: Partitioner
 ) -> tuple[LoweredGraph | SplitBranch, ...]:
-    """The parts of a torch segment in running order, graphs and SplitBranch; empty where no
-    branch is worth an engine.
+    """The parts of a torch segment in execution order, graphs and SplitBranch; empty if no branch
+    benefits from an engine.
 
     `partitioner` partitions the graph of a branch as the model's was.
     """
@@ -58,7 +61,7 @@ def parts(
 def _split(
     branch: Branch, shapes: Any, spec: ModelSpec, partitioner: Partitioner
 ) -> LoweredGraph | SplitBranch:
-    """The `if` partitioned, or its whole graph where no branch is worth an engine."""
+    """The partitioned `if`, or its whole graph if no branch benefits from an engine."""
     yes, no = (_pieces(side, branch, shapes, spec, partitioner) for side in branch.blocks)
     worth = any(_is_worth(pieces, spec) for pieces in (yes, no))
     return SplitBranch(branch, (yes, no)) if worth else branch.whole
@@ -67,7 +70,10 @@ def _split(
 def _pieces(
     side: LoweredGraph, branch: Branch, shapes: Any, spec: ModelSpec, partitioner: Partitioner
 ) -> Pieces:
-    """The branch partitioned; torch runs all of it where the shape of an input depends on data."""
+    """The partition of the branch.
+
+    Torch runs all of it if the shape of an input depends on data.
+    """
     found = [shapes.spec(branch.values[name], name) for name in side.inputs]
     if not found or None in found:
         return _whole(side)
@@ -101,7 +107,7 @@ def _whole(side: LoweredGraph) -> Pieces:
 
 
 def _is_worth(pieces: Pieces, spec: ModelSpec) -> bool:
-    """Whether the branch's engines save more time than entering them costs. A min_block_size of 1
+    """Whether the branch's engines save more time than their calls cost. A min_block_size of 1
     accepts every engine.
     """
     from builder.partition import cost

@@ -1,4 +1,4 @@
-"""The batches that calibration runs, read from where the manifest says."""
+"""Load the calibration batches that the manifest names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Arrays = Mapping[str, Any]
 def batches(
     spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden]
 ) -> list[list[torch.Tensor]]:
-    """Tensors in the order of the spec's inputs, of its dtypes; none larger than the usual size of
-    a shared batch axis.
+    """Tensors in the order and dtypes of the spec's inputs, with at most the optimum size of a
+    shared batch axis.
 
     Raises UsageError, with the line of the manifest, for a file that does not have the model's
     inputs.
@@ -31,7 +31,7 @@ def batches(
         where = place(spec, "calibration", "data", index)
         read = list(_sets(spec, item, where) if isinstance(item, Path) else _of_goldens(goldens))
         if not read:
-            raise UsageError(f"{item} has no arrays to calibrate with", where=where)
+            raise UsageError(f"{item} has no arrays for calibration", where=where)
         for arrays in read:
             tensors = [_tensor(tensor, arrays, where) for tensor in spec.inputs]
             _check_axes(spec, tensors, where)
@@ -51,7 +51,7 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
     try:
         check_array_file(path)
         array = np.load(path, allow_pickle=False)
-    except Exception as error:  # a damaged file raises what tokenize and numpy do
+    except Exception as error:  # a damaged file raises errors of tokenize and numpy
         raise UsageError(f"{path} is not an .npy of plain numbers: {error}", where=where) from error
     if not isinstance(array, np.ndarray):
         raise UsageError(
@@ -61,8 +61,8 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
 
 
 def _of_goldens(goldens: Sequence[Golden]) -> list[Arrays]:
-    """The inputs of goldens that have elements, without those that were made to reach a branch or
-    bound: their values are unusual, and would widen the ranges.
+    """The inputs of goldens, without empty ones and those that were generated to reach a branch or
+    bound: their unusual values would widen the ranges.
     """
     return [
         golden.inputs
@@ -95,27 +95,31 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
             where=where,
         )
     if not tensor.numel() or bool(tensor.isnan().any()):
-        reason = "has values that are no numbers (NaN)" if tensor.numel() else "is empty"
-        raise UsageError(f"array {name!r} {reason}: no range can be taken from it", where=where)
+        reason = "has NaN values" if tensor.numel() else "is empty"
+        raise UsageError(f"array {name!r} {reason}: it has no range", where=where)
     return tensor.to(dtype)
 
 
 def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) -> None:
-    """Raise UsageError where an axis of one name is not the same size in every array."""
+    """Raise UsageError if a named axis does not have the same size in every array."""
     sizes: dict[str, tuple[int, str | None]] = {}
     for one, tensor in zip(spec.inputs, tensors, strict=True):
         for axis, size in zip(one.shape, tensor.shape, strict=True):
             first, name = sizes.setdefault(str(axis), (size, one.name))
             if size != first:
                 problem = (
-                    f"axis {axis!r} is {first} long in array {name!r} and {size} in {one.name!r}"
+                    f"axis {axis!r} has size {first} in array {name!r} and {size} in {one.name!r}"
                 )
-                raise UsageError(problem, where=where, fix="arrays of one set have the same rows")
+                raise UsageError(
+                    problem,
+                    where=where,
+                    fix="the arrays of one set must have the same number of rows",
+                )
 
 
 def _pieces(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The batch cut into such as the engine is tuned for: activations of a whole file at once may
-    not fit in memory.
+    """The batch split to the size that the engine is tuned for. The activations for a whole file
+    may not fit in memory.
     """
     import torch
 

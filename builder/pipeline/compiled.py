@@ -1,4 +1,4 @@
-"""`compile`: a module that runs the built model and is called as the original is."""
+"""`compile`: a module that runs the built model and has the interface of the original."""
 
 from __future__ import annotations
 
@@ -42,17 +42,18 @@ def compile(
     goldens: Path | str | None = None,
     options: BuildOptions | None = None,
 ) -> CompiledModule:
-    """An equivalent module: on a GPU TensorRT runs what it can, torch the rest; without one torch
-    runs the graph that would be converted. Call it with the arguments of the original; it returns
-    the same structure.
+    """Return an equivalent module.
 
-    One TensorSpec an input, in order; an exported program has its own, and those that are given may
-    narrow its ranges. Tuples count as their elements, an Optional argument is given
-    where a spec has its name, `constants` are the values of arguments that are not tensors,
-    `max_lengths` the largest lengths of lists that the module returns, by name (`output`). The
-    module is scripted if it is not a ScriptModule, read in evaluation mode and not changed. What
-    is returned has answered the goldens, inputs drawn to fit the specs and those of the .npz file
-    `goldens`, within the tolerance.
+    On a GPU, TensorRT runs the supported segments and torch the rest. Without a GPU, torch runs the
+    lowered graph. Call it with the arguments of the original; it returns the same structure.
+
+    `inputs` has one TensorSpec for each input, in order. An exported program has its own specs, and
+    `inputs` may narrow their ranges. Tuples count as their elements, and an Optional argument is
+    passed if a spec has its name. `constants` are the values of arguments that are not tensors.
+    `max_lengths` are the largest lengths of lists that the module returns, by name (`output`). The
+    module is scripted if it is not a ScriptModule, read in evaluation mode and not changed. Before
+    it is returned, the new module is compared with the original, within the tolerance, on random
+    inputs that fit the specs and on those of the .npz file `goldens`.
     Raises UsageError, LoweringError and ParityError for a module that cannot be compiled.
     """
     script = _readable(module)
@@ -111,10 +112,10 @@ def _runner(recorded: stages.Recorded, order: Order) -> tuple[Runner, tuple[str,
 
 
 class CompiledModule(torch.nn.Module):
-    """A module that TensorRT or torch runs, called as the original is. For inference: it has no
-    parameters and gives no gradients.
+    """A module that TensorRT or torch runs, with the interface of the original.
 
-    `answered_by` is "plan", "plan+torch" or "torch"; `warnings` say what stays in torch, and why.
+    It is for inference: it has no parameters and no gradients. `answered_by` is "plan",
+    "plan+torch" or "torch". `warnings` name the operators that stay in torch, with the reasons.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class CompiledModule(torch.nn.Module):
         self._constants = dict(spec.constants)
         self._program: ExportedModule | None = None
         self._result: Any = None
-        """The type of forward's answer where a part of it may be None."""
+        """The type of forward's result if a part of it may be None."""
         if isinstance(original, ExportedModule):
             self._program, self._arguments = original, []
             self._leaves, self._structure = original.result
@@ -148,10 +149,10 @@ class CompiledModule(torch.nn.Module):
             self._leaves, self._structure = _structure(original, recorded)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        """The answer of the original module. Tensors are returned on the device of the first input.
+        """The outputs of the original module, on the device of the first input.
 
-        Raises TypeError for arguments that the original does not take, and UsageError for tensors
-        that do not fit the specs: another dtype or rank, or a size out of range.
+        Raises TypeError for arguments that do not match the original's signature, and UsageError
+        for tensors that do not fit the specs: another dtype or rank, or a size out of range.
         """
         if self._program is not None:
             given = self._program.flat(arguments, keywords)
@@ -232,11 +233,11 @@ class CompiledModule(torch.nn.Module):
             )
 
     def _check(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Raise UsageError where a tensor does not fit its spec in any profile."""
+        """Raise UsageError if a tensor does not fit its spec in any profile."""
         for spec, tensor in zip(self._specs, tensors, strict=True):
             if str(tensor.dtype) != f"torch.{spec.dtype}" or tensor.dim() != len(spec.shape):
                 raise UsageError(
-                    f"input {spec.name} is {tensor.dtype} of {tensor.dim()} axes; the module was"
+                    f"input {spec.name} is {tensor.dtype} of rank {tensor.dim()}; the module was"
                     f" compiled for torch.{spec.dtype} of {len(spec.shape)}"
                 )
         sizes: dict[str, int] = {}
@@ -248,7 +249,7 @@ class CompiledModule(torch.nn.Module):
         if not any(_holds(profile, sizes) for profile in self._profiles):
             shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise UsageError(
-                f"no profile holds the sizes {shown}",
+                f"no profile includes the sizes {shown}",
                 fix="compile the module with wider ranges in `dims`",
             )
 
@@ -313,7 +314,7 @@ def _build(options: BuildOptions) -> stages.Compile:
 
 
 def _problem(runner: Runner, goldens: Sequence[Golden], spec: ModelSpec) -> str | None:
-    """What is wrong with the answers of the plans; None where nothing is."""
+    """The problem of the plans' outputs, or None."""
     for golden in goldens:
         inputs = {name: to_torch(array) for name, array in golden.inputs.items()}
         try:
@@ -329,7 +330,7 @@ def _problem(runner: Runner, goldens: Sequence[Golden], spec: ModelSpec) -> str 
 
 
 def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any]:
-    """What holds the tensors of the original's answer, and its leaves: None for what is None."""
+    """The structure of the original's result, and its leaves. A leaf of None is None."""
     spec, golden = recorded.lowered.spec, recorded.goldens[0]
     tensors = [to_torch(array) for array in golden.inputs.values()]
     with evaluating(original), torch.no_grad():
@@ -345,7 +346,7 @@ def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any
 
 
 def _like(leaf: Any, tensor: torch.Tensor) -> Any:
-    """The answer as the original gives it: a tensor, or a number."""
+    """A leaf in the original's form: a tensor, or a number."""
     return tensor if isinstance(leaf, torch.Tensor) else type(leaf)(tensor.item())
 
 
@@ -378,4 +379,4 @@ def _holds(profile: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
 
 
 def _silent(name: str, phase: str) -> None:
-    """Nothing is reported while a module is compiled."""
+    """A progress callback that reports nothing."""

@@ -1,4 +1,4 @@
-"""A model in pieces as a Triton ensemble of steps, each a model of its own."""
+"""A partitioned model as a Triton ensemble, with one model for each step."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 
 def ensemble(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> EnsembleArtifact:
-    """The steps `<model>.<number>.<kind>`, each a model of its own, and what joins them.
+    """The ensemble and its steps `<model>.<number>.<kind>`, each a separate model.
 
-    `torch_steps` says what serves those of torch: "pytorch" Triton's PyTorch backend (UsageError
-    for one that it cannot serve), "python" our runtime, "auto" the former where it can, Triton's
-    TensorRT backend serves the engines, and no server here is known to lack it.
+    `torch_steps` selects the backend of torch steps: "pytorch" is Triton's PyTorch backend
+    (UsageError for a step that it cannot serve), "python" the Python runtime. "auto" uses the
+    PyTorch backend if it can serve the step, Triton's TensorRT backend serves the engines, and the
+    server of this machine does not lack it.
     """
     from builder import triton
 
@@ -58,11 +59,10 @@ def natively(model: SplitModel, serve_as: str) -> bool:
 
 
 def without_pytorch() -> str | None:
-    """The tritonserver of this machine, where its backend folder has no PyTorch backend; None where
-    it has one, or there is no server to ask: the container images of Triton have it.
+    """The tritonserver of this machine, if its backend folder has no PyTorch backend.
 
-    The server of nvidia-pytriton is not asked: it has no TensorRT backend, so it is not the one
-    that such a repository is for.
+    None if it has one or there is no server: Triton's container images have it. The server of
+    nvidia-pytriton is ignored: it has no TensorRT backend, so such a repository is not for it.
     """
     from builder import serving
     from builder.errors import EnvironmentProblem
@@ -100,8 +100,8 @@ def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
 def _by_backend(
     model: SplitModel, step: ModelArtifact, number: int, torch_steps: str, native: bool
 ) -> ModelArtifact:
-    """A torch step as a model of the backend that is to serve it; others as they are. `native`:
-    Triton's own backends serve the model.
+    """A torch step as a model of its backend; other steps are not changed. `native`: Triton's own
+    backends serve the model.
     """
     segment = model.segments[number]
     if step.plan or torch_steps == "python" or (torch_steps == "auto" and not native):
@@ -114,7 +114,7 @@ def _by_backend(
     raise UsageError(
         f"model {model.spec.name!r}: Triton's PyTorch backend cannot serve step {step.spec.name}:"
         f" {reason}",
-        fix="--torch-steps auto, which lets our Python runtime serve such a step",
+        fix="use --torch-steps auto: the Python runtime then serves such a step",
     )
 
 
@@ -142,10 +142,11 @@ def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifac
 def _batched(
     steps: list[ModelArtifact], wanted: Batching, axes: Collection[str]
 ) -> list[ModelArtifact]:
-    """The steps with the manifest's wishes where each can batch, by one of the model's own `axes`.
+    """The steps with the manifest's batching settings, if each can batch along one of the model's
+    `axes`.
 
-    Where not all can, the batch is an axis like any other between them, which Triton cannot say of
-    a tensor that has no other: a step with one does not batch then.
+    If not all can, the batch is an ordinary axis between the steps. Triton cannot express this for
+    a tensor without another axis, so a step with one does not batch.
     """
     from builder.triton import batching
 
@@ -163,8 +164,8 @@ def _batched(
 
 
 def _by_own_axis(step: ModelArtifact, axes: Collection[str]) -> bool:
-    """Not by one that is made inside the model, as of what was found: requests are no rows of
-    that.
+    """Whether the batch axis is an axis of the model. Requests are not rows of an axis that is
+    created inside the model, such as the number of found elements.
     """
     return all(spec.shape and spec.shape[0] in axes for spec in step.spec.inputs)
 

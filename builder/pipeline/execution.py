@@ -1,7 +1,7 @@
-"""Runs what will be published, from the bytes that will be published.
+"""Run an artifact from the bytes that will be published.
 
-`check_artifact` does so on every golden, as the runtime does on a machine without a GPU: with the
-TorchScript files. The networks that a GPU runs instead are compared by `stages.check_reference`.
+`check_artifact` runs it on every golden with the TorchScript files, as the runtime does without a
+GPU. The networks that a GPU runs instead are compared by `stages.check_reference`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     Files: TypeAlias = SegmentFiles | BranchFiles
 
 TORCH_DEFECT = re.compile(r"Expected [\w ]+ but got None")
-"""The error of a defect in the TorchScript interpreter of torch 2.13. Some functions with several
-loops raise it, also plain scripted functions.
+"""The error of a bug in the TorchScript interpreter of torch 2.13. Some scripted functions with
+several loops raise it.
 """
 
 
 def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]:
-    """Raise ParityError where a golden's answer differs: of the model as a whole, of an ensemble
-    that of each step. Returns how many answers were compared, and the worst `absolute`, `relative`
-    and `cosine` of them (None where no output has numbers).
+    """Raise ParityError if an output differs from a golden: of the whole model, and of each step of
+    an ensemble. Returns the number of comparisons, and their worst `absolute`, `relative` and
+    `cosine` (None if no output has numbers).
     """
     from builder import triton
 
@@ -51,7 +51,7 @@ def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]
 
 
 def _check_model(artifact: ModelArtifact) -> list[Comparison]:
-    """The comparison of each golden's answer, which all passed."""
+    """The comparison of each golden, all of which passed."""
     from builder import parity
 
     spec = artifact.spec
@@ -60,7 +60,7 @@ def _check_model(artifact: ModelArtifact) -> list[Comparison]:
     for golden in artifact.goldens:
         answer = run.answer(golden.inputs)
         for name, array in golden.outputs.items():
-            if not array.ndim:  # Triton's PyTorch backend has no tensors without axes
+            if not array.ndim:  # Triton's PyTorch backend has no 0-d tensors
                 answer[name] = answer[name].reshape(())
         precision = segment_goldens.torch_precision(spec)
         comparison = parity.compare(answer, golden, spec.tolerance, precision=precision)
@@ -76,7 +76,7 @@ def _check_model(artifact: ModelArtifact) -> list[Comparison]:
 
 
 class Runner:
-    """The model of one artifact, run as the Python runtime runs it: by torch, and with `engines` by
+    """Runs the model of one artifact as the Python runtime does: with torch, and with `engines` by
     the plans, which need a GPU. Each file is loaded once. Tensors are on the CPU.
     """
 
@@ -110,14 +110,14 @@ class Runner:
         return present(made, artifact.flags, artifact.too_long)
 
     def answer(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The outputs by name, of arrays as goldens have them. Raises what a call raises."""
+        """The outputs by name, for arrays of a golden. Raises the errors of a call."""
         from builder.parity import to_numpy, to_torch
 
         outputs = self({name: to_torch(array) for name, array in inputs.items()})
         return {name: to_numpy(tensor.cpu()) for name, tensor in outputs.items()}
 
     def _chain(self, files: Sequence[Files], values: Tensors) -> None:
-        """Run the segments one after another; their outputs are added to `values`."""
+        """Run the segments in sequence. Their outputs are added to `values`."""
         from builder.triton import BranchFiles
 
         for one in files:
@@ -137,7 +137,7 @@ class Runner:
         values.update({name: side[name] for name in files.outputs})
 
     def _engine(self, plan: bytes, dtypes: Mapping[str, str], values: Tensors) -> None:
-        """Run a plan; its outputs get the element types that the other pieces expect."""
+        """Run a plan. Its outputs are cast to the dtypes that the other segments expect."""
         import torch
 
         from builder.engine import Engine
@@ -162,7 +162,7 @@ class Runner:
             loaded = torch.jit.load(io.BytesIO(data), map_location="cpu")  # type: ignore[no-untyped-call]
             self.modules[id(data)] = loaded.eval()
         module = self.modules[id(data)]
-        if self.artifact.serve_as == "pytorch_libtorch":  # which has no tensors without axes
+        if self.artifact.serve_as == "pytorch_libtorch":  # which has no 0-d tensors
             tensors = [tensor.reshape(1) if not tensor.dim() else tensor for tensor in tensors]
         with torch.inference_mode(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             try:
@@ -174,7 +174,7 @@ class Runner:
                 raise ParityError(
                     "TorchScript's interpreter fails on the lowered graph, which has no writes in"
                     f" place: {found[0]}",
-                    fix="this is a defect of PyTorch with several loops: use fewer loops, or loops"
-                    " without `break`, to let TensorRT run the model",
+                    fix="this is a bug of PyTorch with several loops: use fewer loops, or loops "
+                    "without `break`, to let TensorRT run the model",
                 ) from error
         return [answer] if isinstance(answer, torch.Tensor) else list(answer)

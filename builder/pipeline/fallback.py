@@ -1,4 +1,4 @@
-"""Whether one engine can run a model, and the segments it is partitioned into otherwise."""
+"""Convert a model to one engine if possible, else partition it into segments."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from builder.partition import Partition, Segment
 
 ROUNDS = 4
-"""How often the model is partitioned again after a segment did not convert; then torch runs all of
-the segment.
+"""Number of new partitions after a segment failed to convert. After that, torch runs the whole
+segment.
 """
 TENSORRT = "tensorrt"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What an earlier attempt at the model showed that TensorRT must not run: top-level nodes of
-    its graph, by their index, each with a reason. `branches` False: no engines inside branches.
+    """Nodes that must stay in torch according to earlier attempts: indices of top-level nodes of
+    the graph, each with a reason. `branches` False: no engines inside branches.
     """
 
     nodes: frozenset[int] = frozenset()
@@ -36,11 +36,10 @@ class Kept:
 
 @dataclass(frozen=True)
 class Pieces:
-    """A partition with the conversion of each segment, None where torch runs it. `warnings` say
-    what stays in torch.
+    """A partition with the conversion of each segment, None for torch segments.
 
-    `parts` belong to torch segments with engines inside branches, by the segment's number. The
-    fused layout runs them in place of the segment's graph.
+    `warnings` name the nodes in torch. `parts` are those of torch segments with engines inside
+    branches, by segment number. The fused layout runs them instead of the segment's graph.
     """
 
     partition: Partition
@@ -50,7 +49,7 @@ class Pieces:
         default_factory=dict
     )
     operators: tuple[UnsupportedOperator, ...] = ()
-    """What stays in torch for a reason of its own, each with source location and fix."""
+    """The nodes in torch that have their own reason, with source location and fix."""
 
 
 def to_network(
@@ -60,8 +59,8 @@ def to_network(
     inputs: Sequence[TensorSpec] | None = None,
     profiles: Sequence[Profile] | None = None,
 ) -> Conversion:
-    """The TensorRT network in the spec's precision, with outputs called `names`. A segment has its
-    own `inputs` and `profiles`. Raises UnsupportedOperators and ConversionError.
+    """The TensorRT network in the spec's precision, with the output names `names`. A segment passes
+    its `inputs` and `profiles`. Raises UnsupportedOperators and ConversionError.
     """
     from builder import conversion
 
@@ -81,9 +80,10 @@ def convert_or_partition(
     names: Sequence[str],
     earlier: Kept = Kept(),
 ) -> Conversion | Pieces:
-    """One conversion of the whole graph where TensorRT takes it all and the manifest keeps nothing
-    in torch, else the pieces. `names` are the names of the outputs, `earlier` is what earlier
-    attempts showed. Raises UnsupportedOperators or ConversionError where `fallback.require_full`.
+    """One conversion of the whole graph if TensorRT supports all of it and the manifest keeps
+    nothing in torch, else the segments. `names` are the names of the outputs, `earlier` the result
+    of earlier attempts. Raises UnsupportedOperators or ConversionError with
+    `fallback.require_full`.
     """
     lowered = lowered.named(names)
     wishes = spec.fallback
@@ -128,10 +128,10 @@ def _list_reads(lowered: LoweredGraph) -> frozenset[int]:
 
 
 def _of_optional(lowered: LoweredGraph) -> ConversionError:
-    """What `fallback.require_full` gets of a model with an output that may be None."""
+    """The error of `fallback.require_full` for a model with an output that may be None."""
     name, where = next(iter(lowered.deciding.items()))
     return ConversionError(
-        f"output {name!r} may be None, and an engine always gives all of its outputs",
+        f"output {name!r} may be None, and an engine always returns all of its outputs",
         where=where,
         fix="return a tensor on every path, or remove fallback.require_full",
     )
@@ -142,24 +142,22 @@ def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
 
     parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
     return Pieces(
-        parts, (None,), (f"served by PyTorch only, as it is written: {lowered.as_written}",)
+        parts, (None,), (f"served by PyTorch only, with its in-place writes: {lowered.as_written}",)
     )
 
 
 def _beyond(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:
-    """What no engine can read, in words."""
+    """Warnings for inputs that no engine can read."""
     for name, tensor in zip(lowered.inputs, spec.inputs, strict=False):
         if tensor.dtype == "float64":
             yield (
-                f"input {tensor.name or name}: TensorRT has no float64, so what reads it stays in"
-                " torch"
+                f"input {tensor.name or name}: TensorRT has no float64, so the nodes that read it "
+                "stay in torch"
             )
 
 
 def kept_nodes(lowered: LoweredGraph) -> set[int]:
-    """The places of the top-level nodes that belong to a module which the manifest keeps in
-    torch.
-    """
+    """The indices of the top-level nodes of modules that the manifest keeps in torch."""
     from builder.lowering import ir
 
     nodes = enumerate(lowered.graph.nodes())
@@ -216,8 +214,8 @@ class _Partitioner:
         return self._pieces(parts, [None] * len(parts.segments))
 
     def _convert_all(self, parts: Partition, *, whole: bool) -> Conversion | Pieces | None:
-        """None where a segment refuses: its node, or with `whole` all of it, is kept in torch from
-        now on.
+        """The conversions, or None if a segment fails to convert. Its node, or with `whole` the
+        whole segment, is then kept in torch.
         """
         conversions = [
             self._try(segment, whole) if segment.kind == TENSORRT else None
@@ -234,7 +232,7 @@ class _Partitioner:
         return self._pieces(parts, conversions)
 
     def _one_engine(self) -> Conversion | None:
-        """The whole graph after all, with the model's inputs in the model's order."""
+        """The conversion of the whole graph, with the model's inputs in the model's order."""
         if self.lowered.flags or any(_beyond(self.lowered, self.spec)):
             return None
         try:
@@ -291,7 +289,7 @@ class _Partitioner:
 
 
 def _partition_branch(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
-    """The graph of a branch, partitioned, one piece where it converts whole."""
+    """The partition of a branch's graph, one segment if the whole branch converts."""
     found = _Partitioner(lowered, spec, kept_nodes(lowered), [], is_branch=True).run()
     assert isinstance(found, Pieces)
     return found
@@ -307,14 +305,14 @@ def _of_branches(
         )
         yield (
             f"in torch segment {number}: {len(taken)} branch{'es' * (len(taken) != 1)} on data with"
-            f" {count} engine{'s' * (count != 1)} inside, which the fused layout"
-            " runs when that branch is taken"
+            f" {count} engine{'s' * (count != 1)} inside, which the fused layout runs if that "
+            "branch is taken"
         )
 
 
 def _node_indices(segment: Segment, names: set[str]) -> set[int]:
-    """The indices in the model's graph of the top-level nodes that make these values, or contain
-    the nodes that do.
+    """The indices in the model's graph of the top-level nodes that compute or contain these
+    values.
     """
     nodes = zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
     return {index for index, node in nodes if names & made_by(node)}
@@ -328,7 +326,7 @@ _REWRITE = "rewrite that line with supported operators to let TensorRT run it (d
 
 
 def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[str]:
-    """What stays in torch and what would change that."""
+    """Warnings that name the nodes in torch and the fix."""
     if all(segment.kind != TENSORRT for segment in parts.segments):
         yield "served by PyTorch only: no TensorRT segment outweighs its transfer cost"
     else:
@@ -345,17 +343,17 @@ def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[
 
 
 def _followers(parts: Partition, followers: int) -> Iterator[str]:
-    """How many operators stay in torch because of others, and what would change that."""
+    """Warnings with the number of operators that stay in torch because of others, and the fix."""
     if followers:
         some = "1 more operator stays" if followers == 1 else f"{followers} more operators stay"
         yield (
-            f"{some} in torch: results of operators in torch reach them that are not tensors, or"
-            " whose shapes depend on data"
+            f"{some} in torch: they read results of operators in torch that are not tensors or "
+            "have data-dependent shapes"
         )
     if followers and parts.open:
         sources = ", ".join(f"{tensor} (of {operator})" for operator, tensor in parts.open)
         yield (
-            f"sizes depend on data from {sources} on; where they have bounds, say so, and engines"
-            f" can follow: `fallback: {{ranges: {{{parts.open[0][1]}: {{min: 1, opt: 100, max:"
+            f"sizes depend on data from {sources} on; declare their bounds to allow engines after "
+            f"that: `fallback: {{ranges: {{{parts.open[0][1]}: {{min: 1, opt: 100, max:"
             " 1000}}}`"
         )

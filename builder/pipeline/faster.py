@@ -1,8 +1,8 @@
-"""`precision: mixed` is published only where its plan is faster than the fp16 plan.
+"""Publish `precision: mixed` only if its plan is faster than the fp16 plan.
 
-Quantizing costs layers of its own. Where TensorRT has no int8 kernel that gains more than they
-cost, the mixed plan is slower than the fp16 plan, and less precise. Which one is faster depends on
-the GPU, so both are built and timed there.
+Quantization adds layers. Without int8 kernels that save more time than these cost, the mixed plan
+is slower and less accurate than the fp16 plan. This depends on the GPU, so both plans are built and
+timed on it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     Time = Callable[[Sequence[Plan], Golden], Sequence[float]]
 
 ROUNDS, CALLS = 9, 10
-"""Rounds in which each plan is timed, after one to warm up, and the calls in each."""
+"""Number of timed rounds of each plan, after one warm-up round, and of calls in each."""
 GAIN = 0.98
-"""The mixed plan must take at most this share of the time: 2 % is the noise of a measurement."""
+"""The mixed plan must take at most this share of the time. The measurement noise is 2 %."""
 
 
 def wanted(recorded: Recorded) -> bool:
-    """Whether the fp16 plan is built as well: the manifest says `mixed`, and plans can be run."""
+    """Whether the fp16 plan is also built: the precision is `mixed` and plans can run."""
     from builder.parity import plan_check
 
     return recorded.lowered.spec.precision == "mixed" and plan_check.possible()
@@ -46,10 +46,10 @@ def in_half(recorded: Recorded) -> Recorded:
 
 
 def choose(mixed: Checked, half: Callable[[], Checked], times: Time | None = None) -> Checked:
-    """The mixed model, with a warning that compares the times, or the fp16 model where mixed is not
-    faster. `half` builds the fp16 model; where that raises TrtBuildError, or where either is not
-    one whole plan, the mixed model stays. `times` returns the milliseconds of a call of each plan
-    on one golden.
+    """The mixed model with a warning that compares the times, or the fp16 model if mixed is not
+    faster. `half` builds the fp16 model. If it raises TrtBuildError, or either model is not one
+    plan, the mixed model is kept. `times` returns the milliseconds of a call of each plan on one
+    golden.
     """
     if mixed.layout != "single":
         return mixed

@@ -1,11 +1,9 @@
-"""What is tried when TensorRT, or trt-build, fails on a model: less of it in TensorRT, then none.
+"""The steps after TensorRT or trt-build fails on a model: fewer nodes in TensorRT, then none. 1.
 
-1. The nodes that the error names, else the branches and loops of the network that failed, else the
-   whole network stay in torch, and the model is converted again.
-2. Torch serves the original module, without any pass but those that flatten its interface.
-
-Each step is a warning that names the node, its source line and what to change. Nothing is tried
-where `fallback.require_full` asks for one engine.
+The nodes that the error names, else the branches and loops of the failed network, else the whole
+network stay in torch, and the model is converted again. 2. Torch serves the original module, with
+only the passes that flatten its interface. Each step is a warning with the node, its source line
+and the fix. With `fallback.require_full` nothing is retried.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ if TYPE_CHECKING:
     from builder.pipeline.stages import Converted, Lowered, Network, Recorded
 
 ATTEMPTS = 4
-"""How often a model is converted again with less of it in TensorRT."""
+"""Maximum number of repeated conversions with fewer nodes in TensorRT."""
 FINAL = (EnvironmentProblem, UsageError, ModelFileError, PublishError, BrokenPipeError)
-"""Errors that running more of the model in torch does not help with."""
+"""Errors that cannot be avoided by running more of the model in torch."""
 
 Result = TypeVar("Result")
 
 
 def lower(loaded: stages.Loaded, *, keep_text: bool = False, paranoid: bool = False) -> Lowered:
-    """The lowered module; where lowering fails, the graph of the original module, for torch alone.
-    With `paranoid` the failure of a pass is raised.
+    """The lowered module. If lowering fails, the graph of the original module, for torch only. With
+    `paranoid` the failure of a pass is raised.
     """
     try:
         return stages.lower(loaded, keep_text=keep_text, paranoid=paranoid)
@@ -72,8 +70,8 @@ def _measured(error: UnboundedListError, loaded: stages.Loaded) -> UnboundedList
 
 
 def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> Result:
-    """What `attempt` returns for as much of the model in TensorRT as it succeeds with. Raises the
-    first error where even the original module fails, or where nothing may be tried.
+    """The result of the first successful `attempt`, with fewer nodes in TensorRT each time. Raises
+    the first error if the original module also fails, or nothing may be retried.
     """
     kept, error = Kept(), None
     for _ in range(ATTEMPTS):
@@ -100,13 +98,13 @@ def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> 
 
 
 def by_torch(recorded: Recorded, crash: str, attempt: Callable[[Recorded, Kept], Result]) -> Result:
-    """What `attempt` returns for the original module, after `crash` ended the build."""
-    error = EngineError(crash, fix="`trt-build repo --no-isolate` shows where")
+    """The result of `attempt` for the original module, after `crash` ended the build."""
+    error = EngineError(crash, fix="`trt-build repo --no-isolate` shows the location")
     return attempt(_original(recorded, error), Kept())
 
 
 def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:
-    """The original module, for torch alone; nothing in it is rounded to fewer bits."""
+    """The original module for torch only, without quantization."""
     source = recorded.lowered
     lowered = stages.lower_as_written(stages.Loaded(source.spec, source.module), error)
     precision = source.spec.precision if source.spec.precision in precisions.FULL else "fp32"
@@ -117,20 +115,20 @@ def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:
 
 
 def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
-    """The error as one of ours. Raises it as it is where the model must fail with it: torch would
-    not help, or the manifest wants one engine, or a precision within a tolerance.
+    """The error as a TrtBuildError. Raises the error itself if the model must fail: torch would not
+    help, or the manifest requires one engine or a precision within a tolerance.
     """
     if isinstance(error, FINAL):
         raise error
     found = unforeseen.ours(error)
     rounded = isinstance(found, ParityError) and spec.precision not in precisions.FULL
     if isinstance(found, FINAL) or spec.fallback.require_full or rounded:
-        raise error  # callers tell our EnvironmentProblem from what they make of Python's errors
+        raise error  # callers distinguish EnvironmentProblem from converted Python errors
     return found
 
 
 def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
-    """What must stay in torch after this failure, besides what did already."""
+    """The additional nodes that must stay in torch after this failure."""
     part, converted = failure.network, failure.converted
     error = unforeseen.ours(failure.error)
     nodes = dict(_nodes(part, converted))
@@ -158,7 +156,9 @@ def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
 
 
 def _named(nodes: list[Node]) -> str:
-    """`prim::If at model.py:12: if x.size(1) > 5:` of the first, and how many more."""
+    """The first node, such as `prim::If at model.py:12: if x.size(1) > 5:`, and the number of
+    others.
+    """
     from builder.lowering import source_location
 
     shown = [node for node in nodes if node.kind() != "prim::Constant"] or nodes
@@ -167,6 +167,6 @@ def _named(nodes: list[Node]) -> str:
 
 
 def _words(error: TrtBuildError) -> str:
-    """The message, in one line, with what to change."""
+    """The message and the fix, in one line."""
     message = " ".join(error.message.split())
     return f"{message}; {error.fix}" if error.fix else message

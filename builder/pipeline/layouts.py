@@ -1,6 +1,4 @@
-"""Which layout a model in pieces gets: fused into one Python-backend model, or a Triton ensemble of
-steps.
-"""
+"""The layout of a partitioned model: fused into one Python-backend model, or a Triton ensemble."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ if TYPE_CHECKING:
 def artifact(
     model: SplitModel, layout: str, serve_as: str, torch_steps: str = "auto"
 ) -> tuple[ModelArtifact | EnsembleArtifact, str]:
-    """What is published for the layout, and in words why that one.
+    """The artifact for the layout, and the reason for the layout.
 
-    What is one piece, torch's alone, is one model in every layout, as an engine alone is. Raises
-    UsageError where an ensemble is demanded of a model whose values cannot cross between Triton
-    models, and where a golden is outside of what `fallback.ranges` says.
+    A model of one segment is one Triton model in every layout. Raises UsageError if an ensemble is
+    requested and the boundary values cannot be passed between Triton models, or a golden exceeds
+    `fallback.ranges`.
     """
     _within_ranges(model)
     reason = why_not_ensemble(model)
@@ -31,7 +29,7 @@ def artifact(
     if layout == "ensemble" and reason and len(model.segments) > 1:
         raise UsageError(
             f"model {model.spec.name!r} cannot be an ensemble: {reason}",
-            fix="--layout fused, which serves it in one",
+            fix="use --layout fused",
         )
     if layout == "ensemble" and not reason:
         steps = torch_served(model, serve_as, torch_steps)
@@ -42,26 +40,26 @@ def artifact(
     if reason:
         return fused(model, serve_as), reason
     steps = torch_served(model, serve_as, torch_steps)
-    reason = "the transitions cost little beside the engines' work"
+    reason = "the transitions cost little compared with the engines' work"
     return ensemble(model, serve_as, torch_steps), "; ".join([reason, *steps])
 
 
 def torch_served(model: SplitModel, serve_as: str, torch_steps: str) -> list[str]:
-    """What is said of the torch steps where the server of this machine lacks the PyTorch backend
-    that would serve them.
+    """The reason why the Python runtime serves the torch steps, if the server of this machine has
+    no PyTorch backend.
     """
     asked = torch_steps == "pytorch" or (torch_steps == "auto" and natively(model, serve_as))
     server = without_pytorch() if asked else None
     if server is None:
         return []
     if torch_steps == "pytorch":
-        return [f"{server} has no PyTorch backend, which the torch steps are for"]
+        return [f"{server} has no PyTorch backend, which the torch steps require"]
     return [f"the Python runtime serves the torch steps: {server} has no PyTorch backend"]
 
 
 def _within_ranges(model: SplitModel) -> None:
-    """The sizes that the goldens really have at the borders, against what the segments were cut
-    for.
+    """Raise UsageError if the size of a boundary tensor in a golden exceeds the range of the
+    segments.
     """
     for segment, goldens in zip(model.segments, model.segment_goldens, strict=True):
         for spec in (spec for spec in segment.specs if spec is not None):
@@ -75,23 +73,25 @@ def _within_ranges(model: SplitModel) -> None:
                     if spans and not any(low <= size <= high for low, _, high in spans):
                         allowed = " or ".join(f"{low} to {high}" for low, _, high in spans)
                         raise UsageError(
-                            f"model {model.spec.name!r}: axis {axis} of {spec.name} is {size} long"
-                            f" in golden {golden.name}, and its declared range is {allowed}",
+                            f"model {model.spec.name!r}: axis {axis} of {spec.name} has size "
+                            f"{size} in golden {golden.name}, and its declared range is {allowed}",
                             fix="widen the range in fallback.ranges",
                         )
 
 
 def why_not_ensemble(model: SplitModel) -> str | None:
-    """What keeps Triton from passing this model's values from one model to the next."""
+    """The reason why Triton cannot pass this model's values between models, or None."""
     if len(model.segments) == 1:
         return "it is one piece"
     if flags := model.pieces.partition.flags:
-        return f"output {next(iter(flags))!r} may be None, and a step must give all of its outputs"
+        return (
+            f"output {next(iter(flags))!r} may be None, and a step must return all of its outputs"
+        )
     if model.spec.server_state:
         names = ", ".join(state.input for state in model.spec.server_state)
         return (
-            f"the server keeps its state ({names}), which one process must hold; --state explicit"
-            " allows it"
+            f"the server keeps its state ({names}), which requires one process; --state explicit "
+            "allows an ensemble"
         )
     for number, segment in enumerate(model.segments):
         if reason := _why_no_step(number, segment):
@@ -127,8 +127,9 @@ def _why_no_step(number: int, segment: Segment) -> str | None:
 
 
 def why_fused(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> str | None:
-    """The rule of `auto` (docs/partition.md): fused, unless Triton's own TensorRT backend serves
-    the engines and the transitions is less than a tenth of what the model computes.
+    """The reason for the fused layout by the rule of `auto` (docs/partition.md), or None: fused,
+    unless Triton's own TensorRT backend serves the engines and the transitions take less than a
+    tenth of the compute time.
     """
     from builder.partition import cost
 
@@ -150,8 +151,8 @@ def why_fused(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> st
 
 
 def _refused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
-    """What would keep the ensemble from being published: some types and shapes no config can
-    say.
+    """The reason why the ensemble cannot be published, or None: a config cannot express some dtypes
+    and shapes.
     """
     from builder import triton
     from builder.triton import ensemble_config

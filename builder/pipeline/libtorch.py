@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 SERVE_AS = "pytorch_libtorch"
 TYPES = frozenset(ENDPOINT_DTYPES) - {"bfloat16"}
-"""What its tensors can be (ConvertDataTypeToTorchType)."""
+"""The dtypes that it supports (ConvertDataTypeToTorchType)."""
 
 
 ALLOW_TF32 = 12
-"""The place of that argument of `_convolution`, which lowering makes of convolutions, but not in
-modules that the manifest keeps in torch, nor without a batch.
+"""The index of `allow_tf32` in the arguments of `_convolution`. Lowering rewrites convolutions to
+it, except in modules that the manifest keeps in torch, and without a batch axis.
 """
 BY_CUDNN = frozenset(
     f"aten::{name}"
@@ -31,13 +31,13 @@ BY_CUDNN = frozenset(
         + "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
     )
 )
-"""What cuDNN computes in TF32 on a GPU where nothing forbids it. Of the others torch rounds no
-operands unless told.
+"""Operators that cuDNN computes in TF32 on a GPU by default. For other operators torch uses TF32
+only if enabled.
 """
 
 
 def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
-    """What keeps the backend from serving the step; None where nothing does."""
+    """The reason why the backend cannot serve the step, or None."""
     from builder.lowering import ir
 
     if step.spec.libraries:
@@ -58,17 +58,19 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
         )
     maker = _maker(lowered.graph)
     return (
-        f"{maker} makes tensors on the CPU, and the backend may run it on a GPU" if maker else None
+        f"{maker} creates tensors on the CPU, and the backend may run it on a GPU"
+        if maker
+        else None
     )
 
 
 def _can_say(node: Any) -> bool:
-    """Whether the call itself says if it may round."""
+    """Whether the call itself has an argument for TF32."""
     return bool(node.kind() == "aten::_convolution" and node.inputsSize() > ALLOW_TF32)
 
 
 def _maker(block: Any) -> str | None:
-    """The first operator that makes a tensor of none: the device that it makes it on stands in the
+    """The first operator that creates a tensor without a tensor input: its device is fixed in the
     file.
     """
     from builder.lowering import ir
@@ -81,7 +83,7 @@ def _maker(block: Any) -> str | None:
 
 
 def converted(step: ModelArtifact, lowered: LoweredGraph) -> ModelArtifact:
-    """The step for the PyTorch backend; `ensemble_names` lead back to the tensors of the model."""
+    """The step for the PyTorch backend. `ensemble_names` map its tensors to those of the model."""
     inputs = {tensor.name: f"INPUT__{index}" for index, tensor in enumerate(step.inputs)}
     outputs = {tensor.name: f"OUTPUT__{index}" for index, tensor in enumerate(step.outputs)}
     specs = tuple(replace(spec, name=inputs[str(spec.name)]) for spec in step.spec.inputs)
@@ -110,8 +112,8 @@ def _renamed(golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, st
 def saved(
     lowered: LoweredGraph, inputs: Sequence[IO], outputs: Sequence[IO], *, tf32: bool = False
 ) -> bytes:
-    """model.pt: the graph in TorchScript. The model's own tensors without axes have one axis of 1
-    too, for Triton has none. With `tf32` the operands of convolutions may be rounded on a GPU.
+    """model.pt: the graph in TorchScript. 0-d inputs and outputs of the model also have the shape
+    [1], because Triton has no 0-d tensors. With `tf32` convolutions may use TF32 on a GPU.
     """
     from builder.lowering import ir
     from builder.partition import with_axis

@@ -1,8 +1,8 @@
-"""Torch steps of an ensemble that take and give the dtypes of the engines beside them.
+"""Cast the boundary tensors of an ensemble's torch steps to the dtypes of the engines.
 
-Triton passes a tensor between two models only where both declare one element type. An engine
-declares TensorRT's own, which for int64 is INT32 in some versions, while torch's segment computes
-in int64.
+Triton passes a tensor between two models only if both declare the same dtype. An engine declares
+TensorRT's dtype, which for int64 is INT32 in some versions, and the torch segment computes in
+int64.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def at_boundaries(model: SplitModel, serve_as: str) -> SplitModel:
-    """The model with a cast in each torch segment where Triton's TensorRT backend serves the other
-    side of a border in another dtype; the segment's specs and goldens have that dtype.
+    """The model with a cast in each torch segment whose boundary tensor has another dtype in an
+    engine that Triton's TensorRT backend serves. The segment's specs and goldens get that dtype.
     """
     served = _served(model) if serve_as != "python" else {}
     if not served:
@@ -38,7 +38,7 @@ def at_boundaries(model: SplitModel, serve_as: str) -> SplitModel:
 
 
 def _served(model: SplitModel) -> dict[str, str]:
-    """By tensor, the dtype that an engine declares, where it is not the module's."""
+    """By tensor, the dtype that an engine declares, if it differs from the module's."""
     from builder.triton import dtypes
 
     found: dict[str, str] = {}

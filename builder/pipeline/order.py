@@ -1,4 +1,4 @@
-"""An order: one model to build and all that was asked for it, without torch."""
+"""An order: one model to build with all of its settings, without torch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ AMPERE = (8, 0)
 
 @dataclass(frozen=True)
 class Order:
-    """One model to build, picklable: `request` is what it is built from, `last` the parts of its
-    last plans by label, `because` why it must be built, `threads` how many torch may use (0: all),
-    `graphs` the folder for the sequence of lowered graphs.
+    """One model to build, picklable. `request` is everything that it is built from, `last` the
+    parts of its last plans by label, `because` the reason for the build, `threads` the number of
+    torch threads (0: all), `graphs` the folder for the sequence of lowered graphs.
     """
 
     spec: ModelSpec
@@ -43,24 +43,24 @@ class Order:
     graphs: Path | None = None
     torch_steps: str = "auto"
     edits: str = edits.REPORT
-    """What becomes of a published config that was edited by hand (builder.store.edits)."""
+    """The treatment of manual edits of a published config (builder.store.edits)."""
     stage: Path | None = None
-    """The folder to write the model in before it is published; None makes one."""
+    """The staging folder of the model; None creates one."""
     crashed: str = ""
-    """How the process crashed that built this model before: then torch alone serves it."""
+    """The crash of an earlier process that built this model. Torch then serves it."""
     share: bool = False
-    """Whether goldens and timing caches are taken from the store, and kept there."""
+    """Whether goldens and timing caches are read from and written to the store."""
     accept_incompatible: bool = False
-    """Whether the model may replace one whose clients could not go on with it."""
+    """Whether the model may replace one with an incompatible interface."""
 
     @property
     def folder(self) -> Path:
-        """Where the model is published."""
+        """The folder of the published model."""
         return self.out / self.spec.name
 
     @property
     def reproduce(self) -> str:
-        """The command that builds this model alone, in the process that a debugger starts."""
+        """The command that builds only this model, in one process for a debugger."""
         given = [] if self.spec.manifest else list(_in_place_of_a_manifest(self.spec))
         words = [
             "trt-build",
@@ -77,17 +77,13 @@ class Order:
 
 
 def options_of(order: Order) -> BuildOptions:
-    """The manifest's options under the order's, as this host builds with them. Raises
-    UsageError.
-    """
+    """The order's options merged with the manifest's, resolved for this host. Raises UsageError."""
     return here(order.options.over(order.spec.build), order.flavour)
 
 
 def here(options: BuildOptions, flavour: str) -> BuildOptions:
-    """The options as this host builds with them: RTX for all targets at once, TensorRT for the GPU
-    that it has.
-
-    Raises UsageError where that GPU is none of the targets.
+    """The options resolved for this host: RTX builds for all targets, TensorRT for the GPU of the
+    host. Raises UsageError if that GPU is not a target.
     """
     device, targets = gpu.current(), options.compute_capabilities
     if flavour == "tensorrt-rtx" or not targets or device is None:
@@ -104,7 +100,7 @@ def here(options: BuildOptions, flavour: str) -> BuildOptions:
 
 
 def serves(options: BuildOptions, built: Capability, target: Capability) -> bool:
-    """Whether a plan that was built on the one runs on the other."""
+    """Whether a plan for one GPU runs on the other."""
     return built == target or (
         options.hardware_compatible == "ampere_plus" and target >= AMPERE <= built
     )
@@ -116,7 +112,7 @@ def target_name(capability: Capability) -> str:
 
 def _in_place_of_a_manifest(spec: ModelSpec) -> Iterator[str]:
     yield from (f"--input={_written(tensor)}" for tensor in spec.inputs)
-    if spec.goldens:  # the sample's shapes are the inputs', its values are not
+    if spec.goldens:  # the shapes of the sample are those of the inputs, its values are not
         yield f"--sample={spec.goldens}"
 
 
@@ -137,11 +133,11 @@ SPELLED = {
     "workspace_bytes": "workspace",
     "tactic_sources": "tactic-source",
 }
-"""Builder's options whose name on the command line is another."""
+"""Builder options with another name on the command line."""
 
 
 def _written_options(options: BuildOptions) -> Iterator[str]:
-    """What is set of the builder's options as the command line takes it."""
+    """The set builder options as command line arguments."""
     # the manifest's
     said = {name: value for name, value in options.set().items() if name != "profiling_verbosity"}
     said["compute_capabilities"] = [
@@ -158,7 +154,7 @@ def _written_options(options: BuildOptions) -> Iterator[str]:
 
 
 def _written(tensor: TensorSpec) -> str:
-    """The spec as --input takes it."""
+    """The spec in the format of --input."""
     axes = (
         str(axis) if isinstance(axis, int) else f"{axis}({','.join(map(str, tensor.dims[axis]))})"
         for axis in tensor.shape

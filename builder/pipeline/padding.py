@@ -1,9 +1,9 @@
-"""Confirms the padding of a manifest's `pad` before a model is published with it.
+"""Verify the padding of a manifest's `pad` before publication.
 
 Each golden that is shorter than the longest is padded to its sizes and run as it will be served.
-The cropped answer must equal the golden's within the tolerance. A model whose padding is not
-confirmed is published without it, with a warning: its requests are then joined only where they have
-the same length.
+The cropped outputs must equal the golden's within the tolerance. A model whose padding is not
+verified is published without it, with a warning: Triton then batches only requests of the same
+length.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def confirm(
     artifact: ModelArtifact | EnsembleArtifact, *, engines: bool
 ) -> tuple[ModelArtifact | EnsembleArtifact, tuple[str, ...]]:
-    """The artifact with the padding that its manifest declares, or as it is with a warning. With
-    `engines` the plans, which need a GPU, are run on the padded goldens, too.
+    """The artifact with the padding of its manifest, or without it and with a warning. With
+    `engines` the plans, which need a GPU, are also run on the padded goldens.
     """
     from builder import triton
 
@@ -67,7 +67,7 @@ def _confirmed(artifact: ModelArtifact, *, engines: bool) -> Padding:
 def _compare(
     run: Runner, padding: Padding, golden: Golden, longest: dict[str, int], precision: str
 ) -> None:
-    """Raise ParityError where the padded golden has another answer."""
+    """Raise ParityError if the outputs for the padded golden differ."""
     from builder import parity
 
     answer = run.answer(padding.padded(golden.inputs, longest))
@@ -81,6 +81,6 @@ def _compare(
     if not comparison.passed:
         spans = ", ".join(f"{axis} from {sizes[axis]} to {size}" for axis, size in longest.items())
         raise ParityError(
-            f"golden {golden.name}, padded along {spans}, has another answer:"
+            f"golden {golden.name}, padded along {spans}, has other outputs:"
             f" {'; '.join(comparison.problems)}"
         )

@@ -1,4 +1,4 @@
-"""Patterns over names, as keep_fp32 has them: what they name, and which name nothing."""
+"""Name patterns such as keep_fp32: the names that they match, and patterns without a match."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def layer_names(conversions: Iterable[Conversion]) -> Iterator[str]:
-    """The name of each node's first layer, in program order: what keep_fp32 takes."""
+    """The name of each node's first layer, in program order, for keep_fp32."""
     seen: set[str] = set()
     for conversion in conversions:
         network = conversion.network
@@ -27,8 +27,8 @@ def layer_names(conversions: Iterable[Conversion]) -> Iterator[str]:
 
 
 def unmatched(spec: ModelSpec, found: Any) -> Iterator[str]:
-    """A warning where patterns of keep_fp32 name no layer of what was found, a Conversion or
-    Pieces: most likely they are misspelt.
+    """A warning for patterns of keep_fp32 that match no layer of the Conversion or Pieces. Most
+    likely they are misspelled.
     """
     names = list(layer_names(c for c in getattr(found, "conversions", (found,)) if c is not None))
     if missed := idle(spec.keep_fp32, names):
@@ -54,13 +54,13 @@ def _meant(pattern: str, names: Sequence[str]) -> str:
 
 
 def idle(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The patterns (fnmatch) that name none of the names."""
+    """The patterns (fnmatch) that match none of the names."""
     return [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
 
 
 def unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
-    """A warning where patterns under fallback.ops match no operator: they are misspelled, or
-    lowering replaced the operator by others.
+    """A warning for patterns of fallback.ops that match no operator: they are misspelled, or
+    lowering replaced the operator.
     """
     from builder.lowering import ir
     from builder.manifest import did_you_mean

@@ -1,4 +1,4 @@
-"""What the manifest wants of fewer bits: products in 8 bits by calibration, endpoints in
+"""Reduced precision by the manifest: products in 8 bits by calibration, inputs and outputs in
 float16.
 """
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 FIX = (
-    "calibration: {data: [inputs.npz]}, inputs as the model will meet them; [goldens] takes those"
-    " of the goldens; or train the module with fake quantization"
+    "calibration: {data: [inputs.npz]} with realistic inputs; [goldens] uses the inputs of the "
+    "goldens; or train the module with fake quantization"
 )
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The model as it is converted and served; `quantized` None where its precision has no 8
-    bits.
+    """The model in the form for conversion and serving. `quantized` is None without 8-bit
+    precision.
     """
 
     spec: ModelSpec
@@ -36,7 +36,9 @@ class Reduced:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """That nothing was quantized, and why; patterns to skip that name no product."""
+        """Warnings: nothing was quantized, with the reason; patterns of `skip` that match no
+        product.
+        """
         if self.quantized is None:
             return ()
         return (*_idle(self.spec, self.quantized), *_nothing(self.quantized))
@@ -45,7 +47,7 @@ class Reduced:
 def _nothing(found: Quantized) -> Iterator[str]:
     if not any(one.quantized for one in found.layers):
         reasons = dict.fromkeys(one.reason for one in found.layers)
-        yield f"nothing computes in 8 bits: {'; '.join(reasons) or 'the model multiplies nothing'}"
+        yield f"nothing is computed in 8 bits: {'; '.join(reasons) or 'it has no products'}"
 
 
 def _idle(spec: ModelSpec, found: Quantized) -> Iterator[str]:
@@ -58,7 +60,7 @@ def _idle(spec: ModelSpec, found: Quantized) -> Iterator[str]:
 
 
 def wanted(spec: ModelSpec) -> bool:
-    """Whether there is anything to do."""
+    """Whether the spec needs quantization or casts."""
     from builder.conversion import SCHEMES
 
     return spec.precision in SCHEMES or spec.io != "module"
@@ -67,10 +69,9 @@ def wanted(spec: ModelSpec) -> bool:
 def reduced(
     spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
 ) -> Reduced:
-    """The lowered graph with quantizing nodes and casts at its borders, as the spec asks; goldens
-    as recorded for it. `names` are the outputs'.
+    """The lowered graph with quantizing nodes, and casts at its inputs and outputs, as in the spec.
 
-    Raises UsageError where 8 bits are asked for and nothing says the ranges.
+    `names` are the output names. Raises UsageError if 8 bits are requested without ranges.
     """
     from builder.conversion import SCHEMES
 
@@ -80,7 +81,7 @@ def reduced(
 
 
 def quantized(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> Quantized:
-    """By calibration; a module that brings its own fake quantization may go without."""
+    """Quantize by calibration, which a module with fake quantization does not need."""
     from builder import quantization
 
     chosen = spec.calibration
@@ -88,8 +89,7 @@ def quantized(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden])
         own = quantization.own(lowered)
         if own is None:
             message = (
-                f"precision {spec.precision} needs calibration data: nothing in the model says its"
-                " ranges"
+                f"precision {spec.precision} requires calibration data: the model has no ranges"
             )
             raise UsageError(message, where=place(spec, "precision"), fix=FIX)
         return own
@@ -106,8 +106,8 @@ def quantized(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden])
 def _endpoints(
     spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
 ) -> tuple[ModelSpec, LoweredGraph]:
-    """Casts at the borders; which outputs are narrowed, the goldens tell that were recorded with
-    the same spec.
+    """Casts at the inputs and outputs. The goldens, recorded with the same spec, determine which
+    outputs are narrowed.
     """
     from builder.lowering import endpoints
 
@@ -126,9 +126,7 @@ def _endpoints(
 
 
 def as_data(found: Quantized | None) -> dict[str, Any] | None:
-    """JSON-able: the summary, and every product with what became of it; JSON has no number for an
-    SQNR without end.
-    """
+    """JSON data: the summary, and every product with its result. An infinite SQNR is None."""
     if found is None:
         return None
     layers = [

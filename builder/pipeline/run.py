@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from builder.store import Plans
 
 REPORT_SECONDS = 5.0
-"""How often a long build reports its progress."""
+"""Interval of progress reports in a long build."""
 
 
 def select_environment(order: Order) -> None:
-    """Make this process ready for the order: its flavour, its plugins, its share of the cores.
-    Raises UsageError for a builder option that TensorRT does not have here, because a plan from the
-    store would hide that it was ignored.
+    """Set up this process for the order: flavor, plugins, number of threads. Raises UsageError for
+    a builder option that this TensorRT does not support, because a plan from the store would hide
+    that it is ignored.
     """
     from builder.engine import config, flavour
 
@@ -55,7 +55,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time what runs inside, also where it raises."""
+        """Time the block, also if it raises."""
         self.progress(self.name, name)
         started = time.monotonic()
         try:
@@ -66,7 +66,7 @@ class Clock:
 
 
 def record(order: Order, clock: Clock, *, paranoid: bool = False) -> Recorded:
-    """From the order to the goldens."""
+    """Run the stages from the order to the goldens."""
     from builder import lowering
 
     with clock.phase("load"):
@@ -82,7 +82,7 @@ def record(order: Order, clock: Clock, *, paranoid: bool = False) -> Recorded:
 
 
 def _recordings(order: Order) -> Recordings | None:
-    """Where the goldens of the order are kept; None where each build records its own."""
+    """The store of the order's goldens; None if each build records its own."""
     if not (order.share and order.store and order.request):
         return None
     from builder import store
@@ -95,8 +95,8 @@ def _recordings(order: Order) -> Recordings | None:
 def check(
     order: Order, clock: Clock, compile: stages.Compile | None = None, *, paranoid: bool = False
 ) -> Checked:
-    """From the order to what will be published. `compile` makes the plan of each network; without
-    one nothing is built, and the plans are empty.
+    """Run the stages from the order to the artifact. `compile` builds the plan of each network;
+    without it nothing is built, and the plans are empty.
     """
     return check_recorded(record(order, clock, paranoid=paranoid), order, clock, compile)
 
@@ -104,7 +104,7 @@ def check(
 def check_recorded(
     recorded: Recorded, order: Order, clock: Clock, compile: stages.Compile | None = None
 ) -> Checked:
-    """From the goldens to what will be published; see `check`."""
+    """Run the stages from the goldens to the artifact; see `check`."""
     compiled = compile or _not_built(order)
 
     def attempt(source: Recorded, kept: Kept) -> Checked:
@@ -124,8 +124,8 @@ def _attempt(
     *,
     has_plans: bool,
 ) -> Checked:
-    """From one form of the model to what would be published of it. Raises what is wrong with it.
-    With `has_plans` every plan is run before that, where this machine can.
+    """Run the stages from one lowered form of the model to the artifact. Raises the errors of the
+    model. With `has_plans` every plan is run, if this machine can run it.
     """
     with clock.phase("calibrate"):
         prepared = stages.prepare(recorded)
@@ -171,7 +171,7 @@ def publish(
         checked = _faster(checked, recorded, order, clock, compiled, plans)
     clock.reached(checked)
     labels = {part.label for part in checked.built.converted.networks}
-    # without those of attempts that failed
+    # without those of failed attempts
     plans.made = {label: made for label, made in plans.made.items() if label in labels}
     with clock.phase("publish"):
         return stages.publish(checked, order.out, finish, compare, order.stage)
@@ -185,8 +185,8 @@ def _faster(
     compile: stages.Compile,
     plans: Plans,
 ) -> Checked:
-    """The mixed model, or the fp16 model where that is as fast; `plans` and the clock's stages are
-    those of the chosen one.
+    """The mixed model, or the fp16 model if it is as fast. `plans` and the clock's stages are those
+    of the chosen model.
     """
     made = dict(plans.made)
 
@@ -202,7 +202,7 @@ def _faster(
 
 
 def compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compile:
-    """What makes the plan of a network: the store has it, else TensorRT builds it."""
+    """A function that returns the plan of a network, from the store or by a build."""
 
     def compile(conversion: Conversion, label: str) -> Plan:
         from builder import engine
@@ -216,7 +216,7 @@ def compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compil
 
 
 def _occasionally(clock: Clock) -> Callable[[str, int, int], None]:
-    """Reports TensorRT's progress every few seconds only."""
+    """Report TensorRT's progress at most every few seconds."""
     last = time.monotonic()
 
     def report(phase: str, step: int, steps: int) -> None:
@@ -229,7 +229,7 @@ def _occasionally(clock: Clock) -> Callable[[str, int, int], None]:
 
 
 def _not_built(order: Order) -> stages.Compile:
-    """Plans with the facts that a config needs, and no engine."""
+    """Plans without an engine, with the facts that a config needs."""
 
     def compile(conversion: Conversion, label: str) -> Plan:
         from builder import engine

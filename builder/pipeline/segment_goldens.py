@@ -1,4 +1,4 @@
-"""The goldens of each segment, and whether a network gives the same answers on the CPU."""
+"""Record the goldens of each segment, and compare each network with them on the CPU."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Goldens = tuple["Golden", ...]
 def record(
     partition: Partition, goldens: Sequence[Golden], spec: ModelSpec, *, compares: bool = True
 ) -> tuple[Goldens, ...]:
-    """For each segment the goldens of its own inputs and outputs: torch runs the segments one after
-    another on the original module's inputs. Raises ParityError where their last answers are not the
-    original module's, unless `compares` is False.
+    """The goldens of each segment: torch runs the segments in sequence on the inputs of the
+    goldens. Raises ParityError if the final outputs differ from the original module's, unless
+    `compares` is False.
     """
     chains = [_chain(partition, golden, spec, compares) for golden in goldens]
     count = len(partition.segments)
@@ -69,7 +69,7 @@ def golden_of(
 
 
 def _random(segments: Sequence[Segment]) -> str | None:
-    """The first operator that gives other numbers each time."""
+    """The first random operator."""
     from builder.lowering import ir
 
     return next(
@@ -87,8 +87,8 @@ def _raise_unless(comparison: Any, message: str, where: str, random: str | None 
             f"{message}: {'; '.join(comparison.problems)}",
             where=where,
             fix=(
-                f"{random} gives other numbers each time, so no answer can be checked: pass them in"
-                " as an input"
+                f"{random} is random, so outputs cannot be compared: pass the random numbers as an "
+                "input"
                 if random
                 else (
                     "this is a defect of trt-build: please report it with the model's graph"
@@ -103,17 +103,17 @@ _FIX = (
     " writes; `fallback` keeps the operator in torch"
 )
 _FIX_HALF = (
-    "keep_fp32 spares layers that half cannot hold (`--search-precision` finds and writes them), or"
-    " precision: fp32"
+    "list layers that exceed float16 in keep_fp32 (`--search-precision` finds and writes them), or "
+    "use precision: fp32"
 )
 _FIX_8_BITS = (
-    "name its layers of least SQNR (`trt-build check`) in keep_fp32, calibrate with more data or"
-    " another method, or state what may be lost in tolerance: {noise: ...}"
+    "list the layers with the lowest SQNR (`trt-build check`) in keep_fp32, calibrate with more "
+    "data or another method, or allow more noise with tolerance: {noise: ...}"
 )
 
 
 def eight_bits(spec: ModelSpec) -> bool:
-    """Whether rounding to 8 bits, rather than a defect, is the likely reason for a difference."""
+    """Whether quantization, rather than a defect, is the likely reason for a difference."""
     from builder.conversion import SCHEMES
 
     return spec.precision in SCHEMES
@@ -126,8 +126,8 @@ def _fix(spec: ModelSpec) -> str:
 
 
 def torch_precision(spec: ModelSpec) -> str:
-    """What torch's run of the lowered graph is held to: its quantizing nodes round, all else is
-    float32.
+    """The precision that determines the tolerance of torch's run: quantizing nodes round, all
+    others are float32.
     """
     return spec.precision if eight_bits(spec) else "fp32"
 
@@ -135,8 +135,8 @@ def torch_precision(spec: ModelSpec) -> str:
 def check_reference(
     conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec, *, of: str = "the network"
 ) -> None:
-    """Raise ParityError where the network, evaluated on the CPU, differs from a golden: names where
-    it begins.
+    """Raise ParityError, with the first differing tensor, if the network evaluated on the CPU
+    differs from a golden.
     """
     from builder import parity
 
@@ -157,7 +157,7 @@ def check_reference(
 
 
 def network_inputs(conversion: Conversion, golden: Golden) -> list[torch.Tensor]:
-    """The golden's inputs in the order of the network's."""
+    """The golden's inputs in the order of the network's inputs."""
     from builder.parity import to_torch
 
     return [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
@@ -177,14 +177,14 @@ def network_answer(
 
 
 AMPLIFIES = (
-    "the model amplifies rounding: with inputs that differ by one rounding of float32 its own"
-    " answers differ by more than the tolerance. Train it, give its normalization layers the"
-    " statistics of real data, or state a `tolerance` in the manifest"
+    "the model amplifies rounding: for inputs that differ by one float32 rounding step its own "
+    "outputs differ by more than the tolerance. Train it, set the statistics of its normalization "
+    "layers from real data, or set a `tolerance` in the manifest"
 )
 
 
 def _nudged(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with each second element changed by one rounding of float32."""
+    """The tensor with every second element changed by one float32 rounding step."""
     import torch
 
     if not tensor.is_floating_point():

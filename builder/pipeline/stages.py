@@ -1,4 +1,4 @@
-"""The stages of one model as typed values, and the functions that lead from each to the next.
+"""The stages of one model as typed values, and the functions from each to the next.
 
 load       Loaded      the module of the file
 lower      Lowered     its graph after all passes
@@ -67,8 +67,9 @@ class Lowered:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the model's outputs: the manifest's, else those of the module's result. An
-        output with the name of an input is called `<name>_out`, since Triton has each name once.
+        """The names of the model's outputs: those of the manifest, else of the module's result. An
+        output with the name of an input is renamed `<name>_out`, because tensor names must be
+        unique in Triton.
         """
         if self.spec.outputs:
             return tuple(self.spec.outputs)
@@ -91,7 +92,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The goldens: the original module's inputs and answers."""
+    """The goldens: inputs and outputs of the original module."""
 
     lowered: Lowered
     goldens: Goldens
@@ -100,7 +101,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The model as it is converted and served; `quantized` is None without 8-bit precision."""
+    """The model in the form for conversion and serving.
+
+    `quantized` is None without 8-bit precision.
+    """
 
     source: Lowered
     spec: ModelSpec
@@ -113,9 +117,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Network:
-    """One TensorRT network of the model with its own goldens; `location` is () for the whole
-    model.
-    """
+    """One TensorRT network of the model with its goldens. `location` is () for the whole model."""
 
     location: Location
     conversion: Conversion
@@ -129,9 +131,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Converted:
-    """Every network of the model. `segment_goldens` is empty where one network is the whole
-    model.
-    """
+    """All networks of the model. `segment_goldens` is empty if one network is the whole model."""
 
     prepared: Prepared
     result: Conversion | fallback.Pieces
@@ -141,7 +141,7 @@ class Converted:
 
     @property
     def pieces(self) -> fallback.Pieces | None:
-        """The partition; None where one network is the whole model."""
+        """The partition; None if one network is the whole model."""
         return self.result if isinstance(self.result, fallback.Pieces) else None
 
 
@@ -155,8 +155,8 @@ class Built:
 
 @dataclass(frozen=True)
 class Checked:
-    """What will be published: `layout` is "single", "fused" or "ensemble", with the reason;
-    `parity` how far its files' answers are from the goldens.
+    """The artifact to publish. `layout` is "single", "fused" or "ensemble", with the reason.
+    `parity` are the differences of its files' outputs from the goldens.
     """
 
     built: Built
@@ -176,7 +176,7 @@ class Published:
 
 
 class NetworkFailure(Exception):
-    """What went wrong with one network of a model: `error`."""
+    """The failure of one network of a model, with the `error`."""
 
     def __init__(self, part: Network, converted: Converted, error: Exception) -> None:
         super().__init__(str(error))
@@ -185,7 +185,7 @@ class NetworkFailure(Exception):
 
 @contextmanager
 def _fails(part: Network, converted: Converted) -> Iterator[None]:
-    """Raise what goes wrong inside as the NetworkFailure of this network."""
+    """Raise an error inside the block as the NetworkFailure of this network."""
     try:
         yield
     except Exception as error:
@@ -196,8 +196,8 @@ Stage = Loaded | Lowered | Recorded | Prepared | Converted | Built | Checked | P
 
 
 def load(spec: ModelSpec) -> Loaded:
-    """Load the spec's file. Raises ModelFileError, and for an exported program LoweringError, and
-    UsageError where the spec allows what its constraints do not.
+    """Load the spec's file. Raises ModelFileError; for an exported program also LoweringError, and
+    UsageError if the spec allows sizes that its constraints exclude.
     """
     from builder import frontends
 
@@ -208,11 +208,11 @@ def load(spec: ModelSpec) -> Loaded:
 
 
 def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool | Paranoid = False) -> Lowered:
-    """Run the passes that the spec asks for. `keep_text` keeps the graph's text after each pass;
-    `paranoid` executes the graph after each pass, on inputs of its own where it is a Paranoid.
+    """Run the passes that the spec requires.
 
-    Writes in place that cannot be expressed with values stay as they are, for torch alone, unless
-    `fallback.require_full`. Raises LoweringError.
+    `keep_text` keeps the graph's text after each pass. `paranoid` executes the graph after each
+    pass, with the inputs of a Paranoid if it is one. In-place writes that cannot be functionalized
+    stay, for torch only, unless `fallback.require_full` is set. Raises LoweringError.
     """
     from builder import lowering
 
@@ -237,8 +237,8 @@ def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool | Paranoid 
 
 
 def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
-    """The original module's graph, for torch alone: only its inputs and outputs are flattened.
-    Raises `reason` where they cannot be.
+    """The original module's graph for torch only, with flattened inputs and outputs. Raises
+    `reason` if they cannot be flattened.
     """
     from builder import lowering
 
@@ -262,9 +262,9 @@ def _example(loaded: Loaded) -> tuple[torch.Tensor, ...]:
 
 
 def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
-    """Run the original module for its goldens, or take them from where they are `kept`. Raises
-    UsageError where its state cannot be kept, ModelFileError where it does not accept the inputs of
-    its manifest.
+    """Record the goldens with the original module, or read them from `kept`. Raises UsageError if
+    the server cannot keep its state, ModelFileError if it does not accept the inputs of its
+    manifest.
     """
     from builder import parity
 
@@ -295,21 +295,21 @@ def _renamed(lowered: Lowered) -> Iterator[str]:
             if name != served:
                 yield (
                     f"output {name!r} has the name of an input, so it is served as {served!r};"
-                    " `outputs` in the manifest names it otherwise"
+                    " set another name with `outputs` in the manifest"
                 )
 
 
 def _optional(lowered: Lowered) -> Iterator[str]:
-    """A warning for each output that may be None, and what that costs."""
+    """A warning for outputs that may be None, and the consequences."""
     by_line: dict[str, list[str]] = {}
     for name, where in lowered.optional.items():
         if name not in lowered.groups:
             by_line.setdefault(where, []).append(repr(name))
     for where, names in by_line.items():
         yield (
-            f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, which {where} decides:"
-            " a response leaves out what is None, and Triton joins no requests; return a tensor on"
-            " every path to let one engine run the model and Triton batch it"
+            f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, decided by {where}: a "
+            "response leaves out an output that is None, and Triton does not batch requests; "
+            "return a tensor on every path to allow one engine and batching"
         )
 
 
@@ -345,7 +345,7 @@ def _relations(lowered: Lowered) -> Iterator[str]:
         inputs = lowered.spec.inputs
         spans = {axis: (span[0], span[2]) for spec in inputs for axis, span in spec.dims.items()}
         for text in lowered.module.axes.relations(inputs).needed(spans):
-            yield f"the program needs {text} in every request, which the server does not check"
+            yield f"the program requires {text} in every request, which the server does not check"
 
 
 def _branches(lowered: LoweredGraph) -> set[str]:
@@ -356,8 +356,9 @@ def _branches(lowered: LoweredGraph) -> set[str]:
 
 
 def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
-    """Quantize, narrow the endpoints and put the batch first in every state, as the spec asks (by
-    default the recorded one; the precision search varies it). Raises UsageError.
+    """Quantize, cast inputs and outputs to float16 and move the batch axis of every state to the
+    front, as in the spec (by default the recorded one; the precision search varies it). Raises
+    UsageError.
     """
     source, goldens, quantized = recorded.lowered, recorded.goldens, None
     spec, graph = own_half(spec or source.spec), source.graph
@@ -377,11 +378,10 @@ def convert(
     *,
     compares: bool = True,
 ) -> Converted:
-    """Convert the whole model, or partition it, and record the goldens of each network. `kept` is
-    what an earlier attempt showed that TensorRT must not run. Raises
-    UnsupportedOperators and ConversionError where `fallback.require_full`, and ParityError where
-    the segments, run by torch, do not give the original module's answers, unless `compares` is
-    False.
+    """Convert the whole model, or partition it, and record the goldens of each network. `kept` are
+    nodes that must stay in torch according to earlier attempts. Raises UnsupportedOperators and
+    ConversionError with `fallback.require_full`, and ParityError if the segments, run by torch,
+    differ from the original module, unless `compares` is False.
     """
     spec = prepared.spec
     found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs, kept)
@@ -396,7 +396,7 @@ def convert(
         # torch cannot return a value that a branch leaves unset, so it has no golden
         if not kept.branches or "Uninitialized" not in str(error):
             raise
-        reason = "engines inside branches stay in torch: a branch leaves a value unset"
+        reason = "branches stay in torch as a whole: one leaves a value unset"
         without = replace(kept, branches=False, reasons=(*kept.reasons, reason))
         return convert(prepared, layout, without, compares=compares)
     warnings += tuple(
@@ -423,7 +423,7 @@ def _conversion_warnings(
 def _networks(
     pieces: fallback.Pieces, recorded: tuple[Goldens, ...], spec: ModelSpec, layout: str
 ) -> Iterator[Network]:
-    """Those of the segments, then those inside branches, which an ensemble does not run."""
+    """The networks of the segments, then those inside branches, which an ensemble does not run."""
     for number, conversion in enumerate(pieces.conversions):
         if conversion is not None:
             yield Network((number,), conversion, recorded[number])
@@ -439,7 +439,7 @@ def own_half(spec: ModelSpec) -> ModelSpec:
 
 
 def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:
-    """A warning where the precision is the other 16-bit format than that of the inputs."""
+    """A warning if the precision is a 16-bit format and the inputs have the other one."""
     if spec.precision == "bf16" and any(tensor.dtype == "float16" for tensor in spec.inputs):
         yield (
             "precision bf16 does not fit a float16 module, so it is built in fp16: write"
@@ -448,8 +448,8 @@ def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:
 
 
 def _unknown_modules(source: Lowered) -> Iterator[str]:
-    """A name under fallback.modules that marks nothing is most likely misspelled. The modules of a
-    frozen file have no names to compare with, but its nodes do.
+    """A warning for names under fallback.modules that match nothing, which are most likely
+    misspelled. A frozen file has no module names, but its nodes do.
     """
     from builder.manifest import did_you_mean
 
@@ -467,8 +467,8 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
 
 
 def check_reference(converted: Converted) -> None:
-    """Raise NetworkFailure where a network, evaluated on the CPU, differs from its goldens, or
-    cannot be evaluated.
+    """Raise NetworkFailure if a network, evaluated on the CPU, differs from its goldens or cannot
+    be evaluated.
     """
     for part in converted.networks:
         name = part.label if part.location else "the network"
@@ -479,9 +479,9 @@ def check_reference(converted: Converted) -> None:
 
 
 def keep_in_float32(converted: Converted) -> Converted:
-    """The networks with the layers in float32 whose values float16 cannot hold on the goldens, with
-    a warning for each network (`keep_fp32: auto`, the default). The same where the manifest lists
-    layers itself, or no precision is reduced.
+    """The networks with layers kept in float32 if their values on the goldens exceed float16, with
+    a warning for each network (`keep_fp32: auto`, the default). Unchanged if the manifest lists
+    layers, or the precision is not reduced.
     """
     spec = converted.prepared.spec
     if not (spec.keep_fp32_auto and _has_half(spec.precision)):
@@ -512,9 +512,9 @@ def _batches(part: Network) -> list[list[torch.Tensor]]:
 
 
 def check_plans(built: Built, options: BuildOptions) -> Built:
-    """Run every plan on the goldens of its network, in every profile that holds their shapes, and
-    replace those that are wrong; every step is a warning. Raises NetworkFailure where TensorRT
-    builds no right plan of a network. Without a GPU and full TensorRT nothing is run.
+    """Run every plan on the goldens of its network, in every profile that includes their shapes,
+    and rebuild incorrect plans, with a warning for each step. Raises NetworkFailure if TensorRT
+    builds no correct plan of a network. Nothing is run without a GPU and TensorRT (not RTX).
     """
     from builder.parity import plan_check
 
@@ -536,8 +536,8 @@ def check_plans(built: Built, options: BuildOptions) -> Built:
 
 
 def build(converted: Converted, compile: Compile) -> Built:
-    """Compile every network; `compile` takes the conversion and its label. Raises NetworkFailure
-    where TensorRT refuses one.
+    """Build the plan of every network. `compile` receives the conversion and its label. Raises
+    NetworkFailure if TensorRT rejects a network.
     """
     plans = {}
     for part in converted.networks:
@@ -547,7 +547,7 @@ def build(converted: Converted, compile: Compile) -> Built:
 
 
 def assemble(built: Built, order: Order) -> Checked:
-    """What will be published, in the layout of the order. Raises UsageError and PublishError."""
+    """Assemble the artifact in the layout of the order. Raises UsageError and PublishError."""
     from builder import triton
     from builder.pipeline import artifacts, layouts
 
@@ -606,9 +606,9 @@ def publish_artifact(
     compare: Callable[[Path, Path], None],
     stage: Path | None = None,
 ) -> Path:
-    """Move the model into the repository `out`, from the staging folder `stage` or one of its own;
-    `finish` adds to its folder first, and `compare` compares it with the folder that it replaces.
-    The model's folder. Raises PublishError.
+    """Move the model into the repository `out`, from the staging folder `stage` or a new one.
+    `finish` adds files to the folder first, and `compare` compares it with the folder that it
+    replaces. Returns the model's folder. Raises PublishError.
     """
     from builder import triton
 

@@ -1,10 +1,10 @@
-"""Models with state that the server keeps: what must hold of them, and their form with the batch
+"""Models whose state the server keeps: their requirements, and their form with the batch axis
 first.
 
-Triton puts the batch first in every tensor, in a state too; an LSTM's has it second. So a model
-whose states have the batch elsewhere is served as the same graph with a permutation at its borders:
-goldens are recorded from the module as it is, and everything behind them (conversion, segments,
-plan, goldens on disk) has the batch first.
+In Triton the batch is the first axis of every tensor, including states; in an LSTM's state it is
+the second. The graph of such a model is served with a permutation at its inputs and outputs.
+Goldens are recorded from the unchanged module. All later stages (conversion, segments, plan,
+goldens on disk) have the batch first.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
     from builder.triton import Golden
 
-EXPLICIT = "sequences: {mode: explicit}, where clients send the state and get the next"
+EXPLICIT = "sequences: {mode: explicit}: clients send the state and receive the next one"
 
 
 def check(spec: ModelSpec, names: Sequence[str]) -> None:
-    """Raise UsageError, with the line of the manifest, where a server could not keep this model's
-    state. `names` are the outputs'.
+    """Raise UsageError, with the line of the manifest, if a server cannot keep this model's state.
+    `names` are the output names.
     """
     kept = spec.server_state
     for index, state in enumerate(kept):
@@ -52,11 +52,11 @@ def _of_one_size(spec: ModelSpec) -> None:
     for index, state in enumerate(spec.server_state):
         if state.input in loose:
             raise UsageError(
-                f"state {state.input!r} changes its size: axis {loose[state.input]!r} varies, and"
-                " is not the batch, which is first in every other input and somewhere in every"
-                " state",
+                f"state {state.input!r} changes its size: axis {loose[state.input]!r} is"
+                " dynamic and not the batch axis, which is first in every other input and must be"
+                " in every state",
                 where=place(spec, "state", index),
-                fix=f"a fixed size for the axis; or {EXPLICIT}",
+                fix=f"use a fixed size for the axis, or {EXPLICIT}",
             )
 
 
@@ -72,8 +72,8 @@ def _left_for_clients(spec: ModelSpec, verb: str, names: set[str]) -> None:
 def batch_first(
     spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
 ) -> tuple[ModelSpec, LoweredGraph, tuple[Golden, ...]]:
-    """The model with the batch first in every state that the server keeps; as it is where it is
-    first already. `names` are the outputs'.
+    """The model with the batch axis first in every state that the server keeps. `names` are the
+    output names.
     """
     from builder.lowering import axes
 
@@ -96,7 +96,7 @@ def batch_first(
 
 
 def state_axes(spec: ModelSpec) -> dict[str, int]:
-    """By state input where its batch is, for those that have it elsewhere than first."""
+    """The batch axis of each state input whose batch axis is not the first."""
     from builder.parity import sequence_axis
 
     kept, batch = {state.input for state in spec.server_state}, sequence_axis(spec)

@@ -1,4 +1,4 @@
-"""Every model of a folder through the pipeline, into a Triton repository."""
+"""Run the pipeline for every model of a folder, into a Triton repository."""
 
 from __future__ import annotations
 

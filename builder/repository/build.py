@@ -1,6 +1,4 @@
-"""build_repository: every model of a folder, built where it changed and published when its answers
-are right.
-"""
+"""build_repository: build every changed model of a folder, and publish models that pass parity."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from builder.repository.result import RECORDED, ModelResult
 from builder.repository.settings import Settings, settled
 
 FINISHED = "finished"
-"""How the phase begins that `progress` is called with when a model has ended."""
+"""Prefix of the phase that `progress` receives when a model is finished."""
 
 
 def build_repository(
@@ -38,22 +36,20 @@ def build_repository(
     write_env: bool = False,
     **keywords: Any,
 ) -> list[ModelResult]:
-    """Build every model of the folder `models` into the Triton repository `out`; the results, one a
-    model.
+    """Build every model of the folder `models` into the Triton repository `out`. Returns one result
+    for each model. Fields of Settings may be passed as `keywords`, which override `settings`.
 
-    The fields of Settings may be given as `keywords`, which stand over `settings`.
-
-    A model whose file, manifest, options and versions are those that it was published with is left
-    as it is, which needs no torch; `rebuild` builds it all the same. One that fails does not stop
-    the others, and leaves what the repository had of it. `jobs` models are built at a time (0: as
-    the machine allows), each in a process of its own unless `isolate` is False. With a folder
+    A model with the file, manifest, options and versions that it was published with is not built
+    again, which needs no torch; `rebuild` builds it nevertheless. If a model fails, the others are
+    still built, and its published version is kept. `jobs` models are built in parallel (0: as many
+    as the machine allows), each in a separate process unless `isolate` is False. With a folder
     `graphs` every model is built, and its graph before and after each pass is written to
     `graphs`/<model>. A model without a manifest fails alone, unless no model has one. With
     `write_env`, a block in the `.env` beside `out` names the container that fits the plans.
 
     Raises ManifestError and UsageError before anything is built (also for `serve_as` tensorrt_plan
-    with TensorRT for RTX, whose plans Triton's backend does not load), and EnvironmentProblem where
-    this machine cannot build at all, or not write to `out`.
+    with TensorRT for RTX, whose plans Triton's backend does not load), and EnvironmentProblem if
+    this machine cannot build, or cannot write to `out`.
     """
     from builder.repository import preflight
 
@@ -74,7 +70,7 @@ def build_repository(
         )
         result.warnings = (*result.warnings, *elsewhere)
     if write_env and any(result.ok for result in results):
-        from builder import triton  # with protobuf, which an unchanged model needs not
+        from builder import triton  # imports protobuf, which an unchanged model does not need
 
         triton.write_env(Path(out))
     results += [ModelResult(name, error=error) for name, error in without.items()]
@@ -91,11 +87,11 @@ def build_variant(
     kept: Kept | None = None,
     **keywords: Any,
 ) -> ModelResult:
-    """Build one model as `spec` describes it, in place of what its manifest says, into `out`.
+    """Build one model by `spec`, instead of its manifest, into `out`.
 
-    With `kept`, a variant that differs from an earlier one only in its instances and its batcher is
-    published from the artifact of that one, which was built and checked. Otherwise as
-    build_repository, which also documents what is raised.
+    With `kept`, a variant that differs from an earlier one only in its instances and dynamic
+    batching is published from the checked artifact of that one. Otherwise like build_repository,
+    which also documents the errors.
     """
     chosen = settled(settings, keywords)
     asked = chosen.orders([spec], Path(out))
@@ -113,7 +109,7 @@ def _results(
     isolate: bool,
     kept: Kept | None = None,
 ) -> list[ModelResult]:
-    """The result of each order: models that are unchanged are left as they are."""
+    """The result of each order. Unchanged models are not built."""
     from builder.repository import preflight, request
     from builder.store import Hashes, signing, tidy
     from builder.triton import signatures
@@ -121,14 +117,14 @@ def _results(
     if asked:
         tidy(asked[0].out)
     if chosen.store:
-        signing.prepare()  # workers may not write where the key is kept
+        signing.prepare()  # workers must not write to the folder of the key
     with Hashes() as hashes:
         found = [request.unless_unchanged(order, hashes) for order in asked]
     wanted = [one for one in found if isinstance(one, Order)]
     if wanted:
         preflight.check(wanted[0].out)
     for order in wanted:
-        if order.spec.triton:  # with protobuf, which an unchanged model needs not
+        if order.spec.triton:  # imports protobuf, which an unchanged model does not need
             from builder.triton import section
 
             section.parsed(order.spec)
@@ -138,8 +134,8 @@ def _results(
 
 
 def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> None:
-    """Sign the models that were published before without this key. A model with files that somebody
-    changed by hand is left unsigned, with a warning.
+    """Sign models that were published before without this key. A model with manual changes is not
+    signed, with a warning.
     """
     from builder.store import Hashes, edits
     from builder.triton import signatures
@@ -165,7 +161,7 @@ def _perform_all(
     isolate: bool,
     kept: Kept | None = None,
 ) -> list[ModelResult]:
-    """The results of the orders, each built in its own process unless `isolate` is False."""
+    """The results of the orders, each built in a separate process unless `isolate` is False."""
     if not orders:
         return []
     if not isolate:
@@ -228,9 +224,9 @@ def _task(
 
 
 def perform(order: Order, kept: Kept | None, progress: Progress) -> ModelResult:
-    """Build and publish the model of the order, or publish what is `kept` of it. Its errors end in
-    the result, unforeseen ones included; raises only what affects every model (EnvironmentProblem,
-    BrokenPipeError).
+    """Build and publish the model of the order, or publish its `kept` artifact. All errors of the
+    model are in the result, including unexpected ones. Raises only errors that affect every model
+    (EnvironmentProblem, BrokenPipeError).
     """
     result = ModelResult(order.spec.name, because=order.because)
     try:
@@ -263,7 +259,7 @@ def _publish(order: Order, kept: Kept | None, progress: Progress, result: ModelR
     result.seconds = clock.seconds
     shown: dict[str, Any] = {}
 
-    # before it is published: another builder may publish right after
+    # before publication, because another process may publish right after it
     def record(folder: Path) -> None:
         made = plans.made.values()
         result.state = "reused" if made and all(one.found for one in made) else "built"
@@ -280,7 +276,7 @@ def _publish(order: Order, kept: Kept | None, progress: Progress, result: ModelR
 
 
 def _publish_kept(order: Order, checked: Checked, progress: Progress, result: ModelResult) -> None:
-    """Publish the artifact of an earlier variant with this one's settings of serving."""
+    """Publish the artifact of an earlier variant with the serving settings of this one."""
     from builder.pipeline import stages
 
     clock = pipeline.Clock(order.spec.name, progress)
@@ -301,7 +297,7 @@ def _publish_kept(order: Order, checked: Checked, progress: Progress, result: Mo
 def _recorded(
     order: Order, folder: Path, plans: Mapping[str, Any], result: ModelResult
 ) -> dict[str, Any]:
-    """Add to the folder's record what the model was built from; what is recorded of its result."""
+    """Add the request and the result to the folder's record. Returns the recorded result."""
     from builder import store, triton
 
     if order.edits == "keep":
@@ -312,7 +308,9 @@ def _recorded(
 
 
 def _compare(order: Order, result: ModelResult, former: Path, new: Path) -> None:
-    """Refuse, or warn of, what clients of the published model could not go on with."""
+    """Refuse, or warn about, changes that are incompatible with the clients of the published
+    model.
+    """
     from builder import triton
 
     changes = triton.refuse_incompatible(former, new, accept=order.accept_incompatible)

@@ -1,4 +1,6 @@
-"""Why a model would be built again: its request against what was last built, without torch."""
+"""Explain why a model would be built again: compare its request with the last build, without
+torch.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ def explain(
     settings: Settings | None = None,
     **keywords: Any,
 ) -> list[dict[str, Any]]:
-    """For each model `name`, `verdict` and `because` in words, its `request`, and the `plans` of
-    its last build by label, each with `key`, `parts` and whether it is `stored` (None: there is no
-    store that answers); all JSON-able.
+    """For each model its `name`, `verdict` and `because` as text, its `request`, and the `plans` of
+    its last build by label, each with `key`, `parts` and whether it is `stored` (None: no store
+    responds).
 
-    Settings and `keywords` are those of build_repository. `out` None compares with what the store
-    was last told under the name. `models` may be the folder of a published model, of which is told
-    what it was built from.
+    All are JSON data. Settings and `keywords` are those of build_repository. With `out` None,
+    compare with the store's last record of that name. `models` may be the folder of a published
+    model, for its recorded request.
     """
     chosen, folder = settled(settings, keywords), Path(models)
     kept = stores.Store(str(chosen.store)) if chosen.store else None
@@ -43,7 +45,7 @@ def explain(
 
 
 def _refuse_repository(folder: Path) -> None:
-    """Raise UsageError, with the models that there are, where the folder holds published models and
+    """Raise UsageError, with the names of the models, if the folder contains published models and
     none to build.
     """
     try:
@@ -54,15 +56,15 @@ def _refuse_repository(folder: Path) -> None:
         ]
         if published:
             raise UsageError(
-                f"{folder} is a repository: `explain` takes a published model's folder, or what"
-                " models are built from",
+                f"{folder} is a repository: pass the folder of one published model, or the source "
+                "folder",
                 fix=f"one of {', '.join(published)}",
             ) from error
         raise
 
 
 def _report(order: Order, hashes: stores.Hashes, kept: stores.Store | None) -> dict[str, Any]:
-    """What `repo` would do, and of what was last built."""
+    """The verdict on one model, and its last build."""
     wanted = request.request_of(order, hashes)
     said = request.recorded(order, wanted)
     reason = request.stale_because(order, wanted, said, hashes)
@@ -95,7 +97,7 @@ def _last(said: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
 
 def _plan(made: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
     stored = None
-    # each backend of fsspec raises its own; `repo` warns and builds
+    # backends of fsspec raise different errors; `repo` warns and builds
     with contextlib.suppress(Exception):
         stored = kept.get(made["key"]) is not None if kept else None
     return {

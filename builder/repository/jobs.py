@@ -1,4 +1,4 @@
-"""How many models are built at a time, on which GPU, and what each worker may write."""
+"""The number of parallel builds, their GPUs, and the folders that each worker may write to."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ MODULES = (
     "builder.repository.build",
     "builder.processes.pool",
 )
-"""What the process that builds are forked from imports before it forks: all that every worker
-needs except TensorRT and Polygraphy, since a worker chooses the flavour.
+"""Modules that the fork server imports: all that every worker needs, except TensorRT and
+Polygraphy, because each worker chooses the flavor.
 """
 
 
 def modules(files: Iterable[Path]) -> tuple[str, ...]:
-    """MODULES, and what loading these model files needs."""
+    """MODULES, and the modules that loading these model files needs."""
     return (*MODULES, *frontends.preloaded(files))
 
 
 def default_jobs() -> int:
-    """Two on each GPU that plans are timed on, so that one model is converted while another is
+    """Two for each GPU that plans are timed on, so that one model is converted while another is
     built; else by cores.
     """
     if flavour.chosen() == "tensorrt":
@@ -48,11 +48,11 @@ def default_jobs() -> int:
 
 
 def environments() -> list[dict[str, str]]:
-    """What pins a worker to its GPU, by uuid: one for each GPU of the first one's kind, for a plan
-    is for one kind.
+    """Environment variables that pin a worker to a GPU by uuid, one set for each GPU of the same
+    model as the first, because a plan is for one GPU model.
 
-    A worker also gets the cache folder of this moment: it may write to no other one, and its own
-    environment is that of the process that started the fork server.
+    A worker also gets the current cache folder, the only one that it may write to, because it
+    inherits the environment of the fork server.
     """
     if flavour.chosen() != "tensorrt":
         return [{}]
@@ -61,7 +61,7 @@ def environments() -> list[dict[str, str]]:
 
 
 def same_kind() -> list[gpu.Device]:
-    """The GPUs that are of the kind of CUDA's first, which is the one that keys name."""
+    """The GPUs of the same model as CUDA's first GPU, which is part of the keys."""
     devices = gpu.devices()
     return [
         d for d in devices if (d.name, d.capability) == (devices[0].name, devices[0].capability)
@@ -69,7 +69,7 @@ def same_kind() -> list[gpu.Device]:
 
 
 def limits(given: Limits) -> processes.Limits:
-    """The limits of the worker that runs a model whose manifest has these."""
+    """The limits of the worker for a model with these limits in its manifest."""
     memory = given.memory_mib
     return processes.Limits(
         stage_seconds=given.stage_seconds,
@@ -78,9 +78,9 @@ def limits(given: Limits) -> processes.Limits:
 
 
 def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
-    """What the order's worker may write: its staging folder, the repository, the store, the caches,
-    and `graphs`. Only a store on another machine needs the network. Without `publishes` it may
-    write to the store and the caches only.
+    """The sandbox of the order's worker. It may write to its staging folder, the repository, the
+    store, the caches, and `graphs`; without `publishes` only to the store and the caches. Only a
+    remote store needs the network.
     """
     folders = [order.out.resolve(), order.stage] if publishes and order.stage else []
     folders.append(cache_folder())
@@ -98,8 +98,8 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
 
 
 def after_crash(order: Order, error: object) -> Order | None:
-    """The order to try once more, by torch alone, where a native library crashed the first
-    worker; None for other errors, and where the manifest wants one engine.
+    """The order to retry with torch only, if a native library crashed the first worker. None for
+    other errors, and if the manifest requires one engine.
     """
     crashed = isinstance(error, processes.Crashed) and error.is_fault
     if not crashed or order.crashed or order.spec.fallback.require_full:
@@ -117,5 +117,8 @@ def crashed(orders: Sequence[Order], errors: Sequence[object]) -> dict[int, Orde
 
 
 def caches_only(more: tuple[Path, ...] = ()) -> processes.Sandbox:
-    """Of a worker that publishes nothing: it may write to the caches and in the folders `more`."""
+    """The sandbox of a worker that does not publish.
+
+    It may write to the caches and the folders `more`.
+    """
     return processes.Sandbox((cache_folder(), *more), gpu=True)

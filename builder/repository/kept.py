@@ -1,9 +1,8 @@
-"""What one run has built and checked, kept for variants of the model that only Triton runs
-otherwise.
+"""Checked artifacts that one run keeps for variants of the model with other serving settings.
 
-The number of instances and the settings of the dynamic batcher are written into config.pbtxt alone.
-Variants that differ in nothing else have the same networks, plans, goldens and checks. The first of
-them is built; each later one is published from its artifact.
+The number of instances and the dynamic batching settings affect only config.pbtxt. Variants that
+differ only in these have the same networks, plans, goldens and checks. The first variant is built;
+later ones are published from its artifact.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ if TYPE_CHECKING:
 
 INSTANCES, BATCHING = "instances", "batching"
 BATCHER = ("max_queue_delay_us", "preferred", "graphs")
-"""Settings of the dynamic batcher that only config.pbtxt has."""
+"""Dynamic batching settings that affect only config.pbtxt."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The files in `folder`, each with one artifact: `digests` has the SHA-256 of those that this
-    run has written after their checks. Others are not used.
+    """The artifact files in `folder`. `digests` has the SHA-256 of the files that this run wrote
+    after their checks. Other files are not used.
     """
 
     folder: Path
     digests: dict[str, str] = field(default_factory=dict)
 
     def read(self, request: Mapping[str, Any]) -> Checked | None:
-        """What was built from a request that differs in the settings of serving alone; None where
-        there is none, or where the file is not as this run wrote it.
+        """The artifact of a request that differs only in serving settings. None if there is none,
+        or the file has changed since this run wrote it.
         """
         name = _name(request)
         if name not in self.digests:
@@ -53,12 +52,12 @@ class Kept:
         return found if isinstance(found, Checked) else None
 
     def writable(self) -> Path:
-        """The folder, which a worker may write to; made if it is missing."""
+        """The folder, which a worker may write to. Created if missing."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder.resolve()
 
     def write(self, request: Mapping[str, Any], checked: Checked) -> dict[str, str]:
-        """Keep it; what `digests` is to be updated with, by the process that began the run."""
+        """Write the artifact. Returns the update of `digests` for the main process."""
         data = pickle.dumps(checked, protocol=pickle.HIGHEST_PROTOCOL)
         (self.writable() / _name(request)).write_bytes(data)
         return {_name(request): hashlib.sha256(data).hexdigest()}
@@ -66,9 +65,9 @@ class Kept:
 
 @dataclass(frozen=True)
 class Checked:
-    """An artifact that passed its checks. `plans` is what the model's record has of its plans,
-    `result` the fields of its ModelResult that are recorded; `warnings` are without those of CUDA
-    graphs, which the batcher's settings decide.
+    """An artifact that passed its checks. `plans` are the plans in the model's record, `result` the
+    recorded fields of its ModelResult. `warnings` exclude those of CUDA graphs, which depend on the
+    batching settings.
     """
 
     artifact: ModelArtifact | EnsembleArtifact
@@ -77,7 +76,7 @@ class Checked:
     warnings: tuple[str, ...]
 
     def warnings_of(self, artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
-        """Those of the same artifact with other settings of the batcher."""
+        """The warnings of the same artifact with other batching settings."""
         from builder import triton
 
         return (*self.warnings, *triton.graph_warnings(artifact))
@@ -89,7 +88,7 @@ def of_variant(
     result: ModelResult,
     warnings: Sequence[str],
 ) -> Checked:
-    """What is kept of a variant that was published, with the `warnings` of its build."""
+    """The Checked of a published variant, with the `warnings` of its build."""
     from builder import triton
 
     of_config = triton.graph_warnings(artifact)
@@ -98,7 +97,7 @@ def of_variant(
 
 
 def _name(request: Mapping[str, Any]) -> str:
-    """The file of all requests that have the same networks, plans and goldens."""
+    """The file name for all requests with the same networks, plans and goldens."""
     rest = {key: value for key, value in request.items() if key != INSTANCES}
     rest[BATCHING] = {k: v for k, v in request[BATCHING].items() if k not in BATCHER}
     return store.digest(rest)
@@ -107,7 +106,7 @@ def _name(request: Mapping[str, Any]) -> str:
 def served_as(
     artifact: ModelArtifact | EnsembleArtifact, spec: ModelSpec
 ) -> ModelArtifact | EnsembleArtifact:
-    """The artifact of another spec of the same model: with its instances and its batcher."""
+    """The artifact with the instances and dynamic batching of another spec of the same model."""
     from builder.triton import EnsembleArtifact
 
     changed = _served_as(artifact.spec, spec.instances, spec.batching)
@@ -125,6 +124,8 @@ def _served_as(spec: ModelSpec, instances: int, batching: Batching) -> ModelSpec
 
 
 def _of_step(step: ModelArtifact, spec: ModelSpec) -> Batching:
-    """As `pipeline.ensembles` gives it to a step: a step that cannot batch has no batcher."""
+    """The settings for a step, as in `pipeline.ensembles`: a step that cannot batch has no dynamic
+    batching.
+    """
     own = step.spec.batching
     return own if own.enabled is False else replace(spec.batching, enabled=None)

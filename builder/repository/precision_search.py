@@ -1,9 +1,8 @@
-"""The cheapest precision that a model's tolerance allows, found by trying which layers must stay in
+"""Find the cheapest precision within a model's tolerance, by trials that keep different layers in
 float32.
 
-A trial is judged by the engine on a GPU where there is one, else by the network evaluated on the
-CPU in the dtypes that are written into it. Every golden is compared; the one that failed last comes
-first.
+A trial runs the engine if there is a GPU, else the network on the CPU in its dtypes. All goldens
+are compared, starting with the last that failed.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ if TYPE_CHECKING:
     Run = Callable[..., Sequence[torch.Tensor]]
 
 DEFAULT = "fp16"
-"""What is tried where neither the manifest nor the command line asks for less than float32."""
+"""The default precision of the search."""
 
 
 @dataclass
 class Search:
-    """What was found for one model: `precision` and `keep_fp32` are to be written into its
-    manifest. `layers` could have been kept, `problem` is what differs where none is, `judge`
-    "engine" or "reference"; `error` tells why nothing was found.
+    """The result for one model. `precision` and `keep_fp32` are the values for its manifest.
+    `layers` is the number of candidate layers, `problem` the difference with none kept, `judge` is
+    "engine" or "reference". `error` is the reason if no precision was found.
     """
 
     name: str
@@ -64,16 +63,14 @@ class Search:
     written: bool = False
     error: TrtBuildError | None = None
     tried: list[tuple[int, bool]] = field(default_factory=list)
-    """For each trial how many layers were kept, and whether every golden passed."""
+    """For each trial the number of kept layers, and whether every golden passed."""
 
 
 def wanted(spec: ModelSpec, precision: str | None) -> ModelSpec:
-    """The spec as it is first tried. Raises UsageError where there is no manifest to write the
-    outcome into.
-    """
+    """The spec of the first trial. Raises UsageError if the model has no manifest."""
     if spec.manifest is None:
         raise UsageError(
-            f"model {spec.name!r} has no manifest that the precision could be written into",
+            f"model {spec.name!r} has no manifest to write the precision into",
             fix=f"trt-build init {spec.path}",
         )
     return replace(
@@ -96,14 +93,14 @@ def search_precision(
     """Find for every model of `models` the cheapest precision within its tolerance, and write it
     into its manifest.
 
-    What is tried is the setting `precision`, else the manifest's, else fp16: first for every layer
-    that the policy reduces, then with as few layers kept in float32 (`keep_fp32`) as let all
-    goldens pass; fp32 where no layer can be reduced, or TensorRT would run less of the model than
-    in fp32. Each is written as soon as it is found. A model that fails, with its `error`, does not
-    stop the others. Settings and `keywords` are those of build_repository; nothing is published,
-    but the command that reproduces a crash builds into `out`. Raises UsageError where a model has
-    no manifest, or one that cannot be changed, EnvironmentProblem where it may not be, and what
-    build_repository raises.
+    The search uses the setting `precision`, else the manifest's, else fp16. It first reduces every
+    layer that the policy allows, then keeps as few layers in float32 (`keep_fp32`) as needed for
+    all goldens to pass. The result is fp32 if no layer can be reduced, or TensorRT would run fewer
+    nodes than in fp32. Each result is written immediately. If a model fails, it has an `error`, and
+    the others continue. Settings and `keywords` are those of build_repository. Nothing is
+    published; `out` is used only in the command that reproduces a crash. Raises UsageError if a
+    model has no manifest or one that cannot be edited, EnvironmentProblem if the manifest is not
+    writable, and the errors of build_repository.
     """
     chosen = settled(settings, keywords)
     specs = [
@@ -118,7 +115,7 @@ def search_precision(
 def perform_all(
     asked: Sequence[Order], progress: Progress, jobs: int, isolate: bool
 ) -> list[Search]:
-    """The searches of the orders, each in a process of its own unless told otherwise."""
+    """The searches of the orders, each in a separate process unless disabled."""
     if not isolate:
         return [perform(order, progress) for order in asked]
     tasks = [
@@ -143,21 +140,21 @@ def perform_all(
 
 
 def _sandbox(order: Order) -> processes.Sandbox:
-    """A search also writes the manifest, by a new file beside it."""
+    """The sandbox of a search, which also writes the manifest, through a new file beside it."""
     chosen = slots.sandbox(order)
     return replace(chosen, writable=(*chosen.writable, _manifest(order.spec).resolve().parent))
 
 
 def _manifest(spec: ModelSpec) -> Path:
-    assert spec.manifest is not None  # wanted() has seen to it
+    assert spec.manifest is not None  # ensured by wanted()
     return spec.manifest
 
 
 def perform(order: Order, progress: Progress) -> Search:
-    """Search for the model of the order, and write what was found: it took long, and others may yet
-    be interrupted.
+    """Search for the model of the order, and write the result immediately, because later searches
+    may be interrupted.
 
-    Errors end in the result or are raised as in builder.repository.build.perform.
+    Errors are returned or raised as in builder.repository.build.perform.
     """
     found = Search(order.spec.name, order.spec.manifest)
     started = time.monotonic()
@@ -176,7 +173,7 @@ def perform(order: Order, progress: Progress) -> Search:
 
 
 class _Less(Exception):
-    """In this precision TensorRT would run less of the model than in float32."""
+    """In this precision TensorRT would run fewer nodes than in float32."""
 
 
 class _Trials:
@@ -199,8 +196,9 @@ class _Trials:
         self._refused = False
 
     def run(self) -> None:
-        """Fill in what was found. Raises ParityError where precision is not what keeps the model
-        from passing.
+        """Run the search.
+
+        Raises ParityError if the model fails for a reason other than precision.
         """
         found = self.found
         found.precision, found.problem = self.spec.precision, self.problem(())
@@ -214,9 +212,9 @@ class _Trials:
         found.layers = len(layers)
         if still := self.problem(layers):
             raise ParityError(
-                f"even with every layer in float32 the answers differ: {still}",
+                f"the outputs differ even with every layer in float32: {still}",
                 where=str(self.spec.manifest),
-                fix="`trt-build check --paranoid` tells where; precision is not what is wrong",
+                fix="precision is not the cause; `trt-build check --paranoid` shows the location",
             )
         kept = minimal(layers, lambda names: not self.problem(names))
         if len(kept) == len(layers) or not self._reduces(kept):
@@ -225,14 +223,12 @@ class _Trials:
             found.keep_fp32 = (*self.spec.keep_fp32, *patterns(kept, layers))
 
     def _reduces(self, kept: Sequence[str]) -> bool:
-        """Whether anything computes in less than float32 with these layers kept; what follows kept
-        ones does not.
-        """
+        """Whether anything computes in less than float32 with these layers kept."""
         from builder.conversion import quantizes
         from builder.engine import capabilities, has_half
 
         if not capabilities.current().strongly_typed:
-            return True  # TensorRT chooses
+            return True  # TensorRT chooses precisions
         made = [part.conversion for part in self._convert(self._keeping(kept)).networks]
         return any(has_half(c.network) or quantizes(c.lowered.graph) for c in made)
 
@@ -240,7 +236,7 @@ class _Trials:
         return replace(self.spec, keep_fp32=(*self.spec.keep_fp32, *map(literal, kept)))
 
     def problem(self, kept: Sequence[str]) -> str:
-        """What differs with these layers kept in float32; empty where every golden passes."""
+        """The difference with these layers kept in float32; empty if every golden passes."""
         key = tuple(kept)
         if key not in self.known:
             self.progress(
@@ -264,16 +260,16 @@ class _Trials:
         return ""
 
     def _as_much_as_in_float32(self, spec: ModelSpec) -> Converted:
-        """The model, converted. Raises _Less where TensorRT would run more of it in float32."""
+        """The converted model. Raises _Less if TensorRT would run more of it in float32."""
         try:
             made = self._convert(spec)
         except UnsupportedOperators as refusal:
-            # raises the refusal again where float32 is refused too
+            # raises the refusal again if float32 is also refused
             if self._nodes_in_float32:
                 raise _Less(refusal.message) from refusal
             raise
         if made.pieces and _nodes(made) < self._nodes_in_float32:
-            raise _Less(f"TensorRT runs less of the model in {spec.precision} than in fp32")
+            raise _Less(f"TensorRT runs fewer nodes of the model in {spec.precision} than in fp32")
         return made
 
     @cached_property
@@ -281,11 +277,11 @@ class _Trials:
         return _nodes(self._convert(replace(self.spec, precision="fp32", keep_fp32=())))
 
     def _convert(self, spec: ModelSpec) -> Converted:
-        """The model, converted as it would be for a build."""
+        """The model, converted as for a build."""
         return stages.convert(stages.prepare(self.recorded, spec), self.order.layout)
 
     def _judge(self, conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec) -> None:
-        """Raise ParityError, with the first golden that differs."""
+        """Raise ParityError with the first golden that differs."""
         with self._runs(conversion) as run:
             for golden in goldens:
                 problems = _differences(run, conversion, golden, spec)
@@ -300,7 +296,7 @@ class _Trials:
 
     @contextmanager
     def _runs(self, conversion: Conversion) -> Iterator[Run]:
-        """Runs the network: CPU tensors in and out, in the order of its inputs and outputs."""
+        """Run the network on CPU tensors, in the order of its inputs and outputs."""
         from builder import engine, reference
         from builder.engine import Engine
 
@@ -312,7 +308,7 @@ class _Trials:
 
 
 def _nodes(made: Converted) -> int:
-    """How many top-level nodes of the model TensorRT would run."""
+    """The number of top-level nodes that TensorRT would run."""
     whole = [n.conversion for n in made.networks if len(n.location) < 2]
     return sum(len(list(one.lowered.graph.nodes())) for one in whole)
 
@@ -331,12 +327,12 @@ def _differences(
 
 
 def literal(name: str) -> str:
-    """The pattern that is this name alone."""
+    """The pattern that matches only this name."""
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 def patterns(kept: Sequence[str], layers: Sequence[str]) -> list[str]:
-    """`kept` as patterns: `scope/*` where all layers of a scope are in it and they are several."""
+    """`kept` as patterns: `scope/*` if it contains all of several layers of a scope."""
     scopes: dict[str, list[str]] = {}
     for name in layers:
         scopes.setdefault(name.rpartition("/")[0], []).append(name)

@@ -1,4 +1,4 @@
-"""Whether the repository can be written, and which GPUs no plan of this host serves."""
+"""Check that the repository can be written, and report target GPUs without a plan."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from builder.store import staging
 
 
 def check(out: Path) -> None:
-    """Raise UsageError where a file or a link to nothing stands where the repository would be,
-    EnvironmentProblem where nothing may be written there or beside it, PublishBlocked where it is a
-    mount: models are staged beside the repository and moved in.
+    """Raise UsageError if the repository's path is a file or a broken link, EnvironmentProblem if
+    the path or its parent is not writable, and PublishBlocked if it is a mount point: models are
+    staged beside the repository and moved into it.
     """
     for place in (out, *out.parents):
         if place.is_symlink() and not place.exists():
@@ -35,7 +35,7 @@ def check(out: Path) -> None:
             raise EnvironmentProblem(
                 f"the folder {nearest} is not writable",
                 where=str(out),
-                fix="use an --out in a folder that you can write to",
+                fix="use an --out in a writable folder",
             )
     if root.is_mount():
         staging.refuse_mount(root, beside=root.parent)
@@ -44,7 +44,7 @@ def check(out: Path) -> None:
 def missing(
     options: BuildOptions, flavour: str, models: Path | str, out: Path | str
 ) -> Iterator[str]:
-    """For each target that no plan of this host serves, how it gets one."""
+    """For each target without a plan from this host, the commands that build one."""
     device = gpu.current()
     if flavour == "tensorrt-rtx" or device is None:
         return
@@ -58,12 +58,12 @@ def missing(
 
 
 def check_served(serve_as: str, flavour: str) -> None:
-    """Raise UsageError where Triton's TensorRT backend is to load a plan that it cannot."""
+    """Raise UsageError if Triton's TensorRT backend cannot load the plans."""
     if serve_as == "tensorrt_plan" and flavour == "tensorrt-rtx":
         raise UsageError(
-            "Triton's TensorRT backend loads no plan of TensorRT for RTX",
+            "Triton's TensorRT backend cannot load plans of TensorRT for RTX",
             fix=(
-                "leave --serve-as out, and the Python runtime runs it, or build with --flavour"
-                " tensorrt on a GPU host"
+                "remove --serve-as to use the Python runtime, or build with --flavour tensorrt on "
+                "a GPU host"
             ),
         )

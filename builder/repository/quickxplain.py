@@ -10,11 +10,10 @@ Passes = Callable[[Sequence[T]], bool]
 
 
 def minimal(items: Sequence[T], passes: Passes[T]) -> list[T]:
-    """A subset that passes and of which nothing can be left out, in the order of `items`; all of
-    them must pass.
+    """A minimal subset that passes, in the order of `items`, which must pass as a whole.
 
-    k of n take about 2k(log2(n/k) + 1) tests, where a superset of what passes passes too. Where
-    that does not hold the result passes all the same.
+    If supersets of passing sets pass, k of n items take about 2k(log2(n/k) + 1) tests. Otherwise
+    the result still passes, but may not be minimal.
     """
     if passes([]):
         return []
@@ -24,7 +23,7 @@ def minimal(items: Sequence[T], passes: Passes[T]) -> list[T]:
 
 
 def _needed(given: list[T], new: list[T], items: list[T], passes: Passes[T]) -> list[T]:
-    """What of `items` must be added to `given`, whose last addition was `new`."""
+    """The part of `items` that must be added to `given`, whose last addition was `new`."""
     if new and passes(given):
         return []
     if len(items) <= 1:

@@ -1,4 +1,4 @@
-"""record_goldens: the goldens of models into the store, for builds on other machines."""
+"""record_goldens: record the goldens of models in the store, for builds on other machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from builder.store import Hashes, signing
 
 @dataclass
 class Recorded:
-    """What became of the goldens of one model. `seconds` has the time of each phase."""
+    """The result of recording the goldens of one model. `seconds` has the time of each phase."""
 
     name: str
     seconds: dict[str, float] = field(default_factory=dict)
@@ -29,8 +29,8 @@ def record_goldens(
     models: Path | str, settings: Settings, *, rebuild: bool = False, progress: Progress
 ) -> list[Recorded]:
     """Load and lower each model of `models`, and record its goldens in `settings.store`, unless
-    they are there. Nothing is built. Each model has a process of its own, confined as in
-    build_repository, which also documents what is raised.
+    they exist. Nothing is built. Each model runs in a separate process, confined as in
+    build_repository, which also documents the errors.
     """
     settings = replace(settings, share=True)
     orders = settings.orders(settings.specs(models), Path(models), rebuild=rebuild)

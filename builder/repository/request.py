@@ -1,4 +1,4 @@
-"""Which models of an order are unchanged, decided without torch."""
+"""Decide without torch whether the model of an order is unchanged."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from builder.store import edits, published
 
 
 def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
-    """The order with its request, and why it must be built; or the result, where what is published
-    is unchanged.
+    """The order with its request and the reason for the build; or the result, if the published
+    model is unchanged.
     """
     wanted = request_of(order, hashes)
     said = recorded(order, wanted)
@@ -28,8 +28,8 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     if not order.rebuild and (other := _replaced_by_rollback(order, wanted)):
         number, shown = other
         noted = (
-            f"version {published.number_of(said)} is served: version {number}, which the model file"
-            f" and manifest give, was rolled back. `trt-build rollback {order.out}"
+            f"version {published.number_of(said)} is served: version {number}, which matches the "
+            f"model file and manifest, was rolled back. `trt-build rollback {order.out}"
             f" {order.spec.name} --to {number}` serves it again",
         )
         return _unchanged(order, shown, noted)
@@ -43,10 +43,10 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
 
 
 def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
-    """The order with the edits that its manifest says, too, carried over."""
+    """The order, which carries over manual edits that its manifest also contains."""
     if order.edits != edits.REPORT or not edits.edits(order.folder, hashes):
         return order
-    from builder import triton  # with protobuf, which most runs need not
+    from builder import triton  # imports protobuf, which most runs do not need
 
     adopted = triton.edits_adopted(order.folder, order.spec)
     return replace(order, edits=edits.KEEP) if adopted else order
@@ -66,8 +66,8 @@ def _unchanged(
 def _replaced_by_rollback(
     order: Order, wanted: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]] | None:
-    """The version that a build would give and that somebody rolled back, with its trt-build.json;
-    None where there is none.
+    """The version that a build would create and that was rolled back, with its trt-build.json, or
+    None.
     """
     replaced = (published.sidecar(order.folder) or {}).get(published.ROLLED_BACK)
     for version in published.versions(order.folder)[1:]:
@@ -77,7 +77,7 @@ def _replaced_by_rollback(
 
 
 def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
-    """What the order's model is to be built from."""
+    """The request of the order's model."""
     return store.request(
         order.spec,
         hashes,
@@ -90,9 +90,9 @@ def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
 
 
 def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What was last built: as the published model records it, else as the store was told of the
-    same file under that name (a store is shared, and another project's model may have the name);
-    empty where neither knows.
+    """The record of the last build: from the published model, else from the store for the same file
+    and name (a store may be shared, and another project's model may have the name). Empty without
+    either.
     """
     said = store.sidecar(order.folder) or {}
     if "request" in said or not order.store:
@@ -104,7 +104,7 @@ def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
 def stale_because(
     order: Order, wanted: Mapping[str, Any], said: Mapping[str, Any], hashes: store.Hashes
 ) -> str | None:
-    """Why the model must be built, in words; None where what is published is what is wanted."""
+    """The reason why the model must be built; None if the published model is current."""
     reason = store.stale(order.folder, wanted, hashes)
     if reason is None or store.recorded_request(order.folder) is not None:
         return reason

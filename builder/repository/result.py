@@ -1,4 +1,4 @@
-"""What became of one model of a run."""
+"""The result of one model of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ModelResult:
-    """What became of one model: `error` tells why where `ok` is False; `seconds` by phase."""
+    """The result of one model. `error` is the reason if `ok` is False. `seconds` are by phase."""
 
     name: str
     ok: bool = False
@@ -26,41 +26,40 @@ class ModelResult:
     path: Path | None = None
     warnings: tuple[str, ...] = ()
     layout: str = "single"
-    """"single": one engine; "fused" or "ensemble": in the pieces of `segments`, for the reason
-    `layout_reason`.
+    """"single": one engine; "fused" or "ensemble": the `segments`, for the reason `layout_reason`.
     """
     layout_reason: str = ""
     segments: tuple[str, ...] = ()
     state: str = "built"
-    """"built"; "reused": published anew with plans from the store; "unchanged": what is published
-    is what is wanted; "edited": so it is, but for what was edited or added by hand.
+    """"built"; "reused": published again with plans from the store; "unchanged": the published
+    model is current; "edited": it is current except for manual edits.
     """
     quantized: dict[str, Any] | None = None
-    """Where the precision has 8 bits: the `summary`, and of each of the `layers` that could be
-    quantized its name, whether it is, its SQNR in dB, and the reason where it is not.
+    """For an 8-bit precision: the `summary`, and for each of the `layers` that could be quantized
+    its name, whether it is, its SQNR in dB, and the reason if it is not.
     """
     precision: str = ""
     parity: dict[str, Any] | None = None
-    """Of the published files, run by torch: the `answers` that were compared with the goldens, and
-    the worst `absolute`, `relative` and `cosine` among them; `share` is the worst error as a share
-    of its tolerance.
+    """For the published files, run by torch: the number of `answers` that were compared with the
+    goldens, and their worst `absolute`, `relative` and `cosine`. `share` is the largest error
+    relative to its tolerance.
     """
     plan_executed: bool | None = None
-    """Whether the plans were run on the goldens before they were published; None without a plan.
-    Where no plan runs, the networks were evaluated with torch instead.
+    """Whether the plans were run on the goldens before publication; None without a plan. If no plan
+    can run, the networks were evaluated with torch instead.
     """
     lowering: tuple[dict[str, Any], ...] = ()
-    """Of each pass that changed the number of nodes its `name`, the nodes `before` and `after` it,
-    and its `seconds`.
+    """For each pass that changed the number of nodes: its `name`, the nodes `before` and `after`
+    it, and its `seconds`.
     """
     operators: tuple[dict[str, Any], ...] = ()
-    """What torch runs for a reason of its own: the fields of UnsupportedOperator."""
+    """The nodes in torch that have their own reason: the fields of UnsupportedOperator."""
     dtypes: tuple[dict[str, Any], ...] = ()
-    """Of each `network` the `runs` and `types` of engine.layer_dtypes."""
+    """For each `network` the `runs` and `types` of engine.layer_dtypes."""
     because: str = ""
-    """Why it was not unchanged: "precision fp32 -> fp16"."""
+    """The reason for the build, such as "precision fp32 -> fp16"."""
     kept: dict[str, str] = field(default_factory=dict)
-    """The file with the checked artifact, by its SHA-256, where the order asks for it."""
+    """The SHA-256 of the file with the checked artifact, if the order requests it."""
 
     def reached(self, stage: Stage) -> None:
         """Fill in the facts of a stage of the pipeline."""
@@ -100,9 +99,9 @@ SHOWN = (
     "parity",
     *("plan_executed", "lowering", "operators", "dtypes"),
 )
-"""What is recorded of a result, so that an unchanged model can be told of like a built one."""
+"""The recorded fields of a result, so that an unchanged model is reported like a built one."""
 RECORDED = (*SHOWN, "because", "state", "seconds")
-"""What the trt-build.json of a built model has of its result; `seconds` end before publication."""
+"""The result in the trt-build.json of a built model. `seconds` exclude publication."""
 
 
 def _pass(record: PassRecord) -> dict[str, Any]:

@@ -18,20 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """`inputs` (or the arrays of the npz `sample`) stand in for a manifest that is missing;
-    `precision`, `state` and what is set of `options` override the manifests'.
+    """`inputs` (or the arrays of the npz `sample`) replace a missing manifest.
 
-    A model that TensorRT runs only in part is served in pieces: `layout` "fused" in one process,
-    "ensemble" as a Triton ensemble, "auto" as is cheaper. `torch_steps` says what serves an
-    ensemble's torch steps: "python" our runtime, "pytorch" Triton's PyTorch backend, "auto" the
-    latter where Triton's own backend serves the engines beside them. Plans are kept in `store` (a
-    folder or any URL of fsspec) and taken from there, and with `share` goldens and
-    timing caches, too. `plugins` are Python files or modules that are imported before a model is.
-    `only` keeps models of these names. A published config that was edited by hand is kept while the
-    model is unchanged; where it is to be published anew, `edits` "report" refuses, "keep" carries
-    the edit over and "overwrite" drops it. A model replaces one whose clients could not go on with
-    it only with `accept_incompatible`. `sign` is a private key (PEM, elliptic curve) that every
-    model is signed with.
+    `precision`, `state` and the set `options` override those of the manifests. `layout` is that of
+    partitioned models: "fused" in one process, "ensemble" as a Triton ensemble, "auto" the cheaper
+    one. `torch_steps` is the backend of an ensemble's torch steps: "python" for the Python runtime,
+    "pytorch" for Triton's PyTorch backend, "auto" for the latter if Triton's own backend serves the
+    engines. Plans are written to and read from `store` (a folder or a URL of fsspec), and with
+    `share` also goldens and timing caches. `plugins` are Python files or modules that are imported
+    before a model is. `only` selects models by name. Manual edits of a published config are kept
+    while the model is unchanged. If it must be published again, `edits` "report" refuses, "keep"
+    carries the edits over and "overwrite" drops them. A model with an incompatible interface
+    replaces the published one only with `accept_incompatible`. `sign` is a private key (PEM,
+    elliptic curve) that signs every model.
     """
 
     serve_as: str = "auto"
@@ -54,7 +53,7 @@ class Settings:
     def specs(
         self, models: Path | str, without: dict[str, ManifestError] | None = None
     ) -> list[ModelSpec]:
-        """The models; those without a manifest are put into `without`, where it is given and
+        """The specs of the models. With `without`, models without a manifest are added to it if
         another model has one. Raises ManifestError and UsageError.
         """
         return load_manifests(

@@ -74,9 +74,9 @@ class Control:
             ) from error
         except OSError as error:
             raise EnvironmentProblem(
-                f"no Triton answers over http: {error}",
+                f"no Triton server responds over http: {error}",
                 where=self.url,
-                fix="trt-build serve, or the right --url",
+                fix="run trt-build serve, or correct --url",
             ) from error
         return True
 

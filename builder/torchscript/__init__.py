@@ -1,5 +1,5 @@
-"""Loads an untrusted TorchScript file: inspected as an archive, tried in a child
-process, then loaded.
+"""Load an untrusted TorchScript file: inspect the archive, load it in a child process first, then
+in this one.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def check_zip(path: Path, wanted: str = "a TorchScript file") -> None:
     if path.is_dir():
         kind = " (a TensorFlow SavedModel)" if (path / "saved_model.pb").exists() else ""
         raise _refuse(path, f"is a directory{kind}, not {wanted}")
-    if not path.is_file():  # opening a pipe waits for somebody to write
+    if not path.is_file():  # opening a pipe blocks until something writes to it
         raise _refuse(
             path, "is no file but a pipe, a socket or a device", "copy it to a file first"
         )
@@ -108,9 +108,7 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
 
 
 def _root(path: Path, names: list[str]) -> str:
-    """The one folder that holds all members; torch names it after the file that was first
-    written.
-    """
+    """The folder that contains all members. torch names it after the first file name."""
     folders = {name.partition("/")[0] for name in names}
     root = min(folders, default="")
     whole = all(f"{root}/{part}" in names for part in REQUIRED) and any(
@@ -174,7 +172,8 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
     if foreign:
         words = ", ".join(name.replace(" ", ".") for name in foreign[:5])
         message = (
-            f"names what TorchScript never names ({words}); Python would run code on unpickling it"
+            f"has pickle globals that TorchScript never uses ({words}); Python would run code on "
+            "unpickling it"
         )
         raise _refuse(
             path, message, "save the model again with torch.jit.save, from a source that you trust"

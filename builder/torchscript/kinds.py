@@ -1,6 +1,4 @@
-"""What a file is when it is not TorchScript: each kind that people hand in by mistake, and what to
-do about it.
-"""
+"""Recognize files that are not TorchScript, and describe the fix for each kind."""
 
 from __future__ import annotations
 
@@ -14,16 +12,12 @@ _SCRIPT_IT = (
     "load it in Python, then torch.jit.script(module).save('model.pt'), or torch.jit.trace(module,"
     " inputs)"
 )
-_FROM_SOURCE = (
-    "go back to the PyTorch module and save that with torch.jit.script or torch.jit.trace"
-)
+_FROM_SOURCE = "save the original PyTorch module with torch.jit.script or torch.jit.trace"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file: what to call it, how to get to TorchScript from it, and how its first bytes
-    tell.
-    """
+    """A kind of file: its description, the fix, and the test of its first bytes."""
 
     name: str
     fix: str
@@ -83,27 +77,25 @@ NOT_ZIPS: tuple[Kind, ...] = (
     Kind("an HDF5 file (Keras)", _FROM_SOURCE, _starts(b"\x89HDF\r\n")),
     Kind("a TensorFlow Lite model", _FROM_SOURCE, lambda head: head[4:8] == b"TFL3"),
     Kind(
-        "a TensorRT plan, built already",
+        "a TensorRT plan, which is already built",
         "trt-build starts from TorchScript",
         _starts(b"ftrt", b"ptrt"),
     ),
     Kind("compressed with gzip", "gunzip it", _starts(b"\x1f\x8b")),
     Kind("a tar archive", "unpack it", lambda head: head[257:262] == b"ustar"),
     Kind(
-        "all zeros: a download or a copy that was cut off",
+        "all zeros: an incomplete download or copy",
         "fetch it again",
         lambda head: not any(head),
     ),
-    Kind(
-        "a text file", "trt-build takes what ScriptModule.save() or torch.jit.save() wrote", _text
-    ),
+    Kind("a text file", "pass a file that ScriptModule.save() or torch.jit.save() wrote", _text),
 )
 
 
 def of_bytes(head: bytes) -> Kind:
     """The kind of a file that is no zip, by its first HEAD_BYTES."""
     unknown = Kind(
-        "no kind of file that we know",
+        "an unknown kind of file",
         "trt-build takes what torch.jit.save() wrote",
         lambda head: True,
     )
@@ -112,7 +104,7 @@ def of_bytes(head: bytes) -> Kind:
 
 @dataclass(frozen=True)
 class ZipKind:
-    """A kind of zip, told by a member whose name ends so."""
+    """A kind of zip, recognized by the suffix of a member."""
 
     name: str
     fix: str
@@ -148,5 +140,5 @@ def of_members(names: Iterable[str]) -> ZipKind:
         if any(name.endswith(tuple(kind.members)) for name in names):
             return kind
     return ZipKind(
-        "a zip, but not one of TorchScript's", "trt-build takes what torch.jit.save() wrote", ()
+        "a zip, but not a TorchScript archive", "trt-build takes what torch.jit.save() wrote", ()
     )

@@ -1,6 +1,4 @@
-"""Makes a module of one method of a ScriptModule, so that the rest of the house only ever sees
-`forward`.
-"""
+"""Wrap one method of a ScriptModule as a module, so that all other packages only see `forward`."""
 
 from __future__ import annotations
 
@@ -9,8 +7,8 @@ from typing import Any
 from builder.errors import ModelFileError
 
 INNER = "inner"
-"""Under this name the wrapper holds the module whose method it calls; qualified names of submodules
-start with it.
+"""The wrapper's attribute for the module whose method it calls; qualified names of submodules start
+with it.
 """
 
 

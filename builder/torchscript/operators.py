@@ -1,4 +1,4 @@
-"""Refuses files that name operators with side effects outside tensors, before and after loading."""
+"""Refuse files with operators that have side effects outside tensors, before and after loading."""
 
 from __future__ import annotations
 

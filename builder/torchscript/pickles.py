@@ -1,4 +1,4 @@
-"""What a pickle names, read from its opcodes; nothing of it is executed.
+"""The globals of a pickle, read from its opcodes without execution.
 
 The allow-list is what torch's own C++ unpickler resolves
 (torch/csrc/jit/serialization/unpickler.cpp, readGlobal): a file that names anything else was not

@@ -1,6 +1,4 @@
-"""The user's own Python, imported before a model is: converters for further operators, libraries of
-operators.
-"""
+"""The user's plugins, imported before a model is loaded: converters and operator libraries."""
 
 from __future__ import annotations
 

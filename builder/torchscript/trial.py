@@ -1,4 +1,6 @@
-"""Loads a file in a child process first, so that a hostile or broken one cannot end the build."""
+"""Load a file in a child process first, so that a malicious or damaged file cannot crash the
+build.
+"""
 
 from __future__ import annotations
 

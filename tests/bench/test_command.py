@@ -34,8 +34,8 @@ def test_counts_of_the_client_are_those_of_triton(tmp_path: Path) -> None:
         ([], "--serve, or the address"),
         (["--serve", "--url", "localhost:1"], "--serve, or the address"),
         (["--serve", "--concurrency", "1.5"], "whole numbers"),
-        (["--serve", "--rate", "fast"], "no list of positive numbers"),
-        (["--serve", "--limit", "p42=1ms"], "no limit, as in p99=20ms"),
+        (["--serve", "--rate", "fast"], "not a list of positive numbers"),
+        (["--serve", "--limit", "p42=1ms"], "not a limit, such as p99=20ms"),
     ],
 )
 def test_what_cannot_be_measured_is_usage(tmp_path: Path, words: list[str], message: str) -> None:

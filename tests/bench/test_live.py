@@ -97,7 +97,7 @@ def test_requests_of_several_sizes_come_from_a_file(
 
 
 def test_nothing_listens(repository: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="no Triton answers"):
+    with pytest.raises(EnvironmentProblem, match="no Triton server responds"):
         bench(repository, Endpoint(None, "127.0.0.1:1"), ["scorer"])
 
 

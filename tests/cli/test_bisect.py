@@ -59,6 +59,6 @@ def test_usage_errors(published: Path, small: Path, run: Run) -> None:
     result = run("bisect", published)
     assert result.exit_code == 2 and "--models MODELS" in result.output
     result = run("bisect", small, "--models", small)
-    assert result.exit_code == 2 and "--models is for a repository" in result.output
+    assert result.exit_code == 2 and "--models requires a repository" in result.output
     result = run("bisect", small, "--record")
-    assert result.exit_code == 2 and "--record is for the models of a repository" in result.output
+    assert result.exit_code == 2 and "--record requires a repository" in result.output

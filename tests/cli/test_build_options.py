@@ -33,14 +33,14 @@ def test_what_is_no_size_is_usage(
     given = size if option == "--workspace" else f"tactic_dram={size}"
     result = run("repo", small, "--out", tmp_path / "out", option, given)
     assert result.exit_code == 2
-    assert f"'{option}': {size!r} is not a size, as in 512M or 2GiB" in result.output
+    assert f"'{option}': {size!r} is not a size, such as 512M or 2GiB" in result.output
 
 
 @pytest.mark.parametrize("pool", ["tactic_dram", "=1G", ""])
 def test_a_pool_has_a_name_and_a_limit(small: Path, tmp_path: Path, run: Run, pool: str) -> None:
     result = run("repo", small, "--out", tmp_path / "out", "--pool", pool)
     assert result.exit_code == 2
-    assert "no pool with its limit, as in tactic_dram=1GiB" in result.output
+    assert "not a memory pool with its limit, such as tactic_dram=1GiB" in result.output
 
 
 @on_rtx

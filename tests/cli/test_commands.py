@@ -594,7 +594,7 @@ def test_ctrl_c_while_an_answer_is_waited_for_is_one_line(published: Path) -> No
             connection.recv(1)
             process.send_signal(signal.SIGINT)
             _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (130, "interrupted; nothing is left half-written\n")
+    assert (process.returncode, stderr) == (130, "interrupted; no partly written files remain\n")
 
 
 @pytest.mark.live
@@ -653,7 +653,7 @@ def test_a_port_in_use_is_environment(published: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--explicit", "--address", "0.0.0.0"], "would let everyone there load models"),
+        (["--explicit", "--address", "0.0.0.0"], "would let every client load models"),
         (["--explicit", "--watch"], "exclude each other"),
         (["--control-token-file", "token"], "is for --explicit"),
     ],

@@ -100,7 +100,7 @@ def test_an_edit_that_a_manifest_cannot_say_is_refused(
 
 def test_adopt_without_an_edit_and_with_wrong_paths(published: Path, small: Path, run: Run) -> None:
     nothing = run("adopt", published, "small", "--models", small)
-    assert nothing.exit_code == 0 and "no field of its config was edited" in nothing.stdout
+    assert nothing.exit_code == 0 and "its config has no edits" in nothing.stdout
     for arguments in (
         (published, "other", "--models", small),
         (published / "x", "small", "--models", small),

@@ -142,4 +142,7 @@ def test_ctrl_c_while_a_command_is_imported_is_an_interrupt_too(
 
     monkeypatch.setattr("builder.cli.importlib.import_module", interrupted)
     result = CliRunner().invoke(main, ["doctor"])
-    assert (result.exit_code, result.stderr) == (130, "interrupted; nothing is left half-written\n")
+    assert (result.exit_code, result.stderr) == (
+        130,
+        "interrupted; no partly written files remain\n",
+    )

@@ -67,7 +67,7 @@ def test_a_model_whose_search_fails_fails_and_is_not_built_in_another_precision(
     result = run(*words)
     assert (
         result.exit_code == 2
-        and "needs calibration data" in result.stderr
+        and "requires calibration data" in result.stderr
         and "fix:" in result.stderr
     )
     assert "0 of 1 models" in result.stdout and not (tmp_path / "out").exists()
@@ -83,7 +83,7 @@ def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> N
     (models / "net.yaml").unlink()
     words = ["repo", models, "--out", tmp_path / "out", "--search-precision", "--no-isolate"]
     result = run(*words, "--input", "x:float32:batch(1,2,4)x16")
-    assert result.exit_code == 2 and "stand in for one" in result.stderr
+    assert result.exit_code == 2 and "replace them" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -76,7 +76,7 @@ def test_a_change_of_versions_drops_the_signature_or_renews_it(
 ) -> None:
     run("sign", published, "--key", keys / "sign.key")
     result = run("promote", published, tmp_path / "live")
-    assert "dropped its signature" in result.stderr
+    assert "removed its signature" in result.stderr
     result = run("promote", published, tmp_path / "signed", "--sign", keys / "sign.key")
     assert "signature" not in result.stderr
     assert signatures.problems(tmp_path / "signed", keys / "sign.pub") == {}

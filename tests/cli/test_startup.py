@@ -105,7 +105,7 @@ def test_every_command_has_help_and_json(run: Callable[..., Result], name: str) 
         (["repo", ".", "--outt", "x"], "--out"),
         (["repo", ".", "--out", "x", "--precision", "fp61"], "fp16"),
         (["repo", "."], "--out"),
-        (["verify", ".", "--serve", "--url", "x:1"], "leave --url"),
+        (["verify", ".", "--serve", "--url", "x:1"], "remove --url"),
     ],
 )
 def test_a_typo_is_usage_and_names_what_was_meant(

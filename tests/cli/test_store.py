@@ -19,7 +19,7 @@ def test_a_store_in_memory_is_refused(
     """It would keep each plan until the process ends, which is at once."""
     result = run(command, small, "--out", tmp_path / "out", "--store", url)
     assert result.exit_code == 2
-    assert f"error: --store {url}: a store in memory ends with the process" in result.stderr
+    assert f"error: --store {url}: a store in memory is lost when the command ends" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -197,8 +197,8 @@ class Before(nn.Module):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Within(), "which is not a tensor or a number"),
-        (Ended(), "which is not a tensor or a number"),
+        (Within(), "is not a tensor or a number"),
+        (Ended(), "is not a tensor or a number"),
         (Several(), "must append exactly one tensor per iteration"),
         (Sizes(), "reads a list whose length is known only at run time"),
         (Before(), "inserts tensors at the start of a list"),

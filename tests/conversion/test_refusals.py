@@ -81,7 +81,7 @@ def test_a_tensor_read_as_a_number_is_refused_as_torch_refuses_it(
     """
     with pytest.raises(RuntimeError):
         function(y)
-    with pytest.raises(UnsupportedOperators, match="which torch refuses too") as error:
+    with pytest.raises(UnsupportedOperators, match="which torch also refuses") as error:
         convert(function.graph, [y])  # type: ignore[attr-defined]
     assert "test_refusals.py:" in error.value.operators[0].where
 

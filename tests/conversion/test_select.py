@@ -198,5 +198,5 @@ def test_a_part_that_may_end_beyond_the_axis_is_refused_in_a_loop() -> None:
             total = total * 0.5 + x[t : t + 2].sum(0)
         return total
 
-    with pytest.raises(UnsupportedOperators, match="changes from iteration to iteration"):
+    with pytest.raises(UnsupportedOperators, match="changes between iterations"):
         convert(torch.jit.script(beyond).graph, [sample(5, 3)], dynamic={0: {0: "t"}})

@@ -46,7 +46,7 @@ def test_ctrl_c_publishes_nothing_and_leaves_no_process(tmp_path: Path) -> None:
     os.killpg(command.pid, signal.SIGINT)
     rest = command.stderr.read()
     assert command.wait() == 130, rest
-    assert "nothing is left half-written" in rest
+    assert "no partly written files remain" in rest
     until = time.monotonic() + 100
     while with_cache(cache) and time.monotonic() < until:  # builds stop when their input ends
         time.sleep(0.2)

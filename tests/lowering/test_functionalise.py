@@ -428,7 +428,7 @@ def test_a_list_or_dictionary_of_the_model_is_not_written(line: str) -> None:
     """It was dropped without a word, and each request answered as if it were the first, or
     worse.
     """
-    with pytest.raises(LoweringError, match="forward keeps state in the module's attribute"):
+    with pytest.raises(LoweringError, match="forward writes state to the module's attribute"):
         builder.lower(_state(line))
 
 
@@ -454,7 +454,7 @@ def test_a_tuple_from_a_list_of_them_is_refused_where_the_choice_is_open() -> No
         chosen = pairs[int(x.sum()) % 2]
         return chosen[0] * chosen[1]
 
-    with pytest.raises(LoweringError, match="a tuple is chosen from a list") as caught:
+    with pytest.raises(LoweringError, match="a tuple is selected from a list") as caught:
         builder.lower(torch.jit.script(f).graph)
     assert "test_functionalise.py" in caught.value.where
 

@@ -105,7 +105,7 @@ def test_paranoid_names_the_pass_that_changed_the_answer() -> None:
     def right(graph: Any, context: Context) -> None:
         return None
 
-    with pytest.raises(LoweringError, match="pass wrong changed the model's answer"):
+    with pytest.raises(LoweringError, match="pass wrong changed the model's outputs"):
         run_passes(_graph(), Context(), [right, wrong], paranoid=Paranoid([torch.ones(3)]))
 
 

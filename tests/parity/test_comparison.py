@@ -35,9 +35,7 @@ def test_a_missing_and_an_extra_output_fail() -> None:
 
 def test_a_renamed_output_is_seen_as_such() -> None:
     problems = compare({"y": GOLDEN["y"], "m": GOLDEN["n"]}, GOLDEN).problems
-    assert (
-        "'m' is like it under another name" in problems[0] and "like the missing 'n'" in problems[1]
-    )
+    assert "'m' has its shape and dtype" in problems[0] and "of the missing 'n'" in problems[1]
 
 
 def test_a_wrong_type_and_a_wrong_shape_fail() -> None:

@@ -189,7 +189,7 @@ def test_engine_and_server_together_are_usage(repository: Path) -> None:
     result = CliRunner().invoke(
         main, ["verify", str(repository), "--engine", "--serve"], catch_exceptions=False
     )
-    assert result.exit_code == 2 and "--engine asks no server" in result.output
+    assert result.exit_code == 2 and "--engine uses no server" in result.output
 
 
 def test_a_plan_that_is_damaged_is_not_opened(repository: Path) -> None:

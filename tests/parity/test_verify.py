@@ -132,7 +132,7 @@ def tamper_type(folder: Path) -> None:
     ("tamper", "words"),
     [
         (tamper_values, "worst at [2, 1]"),
-        (tamper_names, "'scores' is like it under another name"),
+        (tamper_names, "'scores' has its shape and dtype"),
         (tamper_missing, "output 'scores': is not the model's"),
         (tamper_type, "int64, not int32"),
     ],

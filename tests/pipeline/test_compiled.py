@@ -92,7 +92,7 @@ def test_what_it_was_not_compiled_for_is_refused(
     x, state = arguments(2)
     with pytest.raises(UsageError, match=message):
         step[1](**{"x": x, "state": state, **change})
-    with pytest.raises(UsageError, match="no profile holds the sizes batch=9"):
+    with pytest.raises(UsageError, match="no profile includes the sizes batch=9"):
         step[1](*arguments(9))
     with pytest.raises(TypeError, match="misses the argument 'state'"):
         step[1](x)

@@ -73,7 +73,7 @@ def test_torch_serves_a_model_whose_build_crashes(tmp_path: Path) -> None:
     (result,) = build_repository(source, tmp_path / "out", plugins=(str(plugin),))
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = [text for text in result.warnings if "SIGSEGV" in text]
-    assert warning.startswith("served by PyTorch only, as it is written: the process")
+    assert warning.startswith("served by PyTorch only, with its in-place writes: the process")
     done = CliRunner().invoke(main, ["check", str(source), "--json", "--plugin", str(plugin)])
     (report,) = json.loads(done.stdout)["models"]
     assert report["error"] is None and warning in report["warnings"]
@@ -84,7 +84,7 @@ def test_check_without_build_says_that_the_builder_decides(tmp_path: Path) -> No
     source = models.save(tmp_path / "models", models.ShortenByData())
     done = CliRunner().invoke(main, ["check", str(source), "--no-build"])
     assert done.exit_code == 0 and "could not build" not in done.stdout
-    assert "not compiled: TensorRT can still refuse a network" in done.stdout
+    assert "not compiled: TensorRT can still reject a network" in done.stdout
 
 
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
@@ -101,7 +101,7 @@ def test_a_defect_of_lowering_costs_tensorrt_and_not_the_endpoint(
     result = build(tmp_path, models.Whole())
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = [text for text in result.warnings if "ZeroDivisionError" in text]
-    assert warning.startswith("served by PyTorch only, as it is written: this is a defect")
+    assert warning.startswith("served by PyTorch only, with its in-place writes: this is a defect")
     result = build(tmp_path / "full", models.Whole(), FULL)
     assert not result.ok and "ZeroDivisionError" in str(result.error)
 

@@ -141,7 +141,7 @@ def test_a_manifest_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     batched = save(tmp_path / "batched", ByData, "batching: {enabled: true}\n")
     named = save(tmp_path / "named", ByData, "outputs: [only]\n")
     for source, text in (
-        (full, "always gives all of its outputs"),
+        (full, "always returns all of its outputs"),
         (batched, "may be None"),
         (named, "names 1 outputs, the module returns 2"),
     ):

@@ -71,7 +71,7 @@ def test_a_network_without_a_right_plan_is_left_to_torch(
 ) -> None:
     result, plan = build(tmp_path, monkeypatch, Gpu(wrong=9))
     assert result.ok and (result.segments, plan) == (("torch",), b""), result.error
-    assert any("TensorRT builds no right plan of the network" in text for text in result.warnings)
+    assert any("TensorRT builds no correct plan of the network" in text for text in result.warnings)
 
 
 def test_require_full_publishes_nothing_then(
@@ -79,5 +79,5 @@ def test_require_full_publishes_nothing_then(
 ) -> None:
     full = "fallback: {require_full: true}\n"
     result, _ = build(tmp_path, monkeypatch, Gpu(wrong=9), full)
-    assert not result.ok and "no right plan" in str(result.error)
+    assert not result.ok and "no correct plan" in str(result.error)
     assert not (tmp_path / "out" / "m").exists()

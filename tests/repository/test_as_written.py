@@ -54,7 +54,7 @@ def test_it_is_one_segment_with_the_write_and_its_line(models: Path, tmp_path: P
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = result.warnings
     assert warning.startswith(
-        "served by PyTorch only, as it is written: aten::add_ writes in place"
+        "served by PyTorch only, with its in-place writes: aten::add_ writes in place"
     )
     assert "test_as_written.py" in warning and "fix:" in warning
 

@@ -71,7 +71,7 @@ def test_an_argument_without_a_value_says_how_to_give_one() -> None:
 @pytest.mark.parametrize(
     ("constants", "message"),
     [
-        ({"treshold": 0.5}, "'treshold', which is no argument of forward"),
+        ({"treshold": 0.5}, "'treshold', which is not an argument of forward"),
         ({"n": 1.5}, "constant n: 1.5 is no value of type int"),
         ({"flag": 1}, "constant flag: 1 is no value of type bool"),
         ({"mode": 3}, "constant mode: 3 is no value of type str"),

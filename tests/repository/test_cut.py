@@ -221,7 +221,9 @@ def test_a_range_for_nothing_says_what_there_is(tmp_path: Path) -> None:
 
 def test_a_golden_outside_the_range_is_an_error_that_says_by_how_much(tmp_path: Path) -> None:
     result = found(tmp_path, aten__nonzero=(1, 2, 3))
-    assert isinstance(result.error, UsageError) and "4 long in golden p0-max" in str(result.error)
+    assert isinstance(result.error, UsageError) and "has size 4 in golden p0-max" in str(
+        result.error
+    )
 
 
 class Sized(Middle):

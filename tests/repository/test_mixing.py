@@ -37,8 +37,8 @@ class Packed(nn.Module):
     ("enforce_sorted", "total", "reason"),
     [
         (False, True, None),
-        (True, True, "order of their lengths"),
-        (False, False, "longest row decides"),
+        (True, True, "sorted by length"),
+        (False, False, "longest row determines"),
     ],
 )
 def test_packed_rows_are_joined_only_where_each_is_for_itself(

@@ -131,7 +131,7 @@ def test_what_calibrates_is_part_of_what_is_built(tmp_path: Path) -> None:
 def test_without_data_the_key_to_add_is_named_with_the_line(tmp_path: Path) -> None:
     error = build(tmp_path, Two(), "precision: int8\n").error
     assert isinstance(error, UsageError)
-    assert "needs calibration data" in str(error) and "calibration: {data:" in str(error.fix)
+    assert "requires calibration data" in str(error) and "calibration: {data:" in str(error.fix)
     assert str(error.where).endswith("net.yaml:6")
 
 
@@ -142,10 +142,10 @@ def test_without_data_the_key_to_add_is_named_with_the_line(tmp_path: Path) -> N
         ({"x": np.zeros((4, 8), np.int64)}, "is torch.int64, the input float32"),
         ({"x": np.zeros((4, 9), np.float32)}, r"has shape \[4, 9\]"),
         ({"x": np.zeros(8, np.float32)}, r"has shape \[8\]"),
-        ({"x": np.zeros((0, 8), np.float32)}, "is empty: no range can be taken"),
-        ({"x": np.full((4, 8), np.nan, np.float32)}, "no numbers"),
+        ({"x": np.zeros((0, 8), np.float32)}, "is empty: it has no range"),
+        ({"x": np.full((4, 8), np.nan, np.float32)}, "NaN values"),
         ({"x": np.full((4, 8), "a")}, "array 'x' is <U1, the input float32"),
-        ({}, "own.npz has no arrays to calibrate with"),
+        ({}, "own.npz has no arrays for calibration"),
     ],
 )
 def test_arrays_that_are_not_the_models_inputs(
@@ -167,7 +167,7 @@ def test_arrays_whose_rows_do_not_agree(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", other=np.ones((9, 2), np.float32), x=np.ones((5, 8), np.float32))
     (spec,) = load(tmp_path)
     with pytest.raises(
-        UsageError, match="'batch' is 9 long in array 'other' and 5 in 'x'"
+        UsageError, match="'batch' has size 9 in array 'other' and 5 in 'x'"
     ) as refused:
         calibration.batches(spec, spec.calibration, ())
     assert str(refused.value.where).endswith("net.yaml:7")

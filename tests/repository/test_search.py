@@ -97,7 +97,7 @@ def test_a_precision_in_which_torch_would_run_more_is_not_found(
     found = search(models)
     assert found.error is None and found.precision == "fp32" and found.tried == [(0, False)]
     assert (
-        "cannot be converted" if full else "TensorRT runs less of the model in fp16"
+        "cannot be converted" if full else "TensorRT runs fewer nodes of the model in fp16"
     ) in found.problem
 
 

@@ -250,7 +250,7 @@ def test_a_users_set_without_state_is_a_sequence(tmp_path: Path) -> None:
     ("shape", "words"),
     [
         ((3, 2, 2, 6), "axis 'streams' of the golden inputs has 2"),
-        ((0, 1, 2, 6), "one count of requests"),
+        ((0, 1, 2, 6), "must have the same number of requests"),
     ],
 )
 def test_a_users_sequence_that_is_none_is_refused(

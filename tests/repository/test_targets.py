@@ -45,7 +45,7 @@ def test_one_rtx_plan_is_for_all_targets(models: Path, tmp_path: Path) -> None: 
 )
 def test_an_rtx_plan_for_tritons_own_backend_is_refused(models: Path, tmp_path: Path) -> None:  # noqa: F811
     """Before anything is built: no server loads it, and the endpoint's failure does not say why."""
-    with pytest.raises(UsageError, match="loads no plan of TensorRT for RTX") as refused:
+    with pytest.raises(UsageError, match="cannot load plans of TensorRT for RTX") as refused:
         build_repository(models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False)
     assert "--flavour tensorrt" in str(refused.value.fix)
     assert not (tmp_path / "out").exists()

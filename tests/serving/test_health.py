@@ -47,7 +47,7 @@ def test_a_dead_process_is_noticed_by_the_models_name(tmp_path: Path) -> None:
         assert "UNHEALTHY other, grpc: " in ill.output and "2 of 3 models" in ill.output
         assert health(repository, server, "--only", "scorer").exit_code == 0
     gone = health(repository, server)
-    assert gone.exit_code == 4 and "no Triton answers" in gone.output
+    assert gone.exit_code == 4 and "no Triton server responds" in gone.output
 
 
 def test_a_wrong_answer_has_its_own_exit_code(good: Path, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_damaged_files_are_no_defect(good: Path, tmp_path: Path) -> None:
         for repository in (scalars, deep):
             assert health(repository, server).exit_code == 0, "the server has it ready"
         found = health(lists, server)
-    assert found.exit_code == 3 and "the answer cannot be compared" in found.output
+    assert found.exit_code == 3 and "the response cannot be compared" in found.output
 
 
 def test_a_model_that_the_server_does_not_have_is_not_healthy(good: Path, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_mistakes_of_the_options_are_named(tmp_path: Path, good: Path) -> None:
     assert header.exit_code == 2 and "NAME=VALUE" in header.output
     (tmp_path / "token").touch()
     token = run("health", good, "--url", "localhost:1", "--token-file", tmp_path / "token")
-    assert token.exit_code == 2 and "has no token" in token.output
+    assert token.exit_code == 2 and "is empty" in token.output
     (tmp_path / "token").write_text("one\ntwo\n")
     token = run("health", good, "--url", "localhost:1", "--token-file", tmp_path / "token")
     assert token.exit_code == 2 and "more than a token" in token.output

@@ -78,10 +78,10 @@ def test_a_limit_that_nothing_holds(built: tuple[Path, Path]) -> None:
     [
         (("--instances", "1.5"), "--instances takes whole numbers"),
         (("--preferred", "some"), "'some' is none of none, half, full"),
-        (("--limit", "20ms"), "is no limit, as in p99=20ms"),
+        (("--limit", "20ms"), "is not a limit, such as p99=20ms"),
         (("--rate", 5, "--maximize", "throughput"), "exclude each other"),
         (("--only", "nett"), "no model has the name 'nett'"),
-        (("--queue-delay", "-1"), "is no list of positive numbers"),
+        (("--queue-delay", "-1"), "is not a list of positive numbers"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_built(

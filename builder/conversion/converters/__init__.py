@@ -1,4 +1,4 @@
-"""One file a family of operators; importing this package fills the registry."""
+"""Converters, one file for each family of operators. Importing this package fills the registry."""
 
 import importlib
 import pkgutil

@@ -1,7 +1,7 @@
-"""Reducing what falls on one place: scatter_add, index_reduce and their relatives.
+"""Scatter with reduction: scatter_add, index_reduce and related operators.
 
-TensorRT's IScatterLayer overwrites. Where torch adds, multiplies or takes the greatest of what
-falls on one place, every place is compared with every index and the reduction runs over the indices
+TensorRT's IScatterLayer overwrites. For a reduction (sum, product, maximum) of values with one
+index, every output position is compared with every index, and the reduction runs over the indices
 (`accumulated`).
 """
 
@@ -35,11 +35,13 @@ REDUCTIONS = {
     "amin": ("MIN", "MIN"),
     "mean": ("SUM", "SUM"),
 }
-"""torch's name -> ReduceOperation, ElementWiseOperation with what was there."""
+"""torch's name -> ReduceOperation, and the ElementWiseOperation that combines with the previous
+value.
+"""
 
 
 MOST_COMPARISONS = 2**28
-"""More than that (every place with every index) is not worth a network's memory: 256 million bools.
+"""Maximum number of comparisons (positions times indices): 256 million bools of memory.
 """
 
 
@@ -52,10 +54,10 @@ def accumulated(
     reduction: str,
     include_self: bool = True,
 ) -> ITensor:
-    """x reduced with the values of src that fall on each place of an axis; index broadcasts against
+    """x reduced with the values of src that have each index of an axis; index broadcasts against
     src.
 
-    The places are a new axis before the indices: mask [.., places, indices, ..].
+    The output positions are a new axis before the indices: mask [.., positions, indices, ..].
     """
     dtype = ctx.dtype(x)
     computed = computed_in(dtype)
@@ -83,7 +85,7 @@ def _mask_sizes(ctx: ConversionContext, places: Size, src: ITensor, axis: int) -
 
 
 def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
-    """What changes nothing in this reduction."""
+    """The neutral element of the reduction."""
     operation = REDUCTIONS[reduction][0]
     if operation in ("MAX", "MIN"):
         return dtypes.worst(dtype, operation)
@@ -91,7 +93,9 @@ def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
 
 
 def _to_whole(ctx: ConversionContext, found: ITensor, x: ITensor, neutral: float | int) -> ITensor:
-    """The index may cover a part of the other axes only: the rest is as if nothing fell there."""
+    """Extend the result to the whole tensor. The index may cover only a part of the other axes; the
+    rest does not change.
+    """
     pads: list[Size] = []
     for own, whole in zip(reversed(ctx.sizes(found)), reversed(ctx.sizes(x)), strict=True):
         pads += [0, ctx.arithmetic("sub", whole, own)]
@@ -101,7 +105,7 @@ def _to_whole(ctx: ConversionContext, found: ITensor, x: ITensor, neutral: float
 def _count(
     ctx: ConversionContext, mask: ITensor, src: ITensor, x: ITensor, axis: int, dtype: torch.dtype
 ) -> ITensor:
-    """How many values fall on each place."""
+    """The number of values for each output position."""
     wide = ctx.expand(mask, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
     ones = ctx.cast(wide, dtype)
     return _to_whole(ctx, reduce(ctx, "SUM", ones, [axis + 1], False), x, 0)
@@ -139,14 +143,14 @@ def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
         volume *= _greatest(ctx, args.index, axis)
     if volume > MOST_COMPARISONS:
         return (
-            f"adding up at {places} places from {volume // places} indices takes {volume}"
-            " comparisons in memory"
+            f"reducing {volume // places} indices to {places} positions takes {volume} comparisons "
+            "in memory"
         )
     return None
 
 
 def _greatest(ctx: ConversionContext, x: Tensor, axis: int) -> int:
-    """The greatest length that the profiles give an axis; 1 where nothing is known of it."""
+    """The maximum length of an axis over the profiles; 1 if unknown."""
     span = bounds(
         ctx.expr(x, axis) if not isinstance(x, torch.Tensor) else expression(x.shape[axis]),
         ctx.ranges(),
@@ -158,7 +162,7 @@ _reducing = functools.partial(
     converter,
     constants=("index",),
     when=_affordable,
-    note="compares every place with every index: memory grows with their product",
+    note="compares every position with every index: memory grows with their product",
 )
 
 

@@ -35,7 +35,7 @@ def _register_adaptive_average(schema: str, axes: int) -> None:
     def adaptive_average(
         ctx: ConversionContext, x: ITensor, output_size: Size | list[Size]
     ) -> ITensor:
-        """The mean of each of the output_size parts that an axis is divided into"""
+        """The mean of each of output_size parts of an axis"""
         return _adaptive(ctx, x, axes, filled(output_size, axes), "AVERAGE")
 
 
@@ -51,7 +51,7 @@ def _register_adaptive_maximum(axes: int) -> None:
     def adaptive_maximum(
         ctx: ConversionContext, node: Node, x: ITensor, output_size: Size | list[Size]
     ) -> Any:
-        """The maximum of each part, and its position where somebody reads it"""
+        """The maximum of each part, and its position if it is used"""
         sizes = filled(output_size, axes)
         if not node.outputsAt(1).uses():
             return _adaptive(ctx, x, axes, sizes, "MAX"), None
@@ -65,8 +65,8 @@ for _axes in (1, 2, 3):
 def _adaptive(
     ctx: ConversionContext, x: ITensor, axes: int, sizes: Sequence[Size], kind: str
 ) -> ITensor:
-    """Axes that become 1 are reduced; those with parts of one length are pooled; the others one
-    axis at a time.
+    """Axes that become 1 are reduced; axes with parts of equal length are pooled; the others are
+    computed one axis at a time.
     """
     first = ctx.rank(x) - axes
     wanted = {
@@ -106,7 +106,7 @@ def _even(ctx: ConversionContext, x: ITensor, axes: int, even: Any, kind: str) -
 
 
 def _bounds(ctx: ConversionContext, length: Size, size: Size) -> tuple[Any, Any]:
-    """Where each part starts, and where it ends: 1-d, static where both sizes are."""
+    """The start and end of each part: 1-d, static if both sizes are."""
     if isinstance(length, int) and isinstance(size, int):
         part = torch.arange(size)
         return part * length // size, -((-(part + 1) * length) // size)
@@ -120,7 +120,7 @@ def _bounds(ctx: ConversionContext, length: Size, size: Size) -> tuple[Any, Any]
 
 
 def _member(ctx: ConversionContext, length: Size, size: Size) -> Any:
-    """[size, length], true where element j is of part i; a torch.Tensor where it is static."""
+    """[size, length], true if element j belongs to part i; a torch.Tensor if static."""
     starts, ends = _bounds(ctx, length, size)
     if isinstance(starts, torch.Tensor) and isinstance(length, int):
         static = torch.arange(length)
@@ -143,8 +143,8 @@ def _average_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) ->
 
 
 def _maximum_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) -> ITensor:
-    """Static: each part gathered up to the longest, its last element repeated. Dynamic: the others
-    masked by -inf.
+    """Static: each part gathered to the longest length, with its last element repeated. Dynamic:
+    other elements masked by -inf.
     """
     length = ctx.size(x, axis)
     if isinstance(length, int) and isinstance(size, int):
@@ -190,8 +190,8 @@ def _adaptive_with_indices(
 def _gathered_maximum(
     ctx: ConversionContext, x: ITensor, first: int, parts: Sequence[tuple[torch.Tensor, ...]]
 ) -> Any:
-    """Every part's elements, gathered by their flat positions [outputs, longest]; TopK gives value
-    and place.
+    """Every part's elements, gathered by their flat positions [outputs, longest]; TopK returns
+    value and index.
     """
     lengths = [int(n) for n in x.shape[first:]]
     flat = torch.zeros(1, 1, dtype=torch.int64)

@@ -22,9 +22,7 @@ from builder.graph_types import Node
 
 @converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",))
 def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
-    """The tensor side by side with itself, `repeats` times on each axis: one slice that wraps
-    around.
-    """
+    """The tensor repeated `repeats` times along each axis: one slice that wraps around."""
     x = ctx.at_rank(x, len(repeats))
     if all(r == 1 for r in repeats):
         return x
@@ -75,15 +73,14 @@ def repeat_interleave_each(
         return repeat_interleave(ctx, x, times, dim)
     if not isinstance(repeats, torch.Tensor):
         raise Unconvertible(
-            "the network computes how often each value repeats, so the size is not known before it"
-            " runs"
+            "the network computes the repeats, so the size is known only at run time"
         )
     x, axis = _interleaved_axis(ctx, x, dim)
     return gathered(ctx, x, torch.arange(repeats.numel()).repeat_interleave(repeats), axis)
 
 
 def flipped(ctx: ConversionContext, x: ITensor, axes: Sequence[int]) -> ITensor:
-    """The axes backwards: one slice with steps of -1 from their ends."""
+    """Reverse the axes: one slice with step -1."""
     if not axes:
         return x
     sizes = ctx.sizes(x)
@@ -93,7 +90,7 @@ def flipped(ctx: ConversionContext, x: ITensor, axes: Sequence[int]) -> ITensor:
 
 @converter("aten::flip(Tensor self, int[] dims) -> Tensor")
 def flip(ctx: ConversionContext, x: ITensor, dims: list[int]) -> ITensor:
-    """The given axes backwards"""
+    """Reverse the order of elements along the axes"""
     return flipped(ctx, x, ctx.axes(x, dims) if dims and ctx.rank(x) else [])
 
 
@@ -109,7 +106,7 @@ for _name, _axis in (("fliplr", 1), ("flipud", 0)):
 def roll(
     ctx: ConversionContext, node: Node, x: ITensor, shifts: list[Size], dims: list[int]
 ) -> ITensor:
-    """Value i of an axis goes to i + shift, around its end: one slice that wraps. Without dims, of
+    """Value i of an axis moves to i + shift, around its end: one slice that wraps. Without dims, on
     the flat tensor.
     """
     if not dims:
@@ -132,8 +129,8 @@ def roll(
 
 
 def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
-    """Each axis from its start on, of the tensor twice in a row: for a TensorRT that
-    wraps no slice of a dynamic size.
+    """Slices of the tensor concatenated with itself, for TensorRT versions that cannot wrap a slice
+    of dynamic size.
     """
     sizes = ctx.sizes(x)
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
@@ -186,8 +183,8 @@ def _grid(ctx: ConversionContext, tensors: list[ITensor], axes: list[int]) -> li
 
 @converter("aten::cartesian_prod(Tensor[] tensors) -> Tensor")
 def cartesian_prod(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
-    """[a], [b], ... -> [a b ..., tensors]: every row one choice of a value from each; one vector is
-    itself
+    """[a], [b], ... -> [a b ..., tensors]: one row for each combination of values; a single vector
+    is returned unchanged
     """
     if len(tensors) == 1:
         return tensors[0]
@@ -251,11 +248,8 @@ def channel_shuffle(ctx: ConversionContext, x: ITensor, groups: int) -> ITensor:
 
 
 def _no_strides(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
-    """refused: a network's tensors have no strides"""
-    return (
-        "as_strided reads memory as torch laid it out; a network's tensors have no strides to"
-        " read by"
-    )
+    """refused: the tensors of a network have no strides"""
+    return "as_strided depends on torch's memory layout; the tensors of a network have no strides"
 
 
 @converter(
@@ -264,7 +258,7 @@ def _no_strides(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     dynamic=("size", "stride", "storage_offset"),
     when=_no_strides,
     note=(
-        "of a constant it is computed while the network is built; otherwise the node stays in torch"
+        "for a constant it is computed while the network is built; otherwise the node runs in torch"
     ),
 )
 def as_strided(ctx: ConversionContext, x: ITensor) -> Any:

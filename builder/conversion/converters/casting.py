@@ -1,4 +1,4 @@
-"""Conversions of dtype; moves between devices do nothing, the engine has one."""
+"""Dtype conversions. Moves between devices are no-ops, because an engine has one device."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SUPPORTED = frozenset(
 
 
 def converted(ctx: ConversionContext, x: ITensor, dtype: torch.dtype | int | None) -> ITensor:
-    """x.to(dtype), a torch.dtype or TorchScript's code: floats lose their fraction, float64 is
-    narrowed and said so.
+    """x.to(dtype), with a torch.dtype or TorchScript's code. Floats lose their fraction; float64 is
+    narrowed with a warning.
     """
     wanted = dtype_of_code(dtype)
     if wanted is None:
         return x
     if wanted == torch.float64:
         if ctx.dtype(x) != torch.float32:
-            ctx.warn("float64 is narrowed to float32, which is what TensorRT has")
+            ctx.warn("float64 is narrowed to float32; TensorRT has no float64")
         wanted = torch.float32
     if wanted not in SUPPORTED:
         raise Unconvertible(f"TensorRT has no {name_of(wanted)}")
@@ -106,7 +106,7 @@ def to_nothing(ctx: ConversionContext, x: ITensor) -> Any:
 
 
 CASTS = frozenset("Float Half Int Long Byte Char Double Short".split())
-"""The types of which torch has an operator `aten::_cast_<name>`."""
+"""The types with an operator `aten::_cast_<name>`."""
 
 
 def _register_cast(name: str, dtype: torch.dtype) -> None:

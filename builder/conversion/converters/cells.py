@@ -20,9 +20,9 @@ from builder.engine import ITensor, trt
 
 @dataclass(frozen=True)
 class Weights:
-    """One direction of one layer: rows of w_ih and w_hh are gates; w_hr projects the state of an
-    LSTM. For two directions at once the state's weights have a leading axis of two, and w_ih the
-    second one's rows below.
+    """The weights of one direction of one layer: rows of w_ih and w_hh are gates; w_hr projects the
+    state of an LSTM. For two directions together the state's weights have a leading axis of 2, and
+    w_ih has the rows of the second direction below those of the first.
     """
 
     w_ih: Any
@@ -33,14 +33,16 @@ class Weights:
 
     @property
     def gate(self) -> int:
-        """The width of one gate, for a cell of `gates` of them: that of the cell state."""
+        """The width of one gate of a cell with `gates` gates, equal to the width of the cell
+        state.
+        """
         return int(self.w_hh.shape[-2])
 
 
 def weights_of(
     params: Sequence[Tensor], biases: bool, layers: int, bidirectional: bool
 ) -> list[list[Weights]]:
-    """PyTorch's flat list as [layer][direction]; what is left over by the count of directions are
+    """PyTorch's flat list as [layer][direction]. Additional tensors per direction are
     projections.
     """
     directions = 2 if bidirectional else 1
@@ -57,9 +59,7 @@ def _one(group: list[Tensor], biases: bool) -> Weights:
 
 
 def together(directions: list[Weights]) -> Weights | None:
-    """The weights of both directions of a layer as one; None where some are only known to the
-    engine.
-    """
+    """The weights of both directions of a layer as one; None if some are known only at run time."""
     pairs = {name: tuple(getattr(d, name) for d in directions) for name in vars(directions[0])}
     if not all(t is None or isinstance(t, torch.Tensor) for pair in pairs.values() for t in pair):
         return None
@@ -78,21 +78,20 @@ State = tuple[ITensor, ...]
 
 
 class Cell:
-    """One step: `inputs` [batch, gates * width] is the input's part of the gates, `state` what the
-    last step left; both with an axis of two in front where two directions take their steps
-    together.
+    """One step: `inputs` [batch, gates * width] is the input's part of the gates, `state` the state
+    after the previous step. Both have a leading axis of 2 if two directions are computed together.
     """
 
     gates = 1
     cuts: tuple[int, ...] = ()
-    """How many gates are cut out of their tensor at once."""
+    """Number of gates in one slice."""
 
     def __init__(self, ctx: ConversionContext, weights: Weights, batch: Size) -> None:
         self.ctx, self.weights = ctx, weights
         self.width = weights.gate // self.gates
         self.lead: list[Size] = [2, batch] if ctx.rank(weights.w_hh) == 3 else [batch]
         self.shape: dict[int, Any] = {}
-        # made here, so that a loop's body need not compute shapes
+        # created here, so that a loop body computes no shapes
         if isinstance(batch, DynamicScalar):
             for count in self.cuts:
                 self.shape[count] = ctx.shape_tensor([*self.lead, count * self.width])
@@ -104,7 +103,7 @@ class Cell:
         return gates if bias is None else add(self.ctx, gates, bias)
 
     def input_bias(self) -> Any:
-        """Both biases at once, where the state's part is only ever added to the input's."""
+        """The sum of both biases, if the state's part is always added to the input's."""
         b_ih, b_hh = self.weights.b_ih, self.weights.b_hh
         if b_ih is None or b_hh is None:
             return b_hh if b_ih is None else b_ih

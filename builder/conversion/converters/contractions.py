@@ -39,7 +39,7 @@ def tensordot(
 def contract(
     ctx: ConversionContext, a: Tensor, b: Tensor, dims_a: list[int], dims_b: list[int]
 ) -> ITensor:
-    """Both as matrices, contracted axes inmost; one matrix product."""
+    """Reshape both operands to matrices with the contracted axes innermost; one matrix product."""
     a, b = ctx.tensor(a), ctx.tensor(b)
     a, b = _summed(ctx, a, b, dims_a, dims_b), _summed(ctx, b, a, dims_b, dims_a)
     free_a = [axis for axis in range(ctx.rank(a)) if axis not in dims_a]
@@ -53,9 +53,7 @@ def contract(
 def _summed(
     ctx: ConversionContext, x: Tensor, other: Tensor, own: list[int], others: list[int]
 ) -> Any:
-    """Where the other side of a pair has size 1 it broadcasts: this side's axis is summed
-    beforehand.
-    """
+    """If the other axis of a pair has size 1 it broadcasts: this axis is summed first."""
     pairs = zip(own, others, strict=True)
     axes = [i for i, j in pairs if other.shape[j] == 1 and x.shape[i] != 1]
     return total(ctx, x, axes, keep=True)
@@ -73,7 +71,7 @@ def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int])
     "aten::linalg_multi_dot(Tensor[] tensors) -> Tensor",
 )
 def chain(ctx: ConversionContext, x: list[ITensor]) -> ITensor:
-    """One product after another from the left: the same value as any order, up to rounding"""
+    """Products from left to right; the order changes only the rounding"""
     result = x[0]
     for matrix in x[1:]:
         result = matmul(ctx, result, matrix)
@@ -122,7 +120,7 @@ def _rolled(ctx: ConversionContext, x: Tensor, axis: int, order: Sequence[int]) 
 
 @converter("aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
 def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
-    """All products of elements: a's axes outside, b's inside, axis by axis"""
+    """The Kronecker product: a's axes are outer, b's are inner"""
     rank = max(ctx.rank(x), ctx.rank(other))
     x, other = ctx.at_rank(ctx.tensor(x), rank), ctx.at_rank(ctx.tensor(other), rank)
     sizes = [

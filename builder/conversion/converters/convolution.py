@@ -1,4 +1,4 @@
-"""Convolutions: 1-D to 3-D, grouped, dilated, transposed; the weight a constant or, after
+"""Convolutions: 1-D to 3-D, grouped, dilated, transposed. The weight is a constant or, after
 quantization, a tensor.
 """
 
@@ -20,8 +20,8 @@ from builder.engine import ITensor, trt
 
 @dataclass(frozen=True)
 class Window:
-    """The settings of one convolution, one number a spatial axis; `extra` is output_padding of a
-    transposed one.
+    """The settings of one convolution, one number for each spatial axis. `extra` is output_padding
+    of a transposed convolution.
     """
 
     stride: list[int]
@@ -53,7 +53,7 @@ class Window:
 
 
 def kernel_axes(ctx: ConversionContext, weight: Tensor) -> int:
-    """The number of spatial axes, as the weight tells (an input may lack the batch axis)."""
+    """The number of spatial axes, from the weight (an input may have no batch axis)."""
     return ctx.rank(weight) - 2
 
 
@@ -105,7 +105,7 @@ def general(
     output_padding: list[int],
     groups: int,
 ) -> Any:
-    """The convolution that all others are; the flags at the end choose kernels, not numbers"""
+    """The general convolution; the trailing flags select kernels and do not change the result"""
     window = Window.of(
         kernel_axes(ctx, weight),
         stride,
@@ -191,7 +191,7 @@ def padded_by_name(
     dilation: PerAxis,
     groups: int,
 ) -> Any:
-    """Padding by name: what a traced convolution with padding="same" records"""
+    """Convolution with padding by name, such as "same" in a trace"""
     window = named_padding(ctx, weight, stride, padding, dilation, groups)
     return convolve(ctx, x, weight, bias, window)
 
@@ -231,7 +231,7 @@ def depthwise(
     padding: PerAxis,
     dilation: PerAxis,
 ) -> Any:
-    """One group a channel"""
+    """Convolution with one group for each channel"""
     axes = kernel_axes(ctx, weight)
     return convolve(
         ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, x.shape[-axes - 1])
@@ -241,8 +241,8 @@ def depthwise(
 def named_padding(
     ctx: ConversionContext, weight: Any, stride: Any, padding: str, dilation: Any, groups: int
 ) -> Window:
-    """ "valid" pads nothing; "same" keeps the size at stride 1, the odd element of the padding
-    behind.
+    """ "valid" pads nothing; "same" keeps the size at stride 1, with the odd padding element at the
+    end.
     """
     axes = kernel_axes(ctx, weight)
     dilation = filled(dilation, axes)
@@ -298,8 +298,8 @@ def _direct(
 def _transposed(
     ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
 ) -> Any:
-    """Output padding is less cropping behind; what cropping cannot give, zeros behind the kernel
-    do: they add rows that nothing reaches.
+    """Transposed convolution. Output padding reduces the cropping at the end; any excess is added
+    as zeros at the end of the kernel, which append empty rows.
     """
     if any(d > 1 for d in window.dilation) and (
         isinstance(weight, torch.Tensor) or max(window.stride) > 1
@@ -324,9 +324,7 @@ def _transposed(
 
 
 def _spread(weight: Tensor, window: Window) -> tuple[Any, Window]:
-    """A dilated kernel written out with its zeros: TensorRT builds no deconvolution with stride and
-    dilation.
-    """
+    """Expand a dilated kernel by zeros: TensorRT has no deconvolution with stride and dilation"""
     if not isinstance(weight, torch.Tensor):
         raise Unconvertible(
             "TensorRT has no deconvolution with stride and dilation, unless the weight is known at"
@@ -359,9 +357,7 @@ def _add(
     maps: int,
     window: Window,
 ) -> Any:
-    """The layer, its kernel and bias given as weights where they are static and as inputs where
-    not.
-    """
+    """Add the layer. A static kernel or bias is passed as weights, a dynamic one as an input."""
     dtype = ctx.dtype(x)
     shape = with_unit(list(weight.shape[2:]), 1)
     kernel = ctx.weights.of(weight.to(dtype)) if isinstance(weight, torch.Tensor) else trt.Weights()

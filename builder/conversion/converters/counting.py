@@ -1,5 +1,5 @@
-"""Counting and finding: one_hot, bucketize, searchsorted, and what has a size that the data
-decides.
+"""Counting and searching: one_hot, bucketize, searchsorted, and operators with data-dependent
+output sizes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ from builder.engine import ITensor, trt
 def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     """with num_classes"""
     if args.num_classes < 0:
-        return (
-            "one_hot without num_classes has as many columns as the greatest value says, which is"
-            " not known before"
-        )
+        return "one_hot without num_classes: the number of columns depends on the largest value"
     return None
 
 
@@ -43,8 +40,8 @@ def one_hot(ctx: ConversionContext, x: ITensor, num_classes: int) -> ITensor:
 def _places(
     ctx: ConversionContext, sequence: ITensor, values: ITensor, right: bool, int32: bool
 ) -> ITensor:
-    """[*, m]: how many of sequence [*, n] come before each of values [*, m]; NaN comes last, as
-    torch sorts it.
+    """[*, m]: the number of elements of sequence [*, n] before each of values [*, m]; NaN is last,
+    as in torch's sort.
     """
     dtype = torch.int32 if int32 else torch.int64
     operation, negate = ("GREATER", False) if right else ("LESS", True)
@@ -68,7 +65,7 @@ _OUT = "*, bool out_int32=False, bool right=False"
 def bucketize(
     ctx: ConversionContext, x: ITensor, boundaries: ITensor, out_int32: bool, right: bool
 ) -> ITensor:
-    """How many boundaries are below each value (with right: below or equal)"""
+    """The number of boundaries below each value (with right: below or equal)"""
     return _flat_places(ctx, boundaries, x, right, out_int32)
 
 
@@ -103,8 +100,8 @@ def searchsorted(
     side: str | None,
     sorter: ITensor | None,
 ) -> ITensor:
-    """Where each value would go into the sorted last axis of sequence, before (or with right,
-    behind) its equals
+    """The insertion index of each value in the sorted last axis of sequence, before (with right:
+    after) equal values
     """
     if sorter is not None:
         sorted_sequence = element_gathered(
@@ -140,7 +137,7 @@ _DATA = "its size depends on the data: needs TensorRT (not RTX) and, served, Tri
     note=_DATA,
 )
 def find(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """[found, rank]: the places of the elements that are not zero"""
+    """[found, rank]: the indices of the nonzero elements"""
     return nonzero.places(ctx, x)
 
 

@@ -22,8 +22,8 @@ Combine = Callable[[Any, Any], Any]
 
 @converter("aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
 def cumsum(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
-    """The sum of all elements up to each, along an axis: ICumulativeLayer, or doubling steps
-    where TensorRT has none
+    """The cumulative sum along an axis: ICumulativeLayer, or a scan in doubling steps if TensorRT
+    has none
     """
     x = accumulated(ctx, x, dtype)
     if ctx.rank(x) == 0:
@@ -39,7 +39,7 @@ def cumsum(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> I
 
 @converter("aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
 def cumprod(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
-    """The product of all elements up to each, along an axis"""
+    """The cumulative product along an axis"""
     x = accumulated(ctx, x, dtype)
     if ctx.rank(x) == 0:
         return x
@@ -49,8 +49,8 @@ def cumprod(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> 
 def scanned(
     ctx: ConversionContext, x: ITensor, axis: int, neutral: float, combine: Combine
 ) -> ITensor:
-    """Each element combined with all before it, as Hillis and Steele scan: with the tensor itself
-    moved by 1, 2, 4, ... places, log2 of the length times.
+    """A Hillis-Steele scan: combine the tensor with itself shifted by 1, 2, 4, ... positions, log2
+    of the length times.
     """
     length = at_most(ctx, ctx.size(x, axis))
     if length is None:
@@ -63,7 +63,7 @@ def scanned(
 
 
 def moved(ctx: ConversionContext, x: ITensor, axis: int, places: int, fill: float) -> ITensor:
-    """x moved towards the end of an axis, what comes in being `fill`."""
+    """x shifted towards the end of an axis, with `fill` at the start."""
     if ctx.loops and not ctx.capabilities.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
         return _picked(ctx, x, axis, places, fill)
     sizes = ctx.sizes(x)
@@ -73,9 +73,9 @@ def moved(ctx: ConversionContext, x: ITensor, axis: int, places: int, fill: floa
 
 
 def _picked(ctx: ConversionContext, x: ITensor, axis: int, places: int, fill: float) -> ITensor:
-    """The same in the body of a loop that takes no FILL, by numbers that are known outside.
+    """The same in a loop body without FILL support, by indices that are known outside the loop.
 
-    Joined to what comes in, the builder stops where another axis varies
+    A concatenation with the fill value makes the builder fail if another axis is dynamic
     ("remainder_last_tensor_map", Myelin's loop_unroll.cpp).
     """
     size = ctx.size(x, axis)

@@ -1,4 +1,4 @@
-"""Quantized tensors of torch, where nothing but `dequantize` reads them: the pair is a fake
+"""torch's quantized tensors with `dequantize` as their only user: the pair is a fake
 quantization.
 """
 
@@ -20,20 +20,20 @@ UNPACKED = (
 )
 
 RANGES = {12: (-128, 127), 13: (0, 255)}
-"""By torch.qint8 and torch.quint8 as TorchScript writes a dtype (c10::ScalarType), the integers
-that it holds.
+"""The integer range of torch.qint8 and torch.quint8, by TorchScript's number of the dtype
+(c10::ScalarType).
 """
 
 
 def _only_dequantized(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
-    """Refuses arithmetic on the integers: packed int8 kernels are torch's own."""
+    """Refuses arithmetic on the integers: packed int8 kernels exist only in torch."""
     others = [
         use.user.kind() for use in ctx.node.output().uses() if use.user.kind() != "aten::dequantize"
     ]
     if others:
         return f"{others[0]} computes on a quantized tensor of torch; {UNPACKED}"
     if call.dtype not in RANGES:
-        return "TensorRT quantizes to int8; this is another integer"
+        return "TensorRT quantizes to int8; this is another integer dtype"
     return None
 
 
@@ -51,7 +51,7 @@ def _only_dequantized(ctx: ConversionContext, call: SimpleNamespace) -> str | No
 def per_tensor(
     ctx: ConversionContext, node: Node, x: Tensor, scale: float, zero_point: Operand, dtype: int
 ) -> Any:
-    """With the dequantize behind it: fake_quantize_per_tensor_affine over the dtype's range"""
+    """Together with its dequantize: fake_quantize_per_tensor_affine over the dtype's range"""
     return quantize.per_tensor(ctx, node, x, scale, zero_point, *RANGES[dtype])
 
 
@@ -72,7 +72,7 @@ def per_channel(
     axis: int,
     dtype: int,
 ) -> Any:
-    """With the dequantize behind it: fake_quantize_per_channel_affine over the dtype's range"""
+    """Together with its dequantize: fake_quantize_per_channel_affine over the dtype's range"""
     return quantize.per_channel(
         ctx, node, x, scales.float(), zero_points.int(), axis, *RANGES[dtype]
     )
@@ -80,5 +80,5 @@ def per_channel(
 
 @converter("aten::dequantize.self(Tensor self) -> Tensor", constants=("self",), folds=False)
 def dequantize(ctx: ConversionContext, x: Tensor) -> Any:
-    """What the quantization before it has rounded already"""
+    """Returns its input, which the quantization before it has already rounded"""
     return x

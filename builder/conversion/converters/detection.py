@@ -1,4 +1,4 @@
-"""torchvision's detection operators, converted where the file's own process has registered them."""
+"""torchvision's detection operators, converted if torchvision is imported in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from builder.conversion.registry import converter
 from builder.engine import ITensor, flavour, trt
 
 MOST_BOXES = 5000
-"""INMSLayer's topk_box_limit: it looks at no more candidates."""
+"""The maximum of INMSLayer's topk_box_limit."""
 
 
 def _absent(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
@@ -31,7 +31,7 @@ def _too_many(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
         known = boxes.expr.free_symbols <= set(ranges)
         boxes = int(boxes.expr.subs({s: r[1] for s, r in ranges.items()})) if known else 0
     return (
-        f"INMSLayer looks at {MOST_BOXES} boxes at most, here are up to {boxes}"
+        f"INMSLayer supports at most {MOST_BOXES} boxes; the profiles allow {boxes}"
         if boxes > MOST_BOXES
         else None
     )
@@ -46,9 +46,7 @@ def _too_many(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     ),
 )
 def nms(ctx: ConversionContext, dets: ITensor, scores: ITensor, iou_threshold: float) -> ITensor:
-    """The boxes that no better one overlaps by more than the threshold, by falling score; one
-    INMSLayer
-    """
+    """Non-maximum suppression: the indices of the kept boxes, by descending score; one INMSLayer"""
     count = ctx.scalar(ctx.tensor(ctx.size(dets, 0))) if dets.shape[0] < 0 else dets.shape[0]
     most = (
         ctx.reshape(ctx.cast(count.tensor, torch.int32), [])
@@ -59,7 +57,7 @@ def nms(ctx: ConversionContext, dets: ITensor, scores: ITensor, iou_threshold: f
     layer.bounding_box_format = trt.BoundingBoxFormat.CORNER_PAIRS
     layer.topk_box_limit = MOST_BOXES
     layer.set_input(3, ctx.constant(torch.tensor(iou_threshold, dtype=torch.float32)))
-    # its own default drops scores <= 0
+    # the layer's default drops scores <= 0
     layer.set_input(4, ctx.constant(torch.tensor(torch.finfo(torch.float32).min)))
     rows = layer.get_output(0)
     kept = ctx.net.add_gather(rows, ctx.constant(torch.tensor(2, dtype=torch.int32)), 1).get_output(
@@ -72,10 +70,7 @@ def nms(ctx: ConversionContext, dets: ITensor, scores: ITensor, iou_threshold: f
 def _adaptive(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     if call.sampling_ratio > 0:
         return None
-    return (
-        "without a sampling_ratio each box has its own number of samples, which no network's shapes"
-        " can follow"
-    )
+    return "without a sampling_ratio the number of samples depends on the data of each box"
 
 
 @converter(
@@ -125,8 +120,8 @@ def roi_align(
 def _sampled(
     ctx: ConversionContext, images: ITensor, xs: ITensor, ys: ITensor, grid: list[Size]
 ) -> ITensor:
-    """[boxes, channels, height, width]: the images of the boxes at the places xs [boxes, width]
-    and ys [boxes, height]; `grid` is [boxes, height, width].
+    """[boxes, channels, height, width]: the images of the boxes sampled at xs [boxes, width] and ys
+    [boxes, height]; `grid` is [boxes, height, width].
     """
     columns = ctx.expand(ctx.unsqueeze(xs, [1, 3]), [*grid, 1])
     rows = ctx.expand(ctx.unsqueeze(ys, [2, 3]), [*grid, 1])
@@ -154,11 +149,11 @@ def _places(
     aligned: bool,
     length: Size,
 ) -> tuple[Any, Any]:
-    """Where the samples of one axis lie, [boxes, cells * ratio], in grid sampling's -1 to 1, and
-    which count at all.
+    """The sample positions of one axis, [boxes, cells * ratio], in grid sampling's range -1 to 1,
+    and which samples have a weight.
 
-    Source: torchvision's roi_align_common.h: places beyond one pixel outside weigh nothing, nearer
-    ones are clamped.
+    Source: torchvision's roi_align_common.h: samples more than one pixel outside have weight 0,
+    nearer ones are clamped.
     """
     shift = 0.5 if aligned else 0.0
     start, end = (

@@ -25,7 +25,7 @@ from builder.graph_types import Node
 def matrix_last(
     ctx: ConversionContext, x: ITensor, first: int, second: int
 ) -> tuple[Any, list[int]]:
-    """x with two axes moved to the end, and the order that brings them back."""
+    """x with two axes moved to the end, and the permutation that restores the order."""
     first, second = ctx.axis(x, first), ctx.axis(x, second)
     order = [*(axis for axis in range(ctx.rank(x)) if axis not in (first, second)), first, second]
     return permuted(ctx, x, order), [order.index(axis) for axis in range(len(order))]
@@ -34,7 +34,7 @@ def matrix_last(
 def diagonal_span(
     ctx: ConversionContext, height: Size, width: Size, offset: int
 ) -> tuple[Size, Size]:
-    """Where a diagonal starts in the flat matrix, and how long it is."""
+    """The start of a diagonal in the flat matrix, and its length."""
     below = ctx.arithmetic("sub", height, max(-offset, 0))
     right = ctx.arithmetic("sub", width, max(offset, 0))
     length = ctx.arithmetic("max", ctx.arithmetic("min", below, right), 0)
@@ -71,7 +71,7 @@ def diag_embed(ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2:
 
 
 def _inserted(rank: int, first: int, second: int) -> list[int]:
-    """The order that puts the last two axes at two places, the others around them."""
+    """The permutation that moves the last two axes to two positions."""
     order = list(range(rank - 2))
     for axis, source in sorted([(first, rank - 2), (second, rank - 1)]):
         order.insert(axis, source)
@@ -85,7 +85,7 @@ def diag(ctx: ConversionContext, node: Node, x: ITensor, offset: int, /) -> Any:
 
 
 def left_of(ctx: ConversionContext, x: ITensor, offset: Size) -> ITensor:
-    """[.., H, W] bools of the rank of x: whether the column is less than the row plus offset."""
+    """[.., H, W] bools of the rank of x: true if the column is less than the row plus offset."""
     height, width = ctx.sizes(x)[-2:]
     rank = ctx.rank(x)
     if isinstance(height, int) and isinstance(width, int) and isinstance(offset, int):
@@ -115,14 +115,14 @@ def triu(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
 
 
 def _splat(ctx: ConversionContext, tensor: ITensor) -> ITensor:
-    """The one element that a tensor repeats, if it does; else the tensor."""
+    """The element of a constant-filled tensor; otherwise the tensor."""
     one = ctx.facts(tensor).splat
     return tensor if one is None else one
 
 
 def _selected(ctx: ConversionContext, x: ITensor, mask: ITensor, a: ITensor, b: ITensor) -> ITensor:
-    """a or b; a matrix of one value need not be written out, the mask has its size. (An
-    engine answered with finite numbers where a select read a -inf that was written out.)
+    """Select a or b. A matrix of one value is not expanded, because the mask has the full size. (An
+    engine returned finite numbers for a select with an expanded -inf.)
     """
     if ctx.rank(x) == 2:
         a, b = _splat(ctx, a), _splat(ctx, b)
@@ -136,14 +136,14 @@ def combinations(ctx: ConversionContext, x: ITensor, r: int, with_replacement: b
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     length = static_length(ctx, x, 0, "combinations")
     if r == 0:
-        raise Unconvertible("combinations of nothing is an empty tensor")
+        raise Unconvertible("combinations of 0 elements is an empty tensor")
     places = torch.tensor(list(choose(range(length), r)), dtype=torch.int64).reshape(-1, r)
     return gathered(ctx, x, places, 0)
 
 
 @converter("aten::block_diag(Tensor[] tensors) -> Tensor")
 def block_diag(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
-    """The matrices down the diagonal of one, zeros elsewhere; vectors are rows"""
+    """A block-diagonal matrix of the inputs; vectors are rows"""
     matrices = [at_least(ctx, t, 2) for t in tensors]
     width: Size = 0
     for matrix in matrices:

@@ -24,7 +24,7 @@ def diff(
     prepend: ITensor | None,
     append: ITensor | None,
 ) -> ITensor:
-    """x[1:] - x[:-1] along an axis, n times over; of bools, whether they differ"""
+    """x[1:] - x[:-1] along an axis, n times; for bools, whether they differ"""
     axis = ctx.axis(x, dim)
     if n:
         x = joined(ctx, [t for t in (prepend, x, append) if t is not None], axis)

@@ -16,7 +16,7 @@ from builder.engine import ITensor
 def cosine_similarity(
     ctx: ConversionContext, x1: ITensor, x2: ITensor, dim: int, eps: float
 ) -> ITensor:
-    """The sum of the products of a and b, each over the larger of its norm and eps"""
+    """sum(a * b) / (max(|a|, eps) max(|b|, eps)) along an axis"""
     x1, x2 = ctx.operands(floating(ctx, x1), floating(ctx, x2))
     axes = [ctx.axis(x1, dim)] if ctx.rank(x1) else []
     x1, x2 = as_long(ctx, x1, x2, axes), as_long(ctx, x2, x1, axes)
@@ -28,7 +28,7 @@ def cosine_similarity(
 
 
 def as_long(ctx: ConversionContext, x: ITensor, other: ITensor, axes: list[int]) -> ITensor:
-    """x with these axes broadcast to the other's length: the norm is that of the broadcast
+    """x with these axes broadcast to the other's length, because the norm is that of the broadcast
     vector.
     """
     sizes: list[Any] = [-1] * ctx.rank(x)

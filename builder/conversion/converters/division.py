@@ -1,4 +1,4 @@
-"""Quotients and remainders: where integers, floats and rounding modes part ways."""
+"""Quotients and remainders of integers and floats, with rounding modes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTE_REMAINDER = "of floats exact for quotients below 2^24"
     dynamic=("other",),
 )
 def divide(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-    """self / other; of integers in float32"""
+    """self / other; integers are divided in float32"""
     return true_quotient(ctx, x, other)
 
 
@@ -43,14 +43,14 @@ def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 def divide_rounded(
     ctx: ConversionContext, x: Tensor, other: Operand, rounding_mode: str | None
 ) -> ITensor:
-    """self / other without its fraction ("trunc"), or the next whole number below ("floor")"""
+    """self / other, rounded towards zero ("trunc") or down ("floor")"""
     if rounding_mode is None:
         return true_quotient(ctx, x, other)
     return {"trunc": truncated_quotient, "floor": floored_quotient}[rounding_mode](ctx, x, other)
 
 
 def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-    """The quotient towards zero; DIV of integers is that already, as in C."""
+    """The quotient rounded towards zero. DIV of integers already rounds so, as in C."""
     dtype = ctx.promoted(x, other)
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
     return (
@@ -61,7 +61,7 @@ def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITe
 
 
 def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
-    """The quotient towards minus infinity."""
+    """The quotient rounded down."""
     dtype = ctx.promoted(x, other)
     if dtype.is_floating_point and not power_of_two(other):
         return ctx.cast(floored(ctx, x, other)[0], dtype)
@@ -82,7 +82,9 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     if not dtype.is_floating_point:
         return rest(ctx, x, other, truncated_quotient(ctx, x, other))
     a, b = ctx.operands(x, other, dtype=torch.float32)
-    sizes = [ctx.unary("ABS", t) for t in (a, b)]  # the rest of the sizes, with the sign of self
+    sizes = [
+        ctx.unary("ABS", t) for t in (a, b)
+    ]  # the remainder of the absolute values, with the sign of self
     return ctx.cast(ctx.elementwise("PROD", floored(ctx, *sizes)[1], ctx.unary("SIGN", a)), dtype)
 
 
@@ -111,15 +113,18 @@ def rest(ctx: ConversionContext, x: Operand, other: Operand, quotient: ITensor) 
 
 
 def power_of_two(divisor: Operand) -> bool:
-    """Whether a static divisor is a power of two: quotients and products by it are exact."""
+    """Whether a static divisor is a power of two, so that quotients and products with it are
+    exact.
+    """
     return isinstance(divisor, int | float) and divisor != 0 and math.frexp(abs(divisor))[0] == 0.5
 
 
 def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, Any]:
-    """Quotient towards minus infinity and rest of floats, in float32.
+    """The floored quotient and the remainder of floats, in float32.
 
-    7 / -0.7 is -10 when rounded, but -0.7 is a little less in size, so the floor is -11: the rest x
-    - q other, exact by `exact_rest`, has the wrong sign then, and tells.
+    The rounded 7 / -0.7 is -10, but the float -0.7 is slightly smaller in magnitude, so the floor
+    is -11. The remainder x - q other, exact by `exact_rest`, then has the incorrect sign, and q is
+    corrected.
     """
     a, b = ctx.operands(x, other, dtype=torch.float32)
     quotient = ctx.elementwise("FLOOR_DIV", a, b)

@@ -1,4 +1,4 @@
-"""torch.einsum: a matrix product where the equation is one, else an IEinsumLayer for each pair of
+"""torch.einsum: a matrix product if the equation is one, else an IEinsumLayer for each pair of
 operands.
 """
 
@@ -20,8 +20,8 @@ from builder.engine import ITensor
 
 @dataclass(frozen=True)
 class Equation:
-    """Subscripts of each operand and of the result, one letter an axis: no ellipsis, nothing
-    implied.
+    """The subscripts of each operand and of the result, one letter for each axis, without ellipsis
+    and implicit output.
     """
 
     terms: list[str]
@@ -29,9 +29,7 @@ class Equation:
 
 
 def parsed(equation: str, ranks: Sequence[int]) -> Equation:
-    """The equation with ellipses written out, and a missing right side in einsum's order. Source:
-    torch.einsum.
-    """
+    """The equation with expanded ellipses and an explicit right side. Source: torch.einsum."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     used = {c for c in equation if c.isalpha()}
@@ -60,9 +58,7 @@ def _written_out(term: str, rank: int, dots: str) -> str:
 
 @converter("aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor")
 def einsum(ctx: ConversionContext, equation: str, tensors: list[ITensor]) -> ITensor:
-    """Products summed over the axes that the result does not have; the path changes only the
-    order
-    """
+    """Products summed over the axes that are not in the result; the path changes only the order"""
     form = parsed(equation, [ctx.rank(t) for t in tensors])
     operands = [_diagonal(ctx, t, term) for t, term in zip(tensors, form.terms, strict=True)]
     lengths = _lengths(operands)
@@ -77,8 +73,8 @@ Operand = tuple[ITensor, str]
 
 
 def _diagonal(ctx: ConversionContext, x: ITensor, term: str) -> Operand:
-    """A letter that stands twice in one term selects a diagonal: all else becomes 0 and is summed
-    away.
+    """A letter that occurs twice in one term selects a diagonal: all other elements are set to 0
+    and summed.
     """
     while len(set(term)) < len(term):
         first = next(i for i, c in enumerate(term) if term.index(c) != i)
@@ -97,7 +93,7 @@ def _diagonal(ctx: ConversionContext, x: ITensor, term: str) -> Operand:
 
 
 def _lengths(operands: Sequence[Operand]) -> dict[str, int]:
-    """The greatest static length of each letter; -1 where only dynamic axes have it."""
+    """The largest static length of each letter; -1 if all its axes are dynamic."""
     lengths: dict[str, int] = {}
     dynamic: set[str] = set()
     for tensor, term in operands:
@@ -111,16 +107,14 @@ def _lengths(operands: Sequence[Operand]) -> dict[str, int]:
 def _without_units(
     ctx: ConversionContext, x: ITensor, term: str, lengths: dict[str, int]
 ) -> Operand:
-    """Axes of size 1 whose letter is longer elsewhere broadcast: without the axis the layer does
-    the same.
-    """
+    """Remove axes of size 1 whose letter is longer elsewhere; they broadcast."""
     units = [i for i, c in enumerate(term) if x.shape[i] == 1 and lengths[c] != 1]
     return ctx.squeeze(x, units), "".join(c for i, c in enumerate(term) if i not in units)
 
 
 def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
-    """Floats pair by pair, from the left; integers, which IEinsumLayer lacks, multiplied and
-    summed.
+    """Contract floats in pairs from the left. Integers, which IEinsumLayer does not support, are
+    multiplied and summed.
     """
     if not ctx.dtype(operands[0][0]).is_floating_point:
         return _by_products(ctx, operands, result)
@@ -135,8 +129,8 @@ def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) 
 
 
 def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> ITensor:
-    """TensorRT has kernels and fusions (attention) for matrix products that it has not for einsum,
-    which some versions compute wrongly in TF32 at some sizes.
+    """Contract one pair. A matrix product is preferred: TensorRT has kernels and fusions
+    (attention) for it, and some versions compute einsum incorrectly in TF32 at some sizes.
     """
     orders = []
     for first, second in ((x, y), (y, x)):
@@ -155,9 +149,8 @@ def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> ITenso
 
 
 def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | None:
-    """The letters of batch, rows and columns, where the pair is a product of matrices: summed over
-    one letter that both have. Several letters of rows are a batch that the second operand does not
-    have.
+    """The letters of batch, rows and columns if the pair is a matrix product: a sum over one shared
+    letter. Several row letters are batch axes that the second operand does not have.
     """
     both = "".join(c for c in result if c in term and c in other)
     rows = "".join(c for c in result if c in term and c not in both)

@@ -109,14 +109,13 @@ for _name, (_operation, _negate) in COMPARISON.items():
 
 @converter("aten::atan2(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
 def atan2(ctx: ConversionContext, y: Tensor, /, other: Tensor) -> ITensor:
-    """The angle of the point (x, y): atan(|y| / |x|), turned into its quadrant; the sign of a zero
-    counts
+    """The angle of the point (x, y): atan(|y| / |x|), moved to its quadrant; signed zeros are
+    respected
     """
     dtype = ctx.promoted(y, other)
     y, other = ctx.operands(y, other, dtype=dtype if dtype.is_floating_point else torch.float32)
     height, width = ctx.unary("ABS", y), ctx.unary("ABS", other)
-    # |y| = |x| is 45 degrees, also where the quotient would be inf/inf; both 0 is the sign of 0,
-    # which is 0.
+    # |y| = |x| is 45 degrees, also for inf/inf; for two zeros it is 0
     ratio = choose(
         ctx, equal(ctx, height, width), ctx.unary("SIGN", width), combine(ctx, "DIV", height, width)
     )
@@ -128,5 +127,5 @@ def atan2(ctx: ConversionContext, y: Tensor, /, other: Tensor) -> ITensor:
 
 
 def negative(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """Whether the sign is minus, that of -0.0 too: its reciprocal is -inf."""
+    """Whether the sign is negative, including -0.0, whose reciprocal is -inf."""
     return ctx.elementwise("OR", less(ctx, x, 0.0), less(ctx, ctx.unary("RECIP", x), 0.0))

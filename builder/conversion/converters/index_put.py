@@ -40,8 +40,8 @@ def index_put(
     values: ITensor,
     accumulate: bool,
 ) -> ITensor:
-    """self[indices] = values, or += with accumulate; a mask that the network computes selects, it
-    is never an index.
+    """self[indices] = values, or += with accumulate; a computed mask becomes a selection, not an
+    index.
     """
     masks = [
         i
@@ -62,7 +62,7 @@ def _put_masked(
     values: ITensor,
     accumulate: bool,
 ) -> ITensor:
-    """The values that a mask selects, in order; one value (or one row) for all of them is a plain
+    """Write the values that a mask selects, in order. One value (or row) for all of them is a plain
     selection.
     """
     if len([i for i in indices if i is not None]) > 1 or accumulate:
@@ -76,7 +76,8 @@ def _put_masked(
     if ctx.rank(values) > behind and values.shape[ctx.rank(values) - behind - 1] != 1:
         if first:
             raise Unconvertible(
-                "index_put with a computed mask behind other axes takes one value for all"
+                "index_put with a computed mask after other axes supports only one value for all "
+                "positions"
             )
         values = _nth_selected(ctx, mask, values, behind)
     elif ctx.rank(values) > behind and first == 0:
@@ -85,16 +86,16 @@ def _put_masked(
 
 
 def _nth_selected(ctx: ConversionContext, mask: ITensor, values: ITensor, behind: int) -> ITensor:
-    """values [selected, *behind] spread over the mask's axes: place p takes row (selected before
-    p).
+    """values [selected, *behind] expanded to the mask's axes: position p gets the row (number
+    selected before p).
     """
     row = ctx.reshape(count_before(ctx, mask), ctx.sizes(mask))
     return gathered(ctx, ctx.at_rank(values, behind + 1), row, 0)
 
 
 def count_before(ctx: ConversionContext, mask: ITensor) -> ITensor:
-    """[elements] int64: for each element of the flat mask, how many before it are true (never more
-    than are true - 1 at a true one): an exclusive running sum.
+    """[elements] int64: for each element of the flat mask, the number of true elements before it:
+    an exclusive cumulative sum.
     """
     flat = ctx.cast(ctx.reshape(mask, [-1]), torch.int64)
     if not ctx.capabilities.has_layer("add_cumulative"):
@@ -113,8 +114,8 @@ def _put_at(
     values: ITensor,
     accumulate: bool,
 ) -> ITensor:
-    """The indexed axes moved to the front and merged, one IScatterLayer of rows (ND), and
-    everything back.
+    """Move the indexed axes to the front and merge them, scatter rows by one IScatterLayer (ND),
+    and restore the order.
     """
     others = [axis for axis in range(ctx.rank(x)) if axis not in axes]
     order = [*axes, *others]
@@ -139,7 +140,7 @@ def _values_in_front(
     axes: list[int],
     others: list[int],
 ) -> ITensor:
-    """values broadcast to what x[indices] is, with the index's axes first."""
+    """values broadcast to the shape of x[indices], with the index's axes first."""
     picked, rest = ctx.sizes(index), [ctx.size(x, a) for a in others]
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
     before = sum(axis < axes[0] for axis in others) if adjacent else 0
@@ -166,7 +167,7 @@ def _rows_written(
 
 @converter("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor")
 def masked_scatter(ctx: ConversionContext, x: ITensor, mask: ITensor, source: ITensor) -> ITensor:
-    """self with the true places of mask filled by the values of source, in order"""
+    """self with the true positions of mask filled by the values of source, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
     whole, mask = ctx.expand(x, sizes), ctx.expand(mask, sizes)
     row = count_before(ctx, mask)
@@ -207,8 +208,8 @@ def slice_scatter(
 def _one_place_written(
     ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, place: Size
 ) -> ITensor:
-    """x with src, whose axis is of size 1, at a place that changes from iteration to iteration of a
-    loop: TensorRT cuts nothing there, but chooses element by element.
+    """x with src, of size 1 along the axis, at a position that changes between iterations of a
+    loop. TensorRT cannot slice there, so elements are selected.
     """
     here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), place)
     chosen = choose(ctx, upright(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))

@@ -1,6 +1,4 @@
-"""Parts of a tensor at places that other tensors hold: embedding, gather, index and their
-relatives.
-"""
+"""Indexing by tensors: embedding, gather, index and related operators."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ Static = torch.Tensor
 
 
 def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:
-    """An index whose negative values count from the end, with all of them counted from the
-    front.
-    """
+    """An index with negative values converted to positive ones."""
     if isinstance(index, Static):
         if not index.numel() or int(index.min()) >= 0:
             return index
@@ -45,13 +41,13 @@ def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:
     constants=("indices",),
 )
 def embedding(ctx: ConversionContext, weight: ITensor, indices: Tensor) -> ITensor:
-    """The rows of weight at indices; padding_idx only matters to gradients."""
+    """The rows of weight at indices; padding_idx only affects gradients."""
     return gathered(ctx, weight, indices, 0)
 
 
 @converter("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor", constants=("index",))
 def index_select(ctx: ConversionContext, x: ITensor, dim: int, index: Tensor) -> ITensor:
-    """The values at a vector of places along one axis; a 0-d tensor is its own only value."""
+    """The values at a vector of indices along one axis; a 0-d tensor has only itself."""
     if ctx.rank(x) == 0:
         return x
     index = index if ctx.rank(index) else ctx.reshape(as_index(ctx, index), [1])
@@ -60,7 +56,7 @@ def index_select(ctx: ConversionContext, x: ITensor, dim: int, index: Tensor) ->
 
 @converter("aten::take(Tensor self, Tensor index) -> Tensor", constants=("index",))
 def take(ctx: ConversionContext, x: ITensor, index: Tensor) -> ITensor:
-    """The values at places in row-major order, in the shape of index."""
+    """The values at flat (row-major) indices, in the shape of index."""
     flat = ctx.reshape(x, [-1])
     return gathered(ctx, flat, from_the_front(ctx, index, ctx.size(flat, 0)), 0)
 
@@ -71,7 +67,7 @@ def take(ctx: ConversionContext, x: ITensor, index: Tensor) -> ITensor:
 )
 def gather(ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tensor) -> ITensor:
     """out[i][j] = self[index[i][j]][j] for dim 0"""
-    if 0 in tuple(index.shape):  # torch then asks nothing of the ranks
+    if 0 in tuple(index.shape):  # torch then does not check the ranks
         if -1 not in tuple(index.shape):
             return ctx.tensor(torch.empty(tuple(index.shape), dtype=ctx.dtype(x)))
         if ctx.rank(x) != ctx.rank(index):
@@ -86,7 +82,7 @@ def gather(ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tens
 def _gather_zero_dim(
     ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tensor
 ) -> ITensor:
-    """A 0-d tensor counts as a vector of one."""
+    """Gather with a 0-d tensor as a vector of one element."""
     vector = gather(ctx, node, _one_axis(ctx, x), dim, _one_axis(ctx, as_index(ctx, index)))
     return vector if ctx.rank(index) else ctx.reshape(vector, [])
 
@@ -96,8 +92,8 @@ def _one_axis(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 
 def element_gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: int) -> ITensor:
-    """One IGatherLayer in ELEMENT mode; the data is cut to the index's sizes on the other axes, as
-    torch reads it.
+    """One IGatherLayer in ELEMENT mode. The data is sliced to the index's sizes on the other axes,
+    as in torch.
     """
     index = as_index(ctx, index)
     sizes = [
@@ -113,7 +109,7 @@ def element_gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: in
 
 
 def cut(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
-    """The leading values of every axis, up to `sizes`; x itself where those are its own."""
+    """x sliced to `sizes` from the start of every axis; x itself if the sizes are equal."""
     if has_sizes(ctx, x, sizes):
         return x
     return ctx.slice(x, [0] * len(sizes), list(sizes), [1] * len(sizes))
@@ -124,8 +120,8 @@ def cut(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
     constants=("indices",),
 )
 def take_along_dim(ctx: ConversionContext, x: ITensor, indices: Tensor, dim: int | None) -> Any:
-    """gather whose operands broadcast on the other axes, and whose indices may be negative; flat
-    without dim.
+    """gather with broadcasting on the other axes and negative indices; on the flat tensor without
+    dim.
     """
     if dim is None:
         return take(ctx, x, ctx.reshape(as_index(ctx, indices), [-1]))
@@ -148,7 +144,7 @@ def take_along_dim(ctx: ConversionContext, x: ITensor, indices: Tensor, dim: int
 def _other_axes(
     ctx: ConversionContext, own: list[Size], asked: list[Size], axis: int
 ) -> list[Size]:
-    """What the axes but one broadcast to."""
+    """The broadcast sizes of all axes except one."""
     result: list[Size] = []
     for i, (a, b) in enumerate(zip(own, asked, strict=True)):
         if i == axis or b == 1:
@@ -164,8 +160,8 @@ def _other_axes(
 
 @converter("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", constants=("indices",))
 def index_tensor(ctx: ConversionContext, x: ITensor, indices: Sequence[Tensor | None]) -> ITensor:
-    """self[indices]: integer tensors broadcast together, None keeps an axis, a mask stands for its
-    non-zeros.
+    """self[indices]: integer tensors broadcast together, None keeps an axis, and a mask selects its
+    nonzero positions.
     """
     places = expand_masks(ctx, indices)
     axes = [axis for axis, index in enumerate(places) if index is not None]
@@ -182,8 +178,8 @@ converter(
 
 
 def expand_masks(ctx: ConversionContext, indices: Sequence[Tensor | None]) -> list[Any]:
-    """The indices with each mask (bool or uint8) replaced by the places of its non-zeros, one index
-    for each axis.
+    """The indices with each mask (bool or uint8) replaced by its nonzero positions, one index for
+    each axis.
     """
     result: list[Any] = []
     for index in indices:
@@ -210,8 +206,8 @@ def _computed_places(ctx: ConversionContext, mask: ITensor) -> list[ITensor]:
 def _gather_several(
     ctx: ConversionContext, x: ITensor, places: list[Any], axes: list[int]
 ) -> ITensor:
-    """The indexed axes as one axis, and one gather at index[0] * size[1] + index[1] along it."""
-    # torch puts the result in front where they are not adjacent
+    """Merge the indexed axes, and gather at index[0] * size[1] + index[1]."""
+    # torch puts the result first if they are not adjacent
     if axes != list(range(axes[0], axes[-1] + 1)):
         others = [axis for axis in range(ctx.rank(x)) if axis not in axes]
         x = ctx.permute(x, [*axes, *others])
@@ -226,7 +222,7 @@ def _gather_several(
 
 
 def linear_index(ctx: ConversionContext, places: Sequence[Tensor], sizes: Sequence[Size]) -> Any:
-    """Several indices, one an axis, as one into the axes merged; static where everything is."""
+    """Several indices, one for each axis, as one index into the merged axes; static if all are."""
     result: Any = None
     for place, size in zip(places, sizes, strict=True):
         place = from_the_front(ctx, place, size)

@@ -1,4 +1,4 @@
-"""Operators that join tensors: cat, stack and their relatives."""
+"""Operators that join tensors: cat, stack and related operators."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from builder.engine import ITensor
 
 
 def joined(ctx: ConversionContext, tensors: Sequence[Tensor], axis: int) -> ITensor:
-    """One IConcatenationLayer on the tensors in the dtype that they promote to; a single one is
-    itself.
+    """One IConcatenationLayer on the tensors in their promoted dtype; a single tensor is returned
+    unchanged.
     """
     dtype = promote(
         *((ctx.dtype(t), "dimensioned" if ctx.rank(t) else "zero-dim") for t in tensors)
@@ -26,8 +26,8 @@ def joined(ctx: ConversionContext, tensors: Sequence[Tensor], axis: int) -> ITen
 
 
 def _cat(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
-    """The tensors one after another; an empty vector may stand among tensors of any rank, and
-    counts for the dtype.
+    """The concatenated tensors; an empty vector may occur among tensors of any rank, and takes part
+    in promotion.
     """
     rank = max(ctx.rank(t) for t in tensors)
     if rank == 0:
@@ -56,8 +56,8 @@ def new_axis(ctx: ConversionContext, x: Tensor, axis: int) -> Any:
 
 
 def at_least(ctx: ConversionContext, x: Tensor, rank: int) -> Any:
-    """torch.atleast_1d, _2d or _3d: axes of size 1 in front; in 3-d, one behind what has one or two
-    axes.
+    """torch.atleast_1d, _2d or _3d: leading axes of size 1; atleast_3d also appends one to tensors
+    with one or two axes.
     """
     own = ctx.rank(x)
     if own >= rank:
@@ -89,7 +89,7 @@ for _rank in (1, 2, 3):
 def _register_stack(name: str, rank: int, axis: int) -> None:
     @converter(f"aten::{name}(Tensor[] tensors) -> Tensor", constants=("tensors",))
     def stacked(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
-        """The tensors side by side, after atleast_1d, _2d or _3d"""
+        """The concatenated tensors, after atleast_1d, _2d or _3d"""
         parts = [at_least(ctx, t, rank) for t in tensors]
         return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
 
@@ -105,6 +105,6 @@ for _name, _rank, _axis in (
 
 @converter("aten::column_stack(Tensor[] tensors) -> Tensor", constants=("tensors",))
 def column_stack(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
-    """Vectors and numbers become columns, which stand side by side."""
+    """Concatenate columns; vectors and numbers become columns."""
     columns = [t if ctx.rank(t) > 1 else new_axis(ctx, at_least(ctx, t, 1), 1) for t in tensors]
     return joined(ctx, columns, 1)

@@ -1,4 +1,4 @@
-"""Clamps, selections by a mask, and the questions whether a number is finite."""
+"""Clamps, selections by a mask, and tests for finite numbers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def clamp_max(ctx: ConversionContext, x: Tensor, max: Operand) -> ITensor:
     dynamic=("value",),
 )
 def masked_fill(ctx: ConversionContext, x: Tensor, mask: Tensor, value: Operand) -> ITensor:
-    """value where the mask holds, else x; of x's dtype"""
+    """value where the mask is true, else x; in x's dtype"""
     dtype = ctx.dtype(x)
     if isinstance(value, float) and not dtype.is_floating_point:
         value = bool(value) if dtype == torch.bool else int(value)
@@ -86,13 +86,13 @@ def masked_fill(ctx: ConversionContext, x: Tensor, mask: Tensor, value: Operand)
     dynamic=("self", "other"),
 )
 def where(ctx: ConversionContext, condition: Tensor, self: Operand, other: Operand) -> ITensor:
-    """x where the condition holds, else other"""
+    """x where the condition is true, else other"""
     return choose(ctx, condition, self, other)
 
 
 @converter("aten::isfinite(Tensor self) -> Tensor")
 def isfinite(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """|x| < inf, which NaN is not; integers always are"""
+    """|x| < inf, which is false for NaN; true for integers"""
     if not ctx.dtype(x).is_floating_point:
         return constant_answer(ctx, x, True)
     return less(ctx, ctx.unary("ABS", x), torch.inf)
@@ -129,8 +129,8 @@ for _name, _infinity in (("isposinf", torch.inf), ("isneginf", -torch.inf)):
 
 
 def constant_answer(ctx: ConversionContext, x: ITensor, answer: bool) -> ITensor:
-    """A bool tensor of the shape of an integer or bool tensor, all `answer`: x = x, or its
-    negation.
+    """A bool tensor with the shape of an integer or bool tensor, filled with `answer`: x = x, or
+    its negation.
     """
     same = ctx.elementwise("EQUAL", x, x)
     return same if answer else ctx.unary("NOT", same)
@@ -181,7 +181,9 @@ for _name, _operation in (("fmax", "MAX"), ("fmin", "MIN")):
     constants=("self", "end", "weight"),
 )
 def lerp(ctx: ConversionContext, x: Tensor, end: Tensor, weight: Operand) -> ITensor:
-    """start + weight (end - start), from the end that is nearer: at weight 1 it is `end` exactly"""
+    """start + weight (end - start), computed from the nearer end, so that weight 1 returns `end`
+    exactly
+    """
     difference = combine(ctx, "SUB", end, x)
     if isinstance(weight, int | float):
         base, operation, share = (

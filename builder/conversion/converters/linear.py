@@ -1,4 +1,4 @@
-"""Matrix products: everything that is one IMatrixMultiplyLayer with a few additions."""
+"""Matrix products: operators with one IMatrixMultiplyLayer and a few element-wise layers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def linear(ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | No
 
 
 def add(ctx: ConversionContext, a: ITensor, b: Tensor) -> ITensor:
-    """a + b of one dtype, broadcast."""
+    """a + b with broadcasting, for operands of one dtype."""
     return ctx.elementwise("SUM", *ctx.broadcast(a, b))
 
 
 def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
-    """x * factor in the dtype of x; 1 costs nothing."""
+    """x * factor in the dtype of x; no layer for 1."""
     if not isinstance(factor, DynamicScalar) and factor == 1:
         return x
     if ctx.dtype(x) == torch.bool and not isinstance(factor, DynamicScalar):  # as PyTorch: logical
@@ -61,7 +61,7 @@ _PRODUCTS = (
     constants=("self", "other", "mat2", "vec", "tensor"),
 )
 def product(ctx: ConversionContext, a: Tensor, b: Tensor, /) -> ITensor:
-    """torch.matmul's rules for every rank cover the special cases; integers are multiplied and
+    """A product by torch.matmul's rules, which cover the special cases; integers are multiplied and
     summed.
     """
     return matmul(ctx, a, b)
@@ -94,7 +94,9 @@ def _layer(ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool) -> I
 def _note_matrix(
     ctx: ConversionContext, a: Tensor, b: Tensor, result: ITensor, a_vector: bool, op_b: Any
 ) -> ITensor:
-    """Rows come from a and columns from b; batch axes are followed by sizes.propagate."""
+    """Record the sizes: rows come from a, columns from b; sizes.propagate handles the batch
+    axes.
+    """
     exprs = ctx.facts(result).exprs
     rank = ctx.rank(result)
     column = {"NONE": -1, "TRANSPOSE": -2}.get(op_b.name)
@@ -110,8 +112,8 @@ def _note_matrix(
 def _integer_product(
     ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool, dtype: torch.dtype
 ) -> ITensor:
-    """TensorRT multiplies floating matrices only: here integers are multiplied with broadcasting,
-    and summed.
+    """A product of integer matrices, by broadcast multiplication and a sum; TensorRT multiplies
+    only floating-point matrices.
     """
     computed = computed_in(dtype)
     left, right = ctx.tensor(a), ctx.tensor(b)

@@ -1,5 +1,5 @@
-"""Logic on truths, and on the bits of integers, which TensorRT has no layer for: arithmetic does
-it.
+"""Logical operators, and bitwise operators on integers by arithmetic, because TensorRT has no layer
+for them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def bitwise_not(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 
 def low_bits(ctx: ConversionContext, x: ITensor, mask: int, dtype: torch.dtype) -> ITensor:
-    """x & (2^n - 1): the remainder of the floored division by 2^n."""
+    """x & (2^n - 1): the remainder of floor division by 2^n."""
     if mask == torch.iinfo(dtypes.carrier(dtype)).max:
         mask >>= 1  # 2^n would not fit; bit n - 1 is handled by two steps
         high = by_bits(ctx, "AND", x, ctx.like_scalar(x, mask + 1), dtype)
@@ -81,7 +81,7 @@ def low_bits(ctx: ConversionContext, x: ITensor, mask: int, dtype: torch.dtype) 
 def by_bits(
     ctx: ConversionContext, operation: str, a: ITensor, b: ITensor, dtype: torch.dtype
 ) -> ITensor:
-    """Integers taken apart into an axis of bits, combined there, and summed with their weights."""
+    """Split integers into an axis of bits, combine these, and sum them with their weights."""
     rank, carrier = ctx.rank(a), dtypes.carrier(dtype)
     left, right = (bits(ctx, ctx.unsqueeze(t, [rank]), carrier) for t in (a, b))
     both = ctx.elementwise(operation, left, right)
@@ -91,7 +91,7 @@ def by_bits(
 
 
 def bit_weights(carrier: torch.dtype) -> torch.Tensor:
-    """1, 2, 4, ... and the sign bit's: the least integer, in two's complement."""
+    """1, 2, 4, ... and for the sign bit the smallest integer (two's complement)."""
     sign = torch.iinfo(carrier).bits - 1
     positive = [1 << bit for bit in range(sign)]
     return torch.tensor([*positive, -(1 << sign)], dtype=carrier)
@@ -101,7 +101,7 @@ def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
     """Bit i along the last axis (of size 1): floor(x / 2^i) is odd; the last one is the sign."""
     rank = ctx.rank(x)
     places = bit_weights(carrier)
-    places[-1] = places[-2]  # 2^31 is no int32: its bit is the sign of what remains of 2^30
+    places[-1] = places[-2]  # 2^31 is not an int32: its bit is the sign of the quotient by 2^30
     last_axis = [1] * (rank - 1) + [-1]
     shifted = ctx.elementwise("FLOOR_DIV", x, ctx.constant(places.reshape(last_axis)))
     halves = torch.ones(len(places), dtype=carrier)
@@ -128,8 +128,8 @@ def _register_shift(direction: str, short: str) -> None:
 
 
 def powers(ctx: ConversionContext, exponents: ITensor, carrier: torch.dtype) -> ITensor:
-    """2^exponent from a table, for exponents within it; the last entry, the sign bit's, is the
-    least integer.
+    """2^exponent from a table, for exponents within it. The last entry, for the sign bit, is the
+    smallest integer.
     """
     table = ctx.constant(bit_weights(carrier))
     result = ctx.net.add_gather(table, ctx.cast(exponents, torch.int32), 0).get_output(0)
@@ -137,13 +137,13 @@ def powers(ctx: ConversionContext, exponents: ITensor, carrier: torch.dtype) -> 
 
 
 def own_bits(dtype: torch.dtype) -> int:
-    """How many bits the dtype has: int64 has those of int32 where TensorRT has no INT64."""
+    """The number of bits of the dtype. Without INT64 in TensorRT, int64 has 32 bits."""
     return min(torch.iinfo(dtype).bits, torch.iinfo(dtypes.carrier(dtype)).bits)
 
 
 def left(ctx: ConversionContext, x: ITensor, places: ITensor, dtype: torch.dtype) -> ITensor:
-    """x 2^places, wrapped around; by as many places as x has bits, or a negative number of
-    them, 0
+    """x 2^places with wrap-around; 0 for a negative shift, or a shift by at least the number of
+    bits
     """
     bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
     product = ctx.elementwise("PROD", x, powers(ctx, within(ctx, places, bits - 1), carrier))
@@ -152,15 +152,15 @@ def left(ctx: ConversionContext, x: ITensor, places: ITensor, dtype: torch.dtype
 
 
 def right(ctx: ConversionContext, x: ITensor, places: ITensor, dtype: torch.dtype) -> ITensor:
-    """floor(x / 2^places); beyond the bits that x has, or by a negative number of places, only the
-    sign remains
+    """floor(x / 2^places); only the sign remains for a negative shift, or a shift by at least the
+    number of bits
     """
     bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
     most = bits - 1 if dtype.is_signed else bits
     places = choose(ctx, less(ctx, places, 0), most, places, dtype)
     places = within(ctx, places, most)
     first = ctx.elementwise("MIN", places, ctx.like_scalar(places, torch.iinfo(carrier).bits - 2))
-    # 2^31 is no int32: the last place is a second step
+    # 2^31 is not an int32: the last bit is shifted in a second step
     rest = ctx.elementwise("SUB", places, first)
     for step in (first, rest):
         x = ctx.elementwise("FLOOR_DIV", x, powers(ctx, step, carrier))
@@ -168,7 +168,7 @@ def right(ctx: ConversionContext, x: ITensor, places: ITensor, dtype: torch.dtyp
 
 
 def within(ctx: ConversionContext, places: ITensor, most: int) -> ITensor:
-    """places limited to 0..most"""
+    """the shift clamped to 0..most"""
     limited = ctx.elementwise(
         "MIN",
         ctx.elementwise("MAX", places, ctx.like_scalar(places, 0)),

@@ -1,4 +1,4 @@
-"""Variance, deviation and norms."""
+"""Variance, standard deviation and norms."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def degrees(ctx: ConversionContext, x: ITensor, axes: list[int], correction: flo
 def vector_norm(
     ctx: ConversionContext, x: ITensor, order: float, dim: Axes, keepdim: bool
 ) -> ITensor:
-    """(sum |x|^order)^(1/order), the largest or smallest |x| for inf and -inf, how many are not 0
-    for 0.
+    """(sum |x|^order)^(1/order); the largest or smallest |x| for inf and -inf; the number of
+    nonzero elements for 0.
     """
     x = floating(ctx, x)
     if order == 2:
@@ -220,7 +220,7 @@ def linalg_matrix_norm(
     keepdim: bool,
     dtype: int | None,
 ) -> ITensor:
-    """The largest or smallest sum of sizes of a row (inf) or column (1)"""
+    """The largest or smallest sum of absolute values of a row (inf) or column (1)"""
     return matrix_norm(ctx, in_dtype(ctx, x, dtype), ord, [ctx.axis(x, d) for d in dim], keepdim)
 
 
@@ -248,7 +248,7 @@ def _frobenius(ctx: ConversionContext, x: ITensor, order: str, dim: Axes, keepdi
 def matrix_norm(
     ctx: ConversionContext, x: ITensor, order: float, axes: list[int], keepdim: bool
 ) -> ITensor:
-    """The norms of a matrix that are sums and extremes; axes are (rows, columns)."""
+    """The matrix norms that are computed by sums and extremes; axes are (rows, columns)."""
     if abs(order) not in (1, torch.inf):
         raise Unconvertible(
             f"the matrix norm of order {order} needs singular values, which TensorRT has no"
@@ -258,7 +258,7 @@ def matrix_norm(
     other = axes[1] if abs(order) == 1 else axes[0]
     sums = reduce(ctx, "SUM", ctx.unary("ABS", floating(ctx, x)), [summed], True)
     result = reduce(ctx, "MAX" if order > 0 else "MIN", sums, [other], True)
-    # the largest of nothing is -inf, the norm of nothing 0
+    # the maximum of no elements is -inf, the norm of no elements 0
     if ctx.size(sums, other) == 0 and order > 0:
         result = combine(ctx, "MAX", result, 0.0)
     return result if keepdim else ctx.squeeze(result, axes)

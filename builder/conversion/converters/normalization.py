@@ -1,4 +1,4 @@
-"""Normalizations: one IScaleLayer or INormalizationLayer where the statistics allow it."""
+"""Normalizations: one IScaleLayer or INormalizationLayer if possible."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def batch_norm(
     training: bool,
     eps: float,
 ) -> ITensor:
-    """(x - mean) / sqrt(variance + eps) * weight + bias, by the running statistics or the batch's
-    own
-    """
+    """(x - mean) / sqrt(variance + eps) * weight + bias, with running or batch statistics"""
     if training or running_mean is None:
         axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
         return affine(ctx, standardised(ctx, x, axes, eps)[0], weight, bias, 1)
@@ -99,7 +97,7 @@ def by_running_statistics(
     variance: Any,
     eps: float,
 ) -> ITensor:
-    """One scale and shift a channel, worked out in float64 where all is static."""
+    """One scale and shift for each channel, computed in float64 if all operands are static."""
     given = [t for t in (weight, bias, mean, variance) if t is not None]
     if not all(isinstance(t, torch.Tensor) for t in given):
         deviation = ctx.unary("SQRT", combine(ctx, "SUM", ctx.tensor(variance), eps))
@@ -111,8 +109,8 @@ def by_running_statistics(
 
 
 def scaled(ctx: ConversionContext, x: ITensor, scale: torch.Tensor, shift: torch.Tensor) -> ITensor:
-    """x * scale + shift for each channel (axis 1): one IScaleLayer, which wants two axes after the
-    channel's.
+    """x * scale + shift for each channel (axis 1): one IScaleLayer, which requires two axes after
+    the channel axis.
     """
     dtype, rank = ctx.dtype(x), ctx.rank(x)
     if rank not in (4, 5):
@@ -138,7 +136,7 @@ def per_channel(ctx: ConversionContext, t: Tensor, x: ITensor, axis: int) -> Any
 def affine(
     ctx: ConversionContext, x: ITensor, weight: Coefficient, bias: Coefficient, axis: int
 ) -> ITensor:
-    """x * weight + bias along an axis; a missing one changes nothing."""
+    """x * weight + bias along an axis; each may be None."""
     for operation, t in (("PROD", weight), ("SUM", bias)):
         if t is not None:
             x = combine(ctx, operation, x, per_channel(ctx, t, x, axis))
@@ -173,7 +171,7 @@ def instance_norm(
     use_input_stats: bool,
     eps: float,
 ) -> Any:
-    """Each channel of each sample normalized by itself, or by the running statistics"""
+    """Normalizes each channel of each sample, or uses the running statistics"""
     if not use_input_stats:
         return by_running_statistics(ctx, x, weight, bias, running_mean, running_var, eps)
     return normalized(ctx, x, list(range(2, ctx.rank(x))), weight, bias, 1, eps)
@@ -206,7 +204,7 @@ def normalized(
 def coefficient(
     ctx: ConversionContext, t: Coefficient, x: ITensor, axes: Sequence[int], at: int
 ) -> Any:
-    """The weight or bias as an ITensor of x's rank and dtype; None where it has another dtype."""
+    """The weight or bias as an ITensor of x's rank and dtype; None if it has another dtype."""
     dtype, rank = ctx.dtype(x), ctx.rank(x)
     if t is None:
         return None
@@ -230,8 +228,8 @@ def normalization_layer(
     eps: float,
     groups: int = 1,
 ) -> Any:
-    """One INormalizationLayer; the second version where there is one (its group coefficients are
-    one a channel).
+    """One INormalizationLayer; its second version if available (with one group coefficient for each
+    channel).
     """
     add = getattr(ctx.net, "add_normalization_v2", None) or ctx.net.add_normalization
     layer = add(x, weight, bias, sum(1 << axis for axis in axes))
@@ -306,7 +304,7 @@ def group_norm(
     bias: Coefficient,
     eps: float,
 ) -> ITensor:
-    """Each group of channels of each sample normalized by itself"""
+    """Normalizes each group of channels of each sample"""
     channels = ctx.size(x, 1)
     assert isinstance(channels, int)
     if channels % num_groups:
@@ -332,8 +330,8 @@ def rms_norm(
     weight: Coefficient,
     eps: float | None,
 ) -> ITensor:
-    """x / sqrt(mean(x^2) + eps) * weight; half in float32, as PyTorch computes it; eps is the
-    dtype's own by default
+    """x / sqrt(mean(x^2) + eps) * weight; half is computed in float32, as in PyTorch; the default
+    eps is that of the dtype
     """
     dtype = ctx.dtype(x)
     wide = ctx.cast(x, torch.float32)

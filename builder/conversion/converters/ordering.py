@@ -1,7 +1,7 @@
-"""Which elements are the largest or smallest, and in what order: ITopKLayer.
+"""Largest and smallest elements, and sorting, by ITopKLayer.
 
-TensorRT keeps at most 3840 elements, and states no order among equal values (the reference takes
-the earlier first, as PyTorch's argmax does).
+TensorRT keeps at most 3840 elements, and does not define the order of equal values (the reference
+returns the first, as PyTorch's argmax does).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from builder.graph_types import Node
 LIMIT = 3840
 """INetworkDefinition.add_topk: "Currently only values of K up to 3840 are supported"."""
 TIES = (
-    "among equal values TensorRT states no order; PyTorch returns the first for argmax, argmin, max"
-    " and min"
+    "TensorRT does not define the order of equal values; PyTorch returns the first for argmax, "
+    "argmin, max and min"
 )
 
 
 def at_most(ctx: ConversionContext, size: Size) -> int | None:
-    """The largest value of a size over the profiles; None where it is not known."""
+    """The largest value of a size over the profiles; None if not known."""
     if isinstance(size, int):
         return size
     span = bounds(size.expr, dict(ctx.ranges()))
@@ -59,7 +59,7 @@ def _length(ctx: ConversionContext, arguments: SimpleNamespace) -> Size:
 
 
 def best(ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool) -> tuple[Any, ...]:
-    """The k best values along an axis, best first, and their places as int64; a vector is a matrix
+    """The k best values along an axis, best first, and their indices as int64; a vector is a matrix
     of one row.
     """
     dtype = ctx.dtype(x)
@@ -85,14 +85,14 @@ def best(ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool) 
 
 
 RANKED_AT_MOST = 4096
-"""Each element is compared with each other: 16 million bools for a row of so many."""
+"""All pairs of elements are compared: 16 million bools for a row of this length."""
 
 
 def _of_integers(
     ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool
 ) -> tuple[Any, ...]:
-    """The same of int32 where the layer takes floats only, exactly: small integers as float32; one
-    of the others as where the extreme stands; several by their rank.
+    """The same for int32 if the layer supports only floats, exactly: small integers as float32;
+    otherwise one element by a comparison with the extreme value, several by their rank.
     """
     if ctx.dtype(x) in (torch.bool, torch.uint8, torch.int8):
         values, places = _layer(ctx, ctx.cast(x, torch.float32), k, axis, largest)
@@ -108,14 +108,15 @@ def _of_integers(
 
 
 def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITensor:
-    """How many elements along an axis come before each: the better ones, and the equal ones in
-    front of it.
+    """The rank of each element along an axis: the number of better elements and of earlier equal
+    ones.
     """
     length, last = ctx.size(x, axis), ctx.rank(x)
     most = at_most(ctx, length)
     if most is None or most > RANKED_AT_MOST:
         raise Unconvertible(
-            f"this TensorRT sorts floats only, and integers here up to {RANKED_AT_MOST} of them"
+            f"this TensorRT sorts only floats; integers are supported up to {RANKED_AT_MOST} "
+            "elements"
         )
     own, other = ctx.unsqueeze(x, [axis + 1]), ctx.unsqueeze(x, [axis])  # [..., i, j, ...]
     position = iota(ctx, length, torch.int32)
@@ -216,7 +217,7 @@ def msort(ctx: ConversionContext, x: ITensor) -> Any:
 def extreme(
     ctx: ConversionContext, x: ITensor, dim: int | None, keepdim: bool, largest: bool
 ) -> tuple[Any, ...]:
-    """The best value along an axis (over the flattened tensor for None), and its place."""
+    """The best value along an axis (over the flattened tensor for None), and its index."""
     rank = ctx.rank(x)
     if rank == 0:
         return x, ctx.tensor(torch.tensor(0))

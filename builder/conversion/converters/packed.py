@@ -1,7 +1,7 @@
-"""Packed sequences: recurrent layers over a padded batch whose rows end where their lengths say.
+"""Packed sequences: recurrent layers over a padded batch with a length for each row.
 
 `torch.nn.utils.rnn.pack_padded_sequence` and `pad_packed_sequence`, with or without
-`enforce_sorted`. The tensors of the PackedSequence between them are never made (see
+`enforce_sorted`. The tensors of the PackedSequence between them are never computed (see
 conversion/packing.py).
 """
 
@@ -44,12 +44,12 @@ _PACKED = ("data", "batch_sizes")
 
 
 def _packed_here(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
-    """Its PackedSequence is made within the model, by pack_padded_sequence"""
+    """The PackedSequence comes from pack_padded_sequence within the model"""
     ours = isinstance(call.data, Rows) and isinstance(call.batch_sizes, BatchSizes)
     if ours and call.data.lengths is call.batch_sizes.lengths:
         return None
     return (
-        "only a sequence that pack_padded_sequence packs within the model is known by its lengths"
+        "the lengths are known only for a sequence that pack_padded_sequence packs within the model"
     )
 
 
@@ -57,13 +57,13 @@ def _packed_here(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     "aten::_pack_padded_sequence(Tensor input, Tensor lengths, bool batch_first) -> (Tensor,"
     " Tensor)",
     constants=("lengths",),
-    note="a length is brought into 1 to the padded length, where torch raises",
+    note="an invalid length is clamped to 1 to the padded length; torch raises",
     folds=False,
 )
 def pack(
     ctx: ConversionContext, x: ITensor, lengths: Tensor, batch_first: bool
 ) -> tuple[Rows, BatchSizes]:
-    """The padded tensor and the lengths, in place of the packed data and their batch sizes"""
+    """The padded tensor and the lengths, instead of the packed data and batch sizes"""
     x = ctx.permute(x, [1, 0, *range(2, ctx.rank(x))]) if batch_first else x
     extent = Lengths(ctx, lengths, ctx.size(x, 0), ctx.size(x, 1))
     return Rows(x, extent), BatchSizes(extent)
@@ -84,7 +84,7 @@ def pad(
     padding_value: float,
     total_length: Size,
 ) -> tuple[Any, Any]:
-    """The padded tensor with padding_value behind each row's length, and the lengths"""
+    """The padded tensor with padding_value after each row's length, and the lengths"""
     extent, rank = data.lengths, ctx.rank(data.padded)
     mask = ctx.unsqueeze(extent.mask, list(range(2, rank)))
     x = ctx.set_sizes(
@@ -144,9 +144,7 @@ def pad_sequence(
     padding_value: float,
     padding_side: str,
 ) -> ITensor:
-    """The sequences [steps, ...] side by side, each with padding_value up to the steps of the
-    longest
-    """
+    """The sequences [steps, ...] stacked, each padded with padding_value to the longest"""
     longest = functools.reduce(
         lambda a, b: ctx.arithmetic("max", a, b), (ctx.size(x, 0) for x in sequences)
     )

@@ -1,5 +1,5 @@
-"""Padding: one ISliceLayer that starts before an axis and ends after it; its mode says what stands
-outside.
+"""Padding: one ISliceLayer that starts before an axis and ends after it; its mode defines the
+outside elements.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from builder.engine import ITensor
 
 MODES = {"constant": "FILL", "reflect": "REFLECT", "replicate": "CLAMP", "circular": "WRAP"}
 ENUM = ("reflect", "replicate", "circular", "constant")
-"""torch's padding_mode numbers of _pad_enum: at::padding_mode."""
+"""The numbers of _pad_enum's modes (at::padding_mode)."""
 
 
 def padded(
     ctx: ConversionContext, x: ITensor, pad: list[Size], mode: str, value: float = 0.0
 ) -> ITensor:
     """torch.nn.functional.pad: `pad` is (before, after) of the last axis, then of the one before
-    it; negative crops.
+    it; negative values crop.
     """
     if all(p == 0 for p in pad):
         return x
@@ -81,7 +81,7 @@ def _register(name: str, mode: str, axes: int) -> None:
         when=_fits,
     )
     def pad(ctx: ConversionContext, x: ITensor, padding: list[Size]) -> ITensor:
-        """The tensor itself around it: mirrored at its edges, or its edges repeated"""
+        """The tensor padded by reflection, or by repeating its edges"""
         return padded(ctx, x, padding, mode)
 
 
@@ -114,5 +114,5 @@ def pad_enum(
 
 @converter("aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", dynamic=("pad",), when=_fits)
 def pad_circular(ctx: ConversionContext, x: ITensor, pad: list[Size]) -> Any:
-    """x repeated around itself"""
+    """x padded circularly"""
     return padded(ctx, x, pad, "circular")

@@ -25,8 +25,8 @@ from builder.graph_types import Node
 
 
 def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
-    """Averages over the part of each window in the padded input, from averages over whole windows:
-    these divided by the same averages of ones.
+    """Averages over the part of each window in the padded input: averages over whole windows,
+    divided by the averages of ones.
     """
     means = pooled(ctx, x, "AVERAGE", pool, "window")
     sizes = [
@@ -70,8 +70,8 @@ def _register_average(axes: int) -> None:
         count_include_pad: bool,
         divisor_override: int | None = None,
     ) -> Any:
-        """The sum of each window over the size of the window, of its part in the (padded) input, or
-        `divisor`
+        """The sum of each window, divided by the window's size, by its size within the (padded)
+        input, or by `divisor`
         """
         image, undo = as_image(ctx, x, axes)
         pool = Pool.of(axes, kernel_size, stride, padding, 1, ceil_mode)
@@ -113,7 +113,7 @@ def _register_maximum(axes: int) -> None:
         dilation: PerAxis,
         ceil_mode: bool,
     ) -> Any:
-        """The maximum of each window; padding never wins"""
+        """The maximum of each window; padding is -inf"""
         image, undo = as_image(ctx, x, axes)
         pool = Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode)
         return undo(_maximum(ctx, image, pool))
@@ -129,7 +129,7 @@ def _register_maximum(axes: int) -> None:
         dilation: PerAxis,
         ceil_mode: bool,
     ) -> Any:
-        """The maxima and, where somebody reads them, their positions in the flattened input"""
+        """The maxima and, if used, their positions in the flattened input"""
         image, undo = as_image(ctx, x, axes)
         pool = Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode)
         if not node.outputsAt(1).uses():
@@ -144,10 +144,10 @@ def _maximum(ctx: ConversionContext, x: ITensor, pool: Pool) -> Any:
 
 
 def _tapped(ctx: ConversionContext, x: ITensor, pool: Pool, indices: bool) -> tuple[Any, Any]:
-    """The maximum over the taps of the window, one strided slice each; the first of equal ones
-    gives the index.
+    """The maximum over the elements of the window, one strided slice each; the first of equal ones
+    determines the index.
 
-    Serves what IPoolingLayer does not: dilation, integers, indices.
+    Used for dilation, integers and indices, which IPoolingLayer does not support.
     """
     lengths = [output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in range(len(pool.window))]
     padded = _padded(ctx, x, pool, lengths, dtypes.worst(ctx.dtype(x), "MAX"))
@@ -164,13 +164,13 @@ def _tapped(ctx: ConversionContext, x: ITensor, pool: Pool, indices: bool) -> tu
             best, place = choose(ctx, better, value, best), choose(ctx, better, where, place)
         else:
             best = alike(ctx, best, ctx.elementwise("MAX", best, value))
-    if indices:  # every channel and image had the same places only until the first comparison
+    if indices:  # after the first comparison the positions differ between channels and images
         place = ctx.expand(place, ctx.sizes(best))
     return best, place
 
 
 def _beats(ctx: ConversionContext, value: ITensor, best: ITensor) -> ITensor:
-    """value > best, or value is NaN: PyTorch's rule for the index."""
+    """value > best or value is NaN, as in PyTorch."""
     greater = less(ctx, best, value)
     if not ctx.dtype(value).is_floating_point:
         return greater
@@ -188,7 +188,7 @@ def _places(ctx: ConversionContext, x: ITensor) -> ITensor:
 def _padded(
     ctx: ConversionContext, x: ITensor, pool: Pool, lengths: Sequence[Size], value: float | int
 ) -> ITensor:
-    """The input with `value` around it, wide enough for every window."""
+    """The input padded with `value`, wide enough for every window."""
     starts: list[Size] = [0, 0]
     sizes = ctx.sizes(x)[:2]
     for axis, count in enumerate(lengths):

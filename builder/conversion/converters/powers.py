@@ -28,7 +28,7 @@ def square(ctx: ConversionContext, x: ITensor) -> ITensor:
     dynamic=("self", "exponent"),
 )
 def power(ctx: ConversionContext, x: Operand, exponent: Operand) -> Any:
-    """self^exponent: products and roots for the exponents that PyTorch treats so, POW for the
+    """self^exponent: products and roots for the exponents for which PyTorch uses them, POW for
     others
     """
     dtype = ctx.promoted(x, exponent)
@@ -61,11 +61,11 @@ def known_power(ctx: ConversionContext, x: ITensor, exponent: float) -> Any:
 def integer_power(
     ctx: ConversionContext, x: Operand, exponent: Operand, dtype: torch.dtype
 ) -> ITensor:
-    """Integers to static powers by repeated squaring, exact and wrapping around; others by POW, or
-    where that takes floats only by the bits of the exponent.
+    """Integer powers.
 
-    PyTorch raises for a negative static exponent, and gives 1, (-1)^n or 0 for negative elements of
-    a tensor.
+    Static exponents use repeated squaring, exact with wrap-around. Others use POW, or the bits of
+    the exponent if POW supports only floats. PyTorch raises for a negative static exponent, and
+    returns 1, (-1)^n or 0 for negative elements of an exponent tensor.
     """
     if isinstance(exponent, int):
         if exponent < 0:
@@ -95,7 +95,7 @@ def low_bit(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 def power_by_bits(ctx: ConversionContext, x: ITensor, exponent: ITensor, odd: ITensor) -> ITensor:
     """x^exponent of int32, as the product of x^(2^b) for each bit b of the exponent: five of them.
-    An exponent of 32 or more stays within int32 for -1, 0 and 1 only, to whom just its last bit
+    For an exponent of 32 or more, only -1, 0 and 1 have powers in int32, and only its last bit
     (`odd`) matters.
     """
     over = ctx.elementwise("SUM", odd, ctx.like_scalar(odd, 30))

@@ -1,5 +1,5 @@
-"""Fake quantization: rounding to a grid of `scale`, clamped to the integers of a range around a
-zero point.
+"""Fake quantization: rounding to multiples of `scale`, clamped to an integer range around a zero
+point.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from builder.graph_types import Node
 from builder.lowering import FP8_SCHEMA, fake_quantize_fp8
 
 NOTE = (
-    "IQuantizeLayer and IDequantizeLayer where the range, seen from the zero point, lies within"
-    " -128..127; others are rounded in float"
+    "IQuantizeLayer and IDequantizeLayer if the range relative to the zero point is within "
+    "-128..127; others are rounded in float"
 )
 
 
@@ -80,7 +80,7 @@ def per_channel(
     quant_min: int,
     quant_max: int,
 ) -> Any:
-    """The same with one scale and zero point for each place of an axis"""
+    """The same with one scale and zero point for each index of an axis"""
     axis = ctx.axis(x, axis)
     view = _view(ctx, x, axis)
     if is_unknown(scale) or is_unknown(zero_point):
@@ -113,7 +113,7 @@ def _has_fp8(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 def fp8(
     ctx: ConversionContext, node: Node, x: Tensor, scale: torch.Tensor, axis: int | None
 ) -> Any:
-    """float8_e4m3(clamp(x / scale, -448, 448)) * scale, one scale, or one for each place of an
+    """float8_e4m3(clamp(x / scale, -448, 448)) * scale, one scale, or one for each index of an
     axis
     """
     if isinstance(x, torch.Tensor):
@@ -124,19 +124,18 @@ def fp8(
 
 
 def _folds(node: Node) -> bool:
-    """Whether a static tensor, which torch has rounded, needs no layers: only a product must see
-    the pair of them.
+    """Whether a static tensor, which torch rounds at build time, needs no layers.
 
-    What they then round is on the grid already, so TensorRT's x / scale and torch's x * (1 / scale)
-    cannot differ; and they would: torch's own scales are the greatest weight over 127.5, whose
-    steps lie on the border.
+    Only products need the pair of layers. The pair then rounds values that are already on the grid,
+    so that TensorRT's x / scale and torch's x * (1 / scale) agree. Unrounded values could differ:
+    torch's scales are the largest weight over 127.5, which puts steps on the rounding border.
     """
     return not any(_operator(reader) in REDUCED for reader in readers(node))
 
 
 def readers(node: Node) -> Iterator[Any]:
-    """The nodes that read the node's output; behind `dequantize`, which does nothing here, those
-    that read its.
+    """The users of the node's output. For a `dequantize`, which is a no-op here, the users of its
+    output.
     """
     for use in node.output().uses():
         if use.user.kind() == "aten::dequantize":
@@ -169,16 +168,16 @@ def fake_quantize(
     high: int,
     axis: int | None,
 ) -> Any:
-    """Static scales and zero points: what is kept of x only depends on the range as seen from the
-    zero point.
+    """Fake quantization with static scales and zero points. The result depends only on the range
+    relative to the zero point.
     """
     view = _view(ctx, x, axis)
     least, most = low - zero, high - zero
     within = quantized.is_int8(least, most)
     if not within:
         ctx.warn(
-            f"the range {low}..{high} around {int(zero.flatten()[0])} is not int8's around 0:"
-            " rounded in float"
+            f"the range {low}..{high} around {int(zero.flatten()[0])} does not fit int8 around 0: "
+            "rounded in float"
         )
     if not (within and _takes(ctx, x, axis)):
         bounds = scale.reshape(view), least.reshape(view), most.reshape(view)
@@ -186,17 +185,17 @@ def fake_quantize(
     narrow = bool((least > -128).any() or (most < 127).any())
     if isinstance(x, torch.Tensor) or not narrow:
         return _pair(ctx, node, x, scale, axis, INT8)
-    # which saturates before int8 does
+    # which saturates below the int8 range
     limits = (scale * least).reshape(view), (scale * most).reshape(view)
-    # the same numbers, but no product sees the pair
+    # the same values, but without the pair of layers before a product
     if not ctx.capabilities.takes("QUANTIZE.CLIPPED", "FLOAT"):
         return _limited(ctx, _pair(ctx, node, x, scale, axis, INT8), *limits)
     return _pair(ctx, node, _limited(ctx, x, *limits), scale, axis, INT8)
 
 
 def _takes(ctx: ConversionContext, x: Tensor, axis: int | None) -> bool:
-    """Whether the pair can be written: some versions have one scale for what the network computes,
-    and treat half as a hint, so that a half tensor might be quantized from float32.
+    """Whether the pair of layers can be used: some versions support only one scale for computed
+    tensors, and treat half as a hint, so that a half tensor might be quantized from float32.
     """
     if (
         axis is not None
@@ -215,9 +214,9 @@ def _pair(
     axis: int | None,
     dtype: torch.dtype,
 ) -> ITensor:
-    """Quantized, and read back in the dtype that the products behind compute in. The policy's half
-    is quantized as it is; a module's own half is widened first, since a scale rounded to half moves
-    values to other steps.
+    """Quantize, and dequantize to the dtype of the products that follow. A tensor that the
+    precision policy made half is quantized directly. A tensor that the module made half is widened
+    first, because a scale rounded to half moves values to other steps.
     """
     own, computed = ctx.dtype(x), _computed(ctx, node, x)
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
@@ -225,7 +224,7 @@ def _pair(
         ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32")
         half, computed = None, torch.float32
     if half and half in (own, computed):
-        scale = scale.to(half).float()  # both layers must mean the same grid
+        scale = scale.to(half).float()  # both layers must use the same grid
     elif not isinstance(x, torch.Tensor):
         x = ctx.cast(x, torch.float32)
     found = quantized.dequantize(ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed)
@@ -233,14 +232,14 @@ def _pair(
 
 
 def _computed(ctx: ConversionContext, node: Node, x: Tensor) -> torch.dtype:
-    """The policy's half where only its products read the result; else the dtype of x."""
+    """The policy's half dtype if only products use the result; else the dtype of x."""
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
     products = all(_operator(reader) in REDUCED for reader in readers(node))
     return half if half and products else ctx.dtype(x)
 
 
 def _extreme(scale: torch.Tensor) -> float:
-    """The scale that is furthest from 1."""
+    """The scale with the largest distance from 1."""
     return float(scale.flatten()[scale.log().abs().argmax()])
 
 
@@ -253,8 +252,8 @@ def _limited(ctx: ConversionContext, x: ITensor, low: torch.Tensor, high: torch.
 def _rounded(
     ctx: ConversionContext, x: ITensor, scale: torch.Tensor, least: torch.Tensor, most: torch.Tensor
 ) -> ITensor:
-    """In float: clamp(round(x * (1 / scale)), least, most) * scale, as PyTorch's kernel
-    multiplies.
+    """Rounding in float: clamp(round(x * (1 / scale)), least, most) * scale, as in PyTorch's
+    kernel.
     """
     x, dtype = ctx.tensor(x), ctx.dtype(x)
     steps = ctx.unary("ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), 1 / scale))
@@ -264,7 +263,7 @@ def _rounded(
 def _rounded_by_tensors(
     ctx: ConversionContext, x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int
 ) -> ITensor:
-    """The same for scales and zero points that the network computes."""
+    """The same for scales and zero points computed by the network."""
     x, dtype = ctx.tensor(x), ctx.dtype(x)
     inverse = combine(ctx, "DIV", 1.0, scale)
     steps = ctx.unary("ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), inverse))

@@ -26,14 +26,14 @@ from builder.graph_types import Node
 
 
 class Kind(NamedTuple):
-    """A cell, and of how many tensors its state is."""
+    """A cell, and the number of tensors of its state."""
 
     cell: type[Cell]
     states: int
 
     @property
     def hx(self) -> str:
-        """The state among a schema's arguments."""
+        """The state's argument in a schema."""
         return "Tensor[] hx" if self.states > 1 else "Tensor hx"
 
 
@@ -48,17 +48,17 @@ CONSTANTS = ("w_ih", "w_hh", "b_ih", "b_hh", "params")
 
 
 def tensors(count: int) -> str:
-    """So many tensors as a schema has its results."""
+    """The results of a schema: this many tensors."""
     return f"({', '.join(['Tensor'] * count)})" if count > 1 else "Tensor"
 
 
 def module_of(name: str) -> str:
-    """What torch calls the module of an operator: torch.nn.RNN of `rnn_tanh`."""
+    """The torch module of an operator, such as torch.nn.RNN for `rnn_tanh`."""
     return f"torch.nn.{name.partition('_')[0].upper()}"
 
 
 def state_of(hx: ITensor | list[ITensor]) -> State:
-    """The state, which a schema has as a list where it is of several tensors."""
+    """The state. In a schema it is a list if it has several tensors."""
     return tuple(hx) if isinstance(hx, list) else (hx,)
 
 
@@ -74,7 +74,7 @@ def single(
     state: State,
     *weights: torch.Tensor | None,
 ) -> State:
-    """One step of a cell on its own; without a batch axis one is lent to it."""
+    """One step of a single cell. An input without a batch axis gets one."""
     unbatched = ctx.rank(x) == 1
     if unbatched:
         x, state = ctx.unsqueeze(x, [0]), tuple(ctx.unsqueeze(s, [0]) for s in state)
@@ -109,7 +109,7 @@ def dropout_in_training(ctx: ConversionContext, call: SimpleNamespace) -> str | 
 
 
 def reads_states(node: Node) -> bool:
-    """Whether anything reads the final states: unread states are not computed."""
+    """Whether the final states have users; otherwise they are not computed."""
     return any(value.uses() for value in list(node.outputs())[1:])
 
 

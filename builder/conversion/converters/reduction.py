@@ -1,4 +1,4 @@
-"""Sums, products, means, extremes and truths over axes: one IReduceLayer each."""
+"""Sums, products, means, extremes, any and all over axes: one IReduceLayer each."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ for _name in LAYERS:
 
 
 def accumulated(ctx: ConversionContext, x: ITensor, dtype: int | torch.dtype | None) -> ITensor:
-    """x in the dtype asked for; otherwise integers and bools are summed as int64, as in PyTorch."""
+    """x in the requested dtype. By default integers and bools are summed as int64, as in
+    PyTorch.
+    """
     wanted = dtype_of_code(dtype)
     if wanted is None and not ctx.dtype(x).is_floating_point:
         wanted = torch.int64
@@ -69,8 +71,8 @@ def accumulated(ctx: ConversionContext, x: ITensor, dtype: int | torch.dtype | N
 def over(ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """The reduction over the axes of `dim`, over all for None and []; 0-d tensors pass.
 
-    Bools are computed as int32: one is above 0, the largest of no elements, which is the least
-    integer, is not.
+    Bools are computed as int32 and compared with 0: the maximum of no elements is the smallest
+    integer, which is not above 0.
     """
     dtype = ctx.dtype(x)
     axes = ctx.axes(x, dim) if ctx.rank(x) else []
@@ -130,10 +132,10 @@ for _name, _operation in (("any", "MAX"), ("all", "MIN")):
 
 
 def truth(ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
-    """Whether one is (MAX), or all are (MIN) not 0: of 1 and -1 too, which a sum would cancel;
-    uint8 stays uint8.
+    """Whether any (MAX) or all (MIN) elements are nonzero; uint8 returns uint8.
 
-    An empty list is no axis here, unlike in the other reductions; that is PyTorch's doing.
+    A sum would cancel 1 and -1. An empty list means no axis here, unlike in other reductions, as in
+    PyTorch.
     """
     result = (
         ctx.cast(x, torch.bool)
@@ -148,14 +150,14 @@ def truth(ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim
     "aten::count_nonzero.dim_IntList(Tensor self, int[] dim) -> Tensor",
 )
 def count_nonzero(ctx: ConversionContext, x: ITensor, dim: Axes) -> ITensor:
-    """How many are not 0"""
+    """The number of nonzero elements"""
     return over(ctx, "SUM", ctx.cast(ctx.cast(x, torch.bool), torch.int64), dim, False)
 
 
 @converter("aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
 def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
-    """m + log(sum(exp(x - m))), m the largest: exp cannot overflow; an infinite m counts as 0, lest
-    inf - inf be NaN
+    """m + log(sum(exp(x - m))), m the maximum, so that exp cannot overflow; an infinite m counts as
+    0, because inf - inf is NaN
     """
     x = floating(ctx, x)
     finite = torch.finfo(ctx.dtype(x))

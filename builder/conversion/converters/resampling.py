@@ -1,10 +1,9 @@
-"""Upsampling and interpolation, axis by axis where TensorRT's one layer says something else than
-PyTorch.
+"""Upsampling and interpolation, axis by axis if TensorRT's layer differs from PyTorch.
 
-IResizeLayer always maps places by the ratio of the two lengths. PyTorch uses the scale factor that
-it was given, which differs where `length * factor` is not whole. Then, and for antialiasing, the
-interpolation that PyTorch itself does on one axis is read off an identity matrix, and the network
-multiplies by that matrix or gathers those indices.
+IResizeLayer always maps positions by the ratio of the two lengths. PyTorch uses the scale factor,
+which differs if `length * factor` is not an integer. In this case, and for antialiasing, PyTorch's
+interpolation of an identity matrix gives the weights for one axis, and the network multiplies by
+that matrix or gathers by its indices.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def _register(name: str, method: Method, axes: int) -> None:
 
 
 def filled_floats(values: Sequence[float], count: int) -> list[float | None]:
-    """One factor an axis: a single one stands for all."""
+    """One factor for each axis; a single factor applies to all."""
     each: list[float | None] = list(values)
     return each * count if len(each) == 1 else each
 
@@ -103,7 +102,7 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
     if isinstance(length, int):
         return int(length * scale)
     ratio = Fraction(scale)
-    if ratio.denominator <= 512 and scale < 1024:  # 2, 0.5, 1.25: never rounds, whatever the length
+    if ratio.denominator <= 512 and scale < 1024:  # 2, 0.5, 1.25: exact for every length
         scaled = ctx.arithmetic("mul", length, ratio.numerator)
         return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
     table = doubles.of_length(ctx, length)
@@ -113,7 +112,7 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
 
 
 def longest(ctx: ConversionContext, length: DynamicScalar) -> int:
-    """The greatest value that a size takes over all profiles."""
+    """The largest value of a size over all profiles."""
     span = bounds(length.expr, ctx.ranges())
     if span is None or span[1] == float("inf"):
         raise dynamic_value("the length of a resampled axis", length)
@@ -127,8 +126,8 @@ def resample(
     sizes: Sequence[Size],
     scales: Sequence[float | None],
 ) -> ITensor:
-    """The last axes resampled to `sizes`: in one IResizeLayer those that it does as PyTorch does,
-    the others singly.
+    """The last axes resampled to `sizes`. Axes that IResizeLayer computes as PyTorch does share one
+    layer; the others are computed one by one.
     """
     first = ctx.rank(x) - len(sizes)
     factors = [None if s is None or s <= 0 or method.align else float(s) for s in scales]
@@ -153,7 +152,7 @@ def _resizes(
     size: Size,
     factor: float | None,
 ) -> bool:
-    """Whether IResizeLayer's ratio of lengths, and its rounding, are what PyTorch computes."""
+    """Whether IResizeLayer's ratio of lengths and its rounding match PyTorch."""
     if method.antialias or not ctx.dtype(x).is_floating_point:
         return False
     if factor is not None and expression(length) * Fraction(factor) != expression(size):
@@ -163,7 +162,7 @@ def _resizes(
     if isinstance(length, int) and isinstance(size, int):
         return (size % length == 0 or length % size == 0) and ideal(method, length, size, factor)
     if factor is None or frexp(factor)[0] == 0.5:
-        # any ratio may come at run time; places are exact where the factor is a power of two
+        # any ratio may occur at run time; positions are exact if the factor is a power of two
         return True
     bound = size if isinstance(size, int) else longest(ctx, size)
     return factor == int(factor) and ideal(method, max(bound // int(factor), 1), bound, factor)
@@ -189,7 +188,7 @@ def _resize(ctx: ConversionContext, x: ITensor, method: Method, plain: dict[int,
 
 
 def _whole_scales(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> list[float] | None:
-    """Factors for all axes, where every one is a whole number: then no shape has to be computed."""
+    """Factors for all axes, if all are integers, so that no shape has to be computed."""
     ratios = [sympy.cancel(expression(size) / ctx.expr(x, axis)) for axis, size in enumerate(sizes)]
     return [float(r) for r in ratios] if all(r.is_Integer for r in ratios) else None
 
@@ -199,7 +198,7 @@ def _singly(
 ) -> ITensor:
     if method.mode != "NEAREST" and not ctx.dtype(x).is_floating_point:
         raise Unconvertible(
-            f"{method.aten} of {ctx.dtype(x)} rounds in a way that TensorRT has no layer for"
+            f"{method.aten} of {ctx.dtype(x)} uses a rounding that no TensorRT layer supports"
         )
     length = ctx.size(x, axis)
     if isinstance(length, int) and isinstance(size, int):
@@ -237,11 +236,11 @@ def _gather(ctx: ConversionContext, x: ITensor, index: ITensor, axis: int) -> IT
 def _by_table(
     ctx: ConversionContext, x: ITensor, method: Method, axis: int, size: Size, factor: float
 ) -> ITensor:
-    """A given factor on a dynamic axis: element i depends on the length only where an index is past
-    the end.
+    """An explicit factor on a dynamic axis.
 
-    So the indices and weights of the longest profile are constants, cut to the size and clamped to
-    the end.
+    Element i depends on the length only if an index is past the end. The indices and weights for
+    the largest profile are therefore constants, which are sliced to the size and clamped to the
+    end.
     """
     most = size if isinstance(size, int) else longest(ctx, size)
     indices, weights = taps(method, most, factor)

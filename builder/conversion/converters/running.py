@@ -1,5 +1,5 @@
-"""Running extremes and sums of exponentials along an axis: no layer does it, so they are scanned in
-doubling steps.
+"""Cumulative extremes and log-sum-exp along an axis, by scans in doubling steps, because TensorRT
+has no layer for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from builder.engine import ITensor
 
 
 def extremes(ctx: ConversionContext, x: ITensor, dim: int, operation: str) -> tuple[Any, Any]:
-    """The largest or smallest so far, and the last place where it stood (NaN is not looked for)."""
+    """The cumulative maximum or minimum, and its last index (NaN is not handled)."""
     dtype = ctx.dtype(x)
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
@@ -38,13 +38,13 @@ def extremes(ctx: ConversionContext, x: ITensor, dim: int, operation: str) -> tu
 
 @converter("aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)")
 def cummax(ctx: ConversionContext, x: ITensor, dim: int) -> Any:
-    """The largest so far along an axis, and the last place where it stood"""
+    """The cumulative maximum along an axis, and its last index"""
     return extremes(ctx, x, dim, "MAX")
 
 
 @converter("aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)")
 def cummin(ctx: ConversionContext, x: ITensor, dim: int) -> Any:
-    """The smallest so far along an axis, and the last place where it stood"""
+    """The cumulative minimum along an axis, and its last index"""
     return extremes(ctx, x, dim, "MIN")
 
 

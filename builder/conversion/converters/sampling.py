@@ -1,4 +1,4 @@
-"""Sampling at given places: grids, and the affine maps that make them."""
+"""Grid sampling, and affine grids."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ def grid_sampler(
     padding_mode: int,
     align_corners: bool,
 ) -> ITensor:
-    """The input at the places of `grid`, which run from -1 to 1; one IGridSampleLayer"""
+    """The input sampled at the positions of `grid`, from -1 to 1; one IGridSampleLayer"""
     layer = ctx.net.add_grid_sample(x, grid)
     if layer is None:
-        raise Unconvertible(f"this TensorRT samples no grids of {ctx.rank(x) - 2} axes")
+        raise Unconvertible(
+            f"this TensorRT has no grid sampling with {ctx.rank(x) - 2} spatial axes"
+        )
     layer.interpolation_mode = getattr(trt.InterpolationMode, GRID_MODES[interpolation_mode])
     layer.sample_mode = getattr(trt.SampleMode, GRID_PADDING[padding_mode])
     layer.align_corners = align_corners
@@ -49,7 +51,7 @@ def grid_sampler(
 def affine_grid(
     ctx: ConversionContext, theta: ITensor, size: Sequence[Size], align_corners: bool
 ) -> ITensor:
-    """[x, y, (z,) 1] @ theta^T for every place of an image of `size`"""
+    """[x, y, (z,) 1] @ theta^T for every position of an image of `size`"""
     spatial = list(size)[2:]
     axes = len(spatial)
     unknown = next((n for n in spatial if isinstance(n, DynamicScalar)), None)

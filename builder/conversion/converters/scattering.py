@@ -1,6 +1,4 @@
-"""Writing values at places: scatter, index_copy and their relatives, where the last value written
-counts.
-"""
+"""Writes by index: scatter, index_copy and related operators. The last write to an index counts."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from builder.engine import ITensor, trt
 def written(
     ctx: ConversionContext, x: ITensor, index: Tensor, updates: ITensor, axis: int
 ) -> ITensor:
-    """x with updates[i] at index[i] along an axis, element by element: one IScatterLayer."""
+    """x with updates[i] written to index[i] along an axis: one IScatterLayer."""
     layer = ctx.net.add_scatter(
         x, as_index(ctx, index), ctx.tensor(updates, ctx.dtype(x)), trt.ScatterMode.ELEMENT
     )
@@ -31,12 +29,12 @@ def written(
 
 
 def ranked(ctx: ConversionContext, *values: Tensor) -> list[Any]:
-    """0-d tensors as vectors of one."""
+    """0-d tensors as vectors of one element."""
     return [v if ctx.rank(v) else ctx.reshape(ctx.tensor(v), [1]) for v in values]
 
 
 def unranked(ctx: ConversionContext, x: ITensor, result: ITensor) -> ITensor:
-    """What was made of `ranked` x, 0-d again where x is."""
+    """The result of `ranked` operands, 0-d if x is 0-d."""
     return result if ctx.rank(x) else ctx.reshape(result, [])
 
 
@@ -65,7 +63,7 @@ def scatter_value(
 
 
 def matches(ctx: ConversionContext, places: Size, index: Tensor, axis: int, rank: int) -> ITensor:
-    """Whether index i names place p: [.., p, i, ..] bools."""
+    """Whether index i is position p: [.., p, i, ..] bools."""
     index = ctx.unsqueeze(as_index(ctx, index), [axis])
     numbers = ctx.cast(indices(ctx, places), ctx.dtype(index))
     column = ctx.reshape(numbers, [1] * axis + [places] + [1] * (rank - axis))
@@ -76,7 +74,7 @@ def matches(ctx: ConversionContext, places: Size, index: Tensor, axis: int, rank
 
 
 def upright(ctx: ConversionContext, index: Tensor, axis: int, rank: int) -> Any:
-    """A vector of places as a tensor of `rank` axes, of size 1 but for one."""
+    """A vector of positions as a tensor of `rank` axes, all of size 1 except one."""
     shape: list[Size] = [1] * rank
     shape[axis] = ctx.size(index, 0) if ctx.rank(index) else 1
     if isinstance(index, torch.Tensor):
@@ -110,7 +108,7 @@ def index_copy(
 def index_fill(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, value: Operand
 ) -> ITensor:
-    """self[index[i]] = value along dim: a selection by a mask, which is a constant where the index
+    """self[index[i]] = value along dim: a selection by a mask, which is constant if the index
     is.
     """
     if ctx.rank(x) == 0:
@@ -142,7 +140,7 @@ def spliced(
 def in_steps(
     ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, start: Size, step: Size
 ) -> ITensor:
-    """x with src at start, start + step, ... of an axis."""
+    """x with src written to start, start + step, ... of an axis."""
     count = ctx.size(src, axis)
     if not any(isinstance(v, DynamicScalar) for v in (start, step, count)):
         places: Any = torch.arange(count) * step + start  # type: ignore[arg-type,operator]

@@ -1,4 +1,4 @@
-"""Parts of a tensor at places known by number: select, slice, narrow."""
+"""Basic indexing: select, slice, narrow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from builder.conversion.registry import converter
 from builder.engine import ITensor
 
 END = 2**63 - 1
-"""What TorchScript writes for an end that is left out."""
+"""TorchScript's value for an omitted end."""
 
 
 def sliced(
     ctx: ConversionContext, x: ITensor, axis: int, start: Size, length: Size, step: Size = 1
 ) -> ITensor:
-    """`length` values of one axis from `start`, `step` apart; x itself where that is all of it."""
+    """`length` values of one axis from `start`, `step` apart; x itself for a full slice."""
     sizes = ctx.sizes(x)
     if start == 0 and step == 1 and scalars.decided(ctx, "eq", length, sizes[axis]):
         return x
@@ -32,8 +32,8 @@ def sliced(
 
 
 def bound(ctx: ConversionContext, value: Size | None, size: Size, default: Size) -> Size:
-    """A slice's bound as torch reads it: None is the default, negative counts from the end, beyond
-    an end is that.
+    """A slice's bound as in torch: None is the default, negative values count from the end, and
+    values are clamped to the axis.
     """
     if value is None or (isinstance(value, int) and value >= END):
         return default
@@ -77,9 +77,7 @@ def sliced_range(
 
 
 def position(ctx: ConversionContext, index: Size, size: Size) -> Size:
-    """An index from either end as one from the front: no layer where its sign is known and not
-    negative.
-    """
+    """An index as a nonnegative one; no layer if its sign is known to be nonnegative."""
     negative = scalars.decided(ctx, "lt", index, 0)
     if negative is False:
         return index
@@ -91,7 +89,7 @@ def position(ctx: ConversionContext, index: Size, size: Size) -> Size:
 
 
 def where_negative(ctx: ConversionContext, index: DynamicScalar, moved: Size) -> Size:
-    """`moved` where a DynamicScalar is negative, else the scalar itself."""
+    """`moved` if a DynamicScalar is negative, else the scalar."""
     below = ctx.elementwise("LESS", index.tensor, ctx.like_scalar(index.tensor, 0))
     chosen = ctx.net.add_select(
         below, scalars.vector(ctx, moved, index.dtype), index.tensor
@@ -112,8 +110,8 @@ def select(ctx: ConversionContext, x: ITensor, dim: int, index: Size) -> ITensor
 
 
 def taken(ctx: ConversionContext, x: ITensor, axis: int, index: Size) -> ITensor:
-    """The values at one place of an axis, without the axis."""
-    # a gather: TensorRT builds no slice whose start changes within a loop
+    """The values at one index of an axis, without the axis."""
+    # a gather, because TensorRT cannot slice with a start that changes within a loop
     if isinstance(index, DynamicScalar):
         return gathered(ctx, x, ctx.reshape(index.tensor, []), axis)
     return ctx.squeeze(sliced(ctx, x, axis, index, 1), [axis])
@@ -124,9 +122,7 @@ def taken(ctx: ConversionContext, x: ITensor, axis: int, index: Size) -> ITensor
     dynamic=("start", "length"),
 )
 def narrow(ctx: ConversionContext, x: ITensor, dim: int, start: Size, length: Size) -> ITensor:
-    """`length` values of axis dim from `start` (from the end where it is negative); the axis stays,
-    also of size 1.
-    """
+    """`length` values of axis dim from `start` (negative: from the end); the axis is kept."""
     axis = ctx.axis(x, dim)
     return _part(ctx, x, axis, position(ctx, start, ctx.size(x, axis)), length)
 
@@ -134,7 +130,7 @@ def narrow(ctx: ConversionContext, x: ITensor, dim: int, start: Size, length: Si
 def _part(
     ctx: ConversionContext, x: ITensor, axis: int, start: Size, length: Size, step: Size = 1
 ) -> ITensor:
-    """`length` values of one axis from `start`, `step` apart, wherever the start comes from."""
+    """`length` values of one axis from a static or dynamic `start`, `step` apart."""
     if isinstance(start, DynamicScalar) and isinstance(length, int) and step == 1:
         late = ctx.varies(start) or not of_lengths(start)
         if late:
@@ -145,8 +141,8 @@ def _part(
 def _window(
     ctx: ConversionContext, x: ITensor, axis: int, first: DynamicScalar, length: int
 ) -> ITensor:
-    """`length` values of an axis from a place that the data or a loop decide: a gather, for a slice
-    starts where shapes say.
+    """`length` values of an axis from a start that depends on data or a loop: a gather, because a
+    slice's start must follow from shapes.
     """
     places = ctx.elementwise(
         "SUM", *ctx.operands(torch.arange(length), ctx.tensor(first), dtype=first.dtype)
@@ -166,7 +162,7 @@ def narrow_tensor(ctx: ConversionContext, x: ITensor, dim: int, start: Any, leng
 
 
 def static_length(ctx: ConversionContext, x: ITensor, axis: int, what: str) -> int:
-    """The axis's length where it must be known, because it says how many tensors there are."""
+    """The axis's length, which must be static because it is the number of tensors."""
     length = ctx.size(x, axis)
     if isinstance(length, DynamicScalar):
         raise Unconvertible(

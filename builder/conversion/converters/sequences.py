@@ -1,8 +1,8 @@
-"""Whole sequences: stacked recurrent layers in one direction or both, step by step or as a loop.
+"""Whole sequences: stacked recurrent layers in one or two directions, unrolled or as a loop.
 
-The input's part of every gate is one matrix product over the whole sequence. The steps are written
-out where the sequence is static and short, and are an ILoop otherwise. Both directions of a layer
-take their steps together: the sequence of the second is turned round, and the products are batched.
+The input's part of every gate is one matrix product over the whole sequence. The steps are unrolled
+if the sequence is static and short, and are an ILoop otherwise. Both directions of a layer are
+computed together: the sequence of the second is reversed, and the products are batched.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 
 WRITTEN_OUT = 16
-"""The longest sequence whose steps are written out, if the unroll limit allows: an LSTM of two
-layers in both directions over 64 steps is 3,949 layers and compiles in 19 s, as a loop 126 layers
-in 0.4 s (RTX 1.7, two cores).
+"""The longest sequence that is unrolled, if the unroll limit allows it: an LSTM of two layers in
+both directions over 64 steps is 3,949 layers and compiles in 19 s, as a loop 126 layers in 0.4 s
+(RTX 1.7, two cores).
 """
 
 
@@ -37,8 +37,7 @@ def sequence(
     extent: Extent = Extent(),  # noqa: B008
 ) -> tuple[Any, ...]:
     """(output, final states...) of stacked layers; x is [time, batch, features], or batch first.
-    Without `states` the final states are None. Behind the `extent` of a row the output has no
-    meaning.
+    Without `states` the final states are None. The output after the `extent` of a row is undefined.
     """
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
     finals: list[State] = []
@@ -147,8 +146,8 @@ def steps_of(
     states: bool,
     extent: Extent,
 ) -> tuple[Any, State]:
-    """All steps over `inputs` [time, ...]: the state h after each, and the final state (empty
-    without `states`).
+    """All steps over `inputs` [time, ...]. Returns the state h after each step, and the final state
+    (empty without `states`).
     """
     at_ends = states and extent.ragged
     kept = len(start) if at_ends else 1
@@ -170,7 +169,7 @@ def unrolled(
     reverse: bool,
     kept: int,
 ) -> tuple[list[Any], State]:
-    """Every step written out: the first `kept` parts of the state after each step, and the last
+    """Unrolled steps. Returns the first `kept` parts of the state after each step, and the last
     state.
     """
     after = []
@@ -192,8 +191,8 @@ def looped(
     kept: int,
     last: bool,
 ) -> tuple[list[Any], State]:
-    """An ILoop: an iterator over the gates' inputs, recurrences for the state, outputs
-    concatenated: the first `kept` parts of the state after each step, and the last state (empty
+    """An ILoop with an iterator over the gates' inputs, recurrences for the state, and concatenated
+    outputs. Returns the first `kept` parts of the state after each step, and the last state (empty
     without `last`).
     """
     loop = ctx.net.add_loop()
@@ -219,7 +218,7 @@ def looped(
 def course(
     ctx: ConversionContext, loop: Any, value: ITensor, order: Any, count: ITensor, steps: Size
 ) -> ITensor:
-    """[time, ...]: what the value is after each step."""
+    """[time, ...]: the value after each step."""
     gather = loop.add_loop_output(value, order, 0)
     gather.set_input(1, count)
     ctx.remember_dtype(gather.get_output(0), ctx.dtype(value))
@@ -227,7 +226,7 @@ def course(
 
 
 def scalar_tensor(ctx: ConversionContext, size: Size) -> ITensor:
-    """A size as a 0-d tensor, which trip limits are."""
+    """A size as a 0-d tensor, as for trip limits."""
     if isinstance(size, int):
         return ctx.constant(torch.tensor(size, dtype=torch.int32))
     return ctx.reshape(size.tensor, [])

@@ -1,4 +1,4 @@
-"""Reshaping, and moving axes: one IShuffleLayer where anything changes, none where nothing does."""
+"""Reshapes and permutations: one IShuffleLayer, or no layer if nothing changes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from builder.engine import ITensor
 
 
 def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
-    """x with these sizes (one may be -1); x itself where they are known to be its own."""
+    """x with these sizes (one may be -1); x itself if they are known to be equal."""
     return x if has_sizes(ctx, x, sizes) else ctx.reshape(x, list(sizes))
 
 
 def has_sizes(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> bool:
-    """Whether these are known to be the sizes of all axes of x."""
+    """Whether all axes of x are known to have these sizes."""
     own = [ctx.expr(x, axis) for axis in range(ctx.rank(x))]
     return own == [expression(size) for size in sizes]
 
@@ -68,8 +68,8 @@ def ravel(ctx: ConversionContext, x: ITensor) -> ITensor:
     "aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)", dynamic=("sizes",)
 )
 def unflatten(ctx: ConversionContext, x: ITensor, dim: int, sizes: list[Size]) -> ITensor:
-    """One axis becomes several; one of them may be -1, of the axis's own length and not of the
-    whole tensor's.
+    """One axis becomes several. One of them may be -1, inferred from the axis and not from the
+    whole tensor.
     """
     axis, own = ctx.axis(x, dim), ctx.sizes(x)
     open_at = [i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1]
@@ -82,7 +82,7 @@ def unflatten(ctx: ConversionContext, x: ITensor, dim: int, sizes: list[Size]) -
 
 
 def permuted(ctx: ConversionContext, x: ITensor, order: Sequence[int]) -> ITensor:
-    """x with its axes in another order; x itself where the order is its own."""
+    """x with its axes in another order; x itself for the identity."""
     return x if list(order) == list(range(len(order))) else ctx.permute(x, order)
 
 
@@ -98,7 +98,7 @@ def permute(ctx: ConversionContext, x: ITensor, dims: list[int]) -> ITensor:
     "aten::swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
 )
 def transpose(ctx: ConversionContext, x: ITensor, first: int, second: int, /) -> ITensor:
-    """Two axes change places."""
+    """Two axes are swapped."""
     first, second = ctx.axis(x, first), ctx.axis(x, second)
     order = list(range(ctx.rank(x)))
     if order:
@@ -107,12 +107,12 @@ def transpose(ctx: ConversionContext, x: ITensor, first: int, second: int, /) ->
 
 
 def _reversed_axes(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """All axes in reverse; of a vector or a 0-d tensor, itself."""
+    """All axes in reverse order."""
     return permuted(ctx, x, list(range(ctx.rank(x)))[::-1])
 
 
 def _matrix_transpose(ctx: ConversionContext, x: ITensor) -> Any:
-    """The last two axes change places (no complex tensors here: the adjoint is the transpose)."""
+    """The last two axes are swapped. Tensors are real, so the adjoint is the transpose."""
     return transpose(ctx, x, -2, -1)
 
 
@@ -151,7 +151,7 @@ def movedim(
 
 @converter("aten::squeeze(Tensor(a) self) -> Tensor(a)")
 def squeeze(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """Without the axes of size 1. Refused where an axis may or may not be of size 1: the rank would
+    """Removes the axes of size 1. Refused if a dynamic axis may have size 1, because the rank would
     depend on it.
     """
     open_axes = [
@@ -175,17 +175,15 @@ def _may_be_one(ctx: ConversionContext, x: ITensor, axis: int) -> bool:
     "aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)",
 )
 def squeeze_dim(ctx: ConversionContext, x: ITensor, dim: int | list[int]) -> ITensor:
-    """Without those of the given axes that are of size 1; a dynamic one stays (its range says more
-    than 1).
-    """
+    """Removes the specified axes of size 1. A dynamic axis stays if its range is above 1."""
     if ctx.rank(x) == 0:
         return x
     axes = {ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)}
     unsure = [axis for axis in sorted(axes) if x.shape[axis] < 0 and _may_be_one(ctx, x, axis)]
     if unsure:
         raise Unconvertible(
-            f"squeeze of the dynamic axis {unsure[0]} ({ctx.expr(x, unsure[0])}): it may or may not"
-            " be of size 1",
+            f"squeeze of the dynamic axis {unsure[0]} ({ctx.expr(x, unsure[0])}): its size may be "
+            "1",
             "give the axis one size, or a minimum above 1, in the manifest",
         )
     return ctx.squeeze(x, [axis for axis in sorted(axes) if x.shape[axis] == 1])
@@ -207,15 +205,15 @@ def expand(ctx: ConversionContext, x: ITensor, size: list[Size]) -> ITensor:
     for one in size:
         if isinstance(one, DynamicScalar) and _falls_below_zero(ctx, one):
             raise Unconvertible(
-                f"expand gets the size {one.expr}, which is -1 for some sizes of the inputs",
+                f"expand receives the size {one.expr}, which is -1 for some sizes of the inputs",
                 "use max(..., 1), in a scripted function, or narrow the axis in `dims`",
             )
     return ctx.expand(x, size)
 
 
 def _falls_below_zero(ctx: ConversionContext, size: DynamicScalar) -> bool:
-    """Whether a size is certainly -1 for some inputs: torch keeps the axis there. Known for
-    multiples of one axis with an offset only, whose bounds are exact.
+    """Whether a size is certainly -1 for some inputs, for which torch keeps the axis. Known only
+    for multiples of one axis with an offset, whose bounds are exact.
     """
     linear = len(size.expr.free_symbols) == 1 and size.expr.is_polynomial()
     if not linear or sympy.Poly(size.expr).degree() != 1:
@@ -231,9 +229,7 @@ def expand_as(ctx: ConversionContext, x: ITensor, other: Tensor) -> ITensor:
 
 
 def broadcast_sizes(ctx: ConversionContext, tensors: Sequence[ITensor]) -> list[Size]:
-    """The sizes that the tensors broadcast to: of each axis the one that is not 1, or the
-    greatest.
-    """
+    """The broadcast sizes of the tensors: for each axis the size that is not 1, or the largest."""
     rank = max(ctx.rank(t) for t in tensors)
     result: list[Size] = [1] * rank
     for tensor in tensors:
@@ -257,7 +253,7 @@ def broadcast_tensors(ctx: ConversionContext, tensors: list[ITensor]) -> list[IT
 
 
 def _unchanged(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """The tensor itself: values have no memory of their own here."""
+    """The tensor itself: network tensors have no memory layout."""
     return x
 
 

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, in the dtype that the caller asks for."""
+"""Softmax and its logarithm, in the requested dtype."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def softmax(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> 
 
 @converter("aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
 def half_softmax(ctx: ConversionContext, x: ITensor, dim: int, half_to_float: bool) -> Any:
-    """softmax, of half as float32 where asked for"""
+    """softmax, with a float32 result for half if requested"""
     return softmax_layer(ctx, in_dtype(ctx, x, torch.float32 if half_to_float else None), dim)
 
 
 def softmax_layer(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
-    """One ISoftMaxLayer; it wants two axes, so a vector is a matrix of one row."""
+    """One ISoftMaxLayer. It requires two axes, so a vector becomes a matrix of one row."""
     rank, axis = ctx.rank(x), ctx.axis(x, dim)
     wide = ctx.at_rank(x, 2)
     layer = ctx.net.add_softmax(wide)

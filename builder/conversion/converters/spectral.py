@@ -1,4 +1,4 @@
-"""Short-time Fourier transforms: a convolution with the waves of each frequency."""
+"""Short-time Fourier transforms: a convolution with sines and cosines."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     " align_to_window=None) -> Tensor",
     constants=("window",),
     when=_real,
-    note=(
-        "real and imaginary parts as a last axis: lowering asks for them where the result is"
-        " complex"
-    ),
+    note=("real and imaginary parts as a last axis: lowering requests them for a complex result"),
 )
 def stft(
     ctx: ConversionContext,
@@ -58,9 +55,9 @@ def stft(
 
 
 def _waves(n_fft: int, bins: int) -> torch.Tensor:
-    """[2 bins, n_fft]: cos and -sin of 2 pi k n / n_fft, the angles reduced while they are whole
-    numbers; the sines of half turns are 0, so that what is real has an imaginary part of 0 as in
-    torch, and the angle of its sign.
+    """[2 bins, n_fft]: cos and -sin of 2 pi k n / n_fft, with the angles reduced as integers. The
+    sines of multiples of pi are exactly 0, so that real results have an imaginary part of 0, as in
+    torch.
     """
     turns = torch.outer(torch.arange(bins), torch.arange(n_fft)) % n_fft
     angles = turns.double() * (2 * torch.pi / n_fft)
@@ -68,7 +65,7 @@ def _waves(n_fft: int, bins: int) -> torch.Tensor:
 
 
 def _centred(window: torch.Tensor | None, length: int, n_fft: int) -> torch.Tensor:
-    """The window (ones where there is none) between zeros that make it as long as a frame."""
+    """The window (ones by default), padded with zeros to the length of a frame."""
     known = torch.ones(length, dtype=torch.float64) if window is None else window.double()
     before = (n_fft - length) // 2
     return torch.nn.functional.pad(known, [before, n_fft - length - before])

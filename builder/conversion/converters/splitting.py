@@ -1,4 +1,4 @@
-"""A tensor as several, one behind the other along an axis: split, chunk, tensor_split, unbind."""
+"""Splits along an axis: split, chunk, tensor_split, unbind."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _equal_parts(
     each: Size,
     expected: int | None = None,
 ) -> list[Size]:
-    """The lengths of parts of `each` values; of a dynamic axis as many as the model unpacks (or
-    `expected`).
+    """The lengths of parts of `each` values. For a dynamic axis, the number of parts is the number
+    that the model unpacks (or `expected`).
     """
     size = ctx.size(x, axis)
     if isinstance(size, int) and isinstance(each, int):
@@ -63,9 +63,7 @@ def _equal_parts(
 
 
 def _unpacked(node: Node) -> int | None:
-    """Into how many tensors the only reader of a node's list unpacks it: the model itself says the
-    count.
-    """
+    """The number of tensors that the only user of a node's list unpacks."""
     uses = node.output().uses()
     if len(uses) == 1 and uses[0].user.kind() == "prim::ListUnpack":
         return int(uses[0].user.outputsSize())
@@ -174,7 +172,7 @@ for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
 
 @converter("aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]")
 def unbind(ctx: ConversionContext, x: ITensor, dim: int) -> list[Any] | TensorList:
-    """The slices of an axis, without it; of a dynamic one, a list that loops may read."""
+    """The slices of an axis, without it. For a dynamic axis, a list that loops may read."""
     axis = ctx.axis(x, dim)
     length = ctx.size(x, axis)
     if isinstance(length, int):

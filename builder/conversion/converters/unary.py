@@ -1,5 +1,5 @@
-"""Functions of one tensor, element by element: a table of IUnaryLayers, and the few that are
-composed of several.
+"""Element-wise functions of one tensor: a table of IUnaryLayers, and functions composed of several
+layers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REAL = {
 ANY_NUMBER = {"abs": "ABS", "neg": "NEG", "sign": "SIGN", "sgn": "SIGN"}
 """One layer, on integers too, which stay integers."""
 ROUNDING = {"ceil": "CEIL", "floor": "FLOOR", "round": "ROUND"}
-"""One layer; integers are whole already. ROUND takes ties to the even integer, as PyTorch does."""
+"""One layer; no layer for integers. ROUND rounds ties to even, as PyTorch does."""
 SCALED = {
     "log2": ("LOG", 1 / math.log(2)),
     "log10": ("LOG", 1 / math.log(10)),
@@ -116,13 +116,13 @@ def round_decimals(ctx: ConversionContext, x: ITensor, decimals: int) -> ITensor
 
 @converter("aten::log1p(Tensor self) -> Tensor")
 def log_of_one_plus(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """log(1 + x) without losing small x"""
+    """log(1 + x), accurate for small x"""
     return log1p(ctx, floating(ctx, x))
 
 
 @converter("aten::expm1(Tensor self) -> Tensor", "aten::special_expm1(Tensor self) -> Tensor")
 def exp_minus_one(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """exp(x) - 1 without losing small x"""
+    """exp(x) - 1, accurate for small x"""
     return expm1(ctx, floating(ctx, x))
 
 
@@ -135,9 +135,9 @@ def exp2(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 @converter("aten::sinc(Tensor self) -> Tensor", "aten::special_sinc(Tensor self) -> Tensor")
 def sinc(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """sin(a) / a, a = pi x; near 0 its series 1 - a^2/6 (1 - a^2/20), since CUDA's fast sine is off
-    by 2^-21 there (CUDA programming guide, "Intrinsic functions"), much of a small sine; at 0.1 the
-    next term is 2e-10
+    """sin(a) / a, a = pi x; near 0 the series 1 - a^2/6 (1 - a^2/20), because CUDA's fast sine has
+    an absolute error of 2^-21 (CUDA programming guide, "Intrinsic functions"); at 0.1 the next term
+    is 2e-10
     """
     angle = combine(ctx, "PROD", floating(ctx, x), math.pi)
     square = combine(ctx, "PROD", angle, angle)

@@ -18,7 +18,7 @@ from builder.engine import ITensor, trt
 
 @converter("aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)")
 def unfold(ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: int) -> ITensor:
-    """All windows of `size` values, `step` apart, of one axis; what is in a window becomes the last
+    """All windows of `size` values of one axis, `step` apart; the window's elements are the last
     axis.
     """
     if ctx.rank(x) == 0:
@@ -30,7 +30,7 @@ def unfold(ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: 
 
 
 def _windows(ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int) -> Any:
-    """[windows, kernel]: which values of an axis each window reads."""
+    """[windows, kernel]: the indices that each window reads."""
     inside = torch.arange(kernel) * dilation
     count = window_count(ctx, length, kernel, dilation, stride)
     if isinstance(count, int):
@@ -60,8 +60,8 @@ def im2col(
     padding: list[int],
     stride: list[int],
 ) -> ITensor:
-    """[N, C, H, W] -> [N, C kh kw, windows]: two gathers, exact for every value, infinities
-    included.
+    """[N, C, H, W] -> [N, C kh kw, windows]: two gathers, exact for every value, including
+    infinities.
     """
     lead = ctx.rank(x) - 3
     x = padded(ctx, x, [padding[1], padding[1], padding[0], padding[0]], "constant")
@@ -81,7 +81,7 @@ def im2col(
 def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     """floating tensors with a static number of channels"""
     if not ctx.dtype(args.self).is_floating_point:
-        return "col2im of integers: TensorRT's deconvolution is for floating tensors"
+        return "col2im of integers: TensorRT's deconvolution supports only floating-point tensors"
     channels = args.self.shape[ctx.rank(args.self) - 2]
     return "col2im with a dynamic number of channels" if channels < 0 else None
 
@@ -101,9 +101,7 @@ def col2im(
     padding: list[int],
     stride: list[int],
 ) -> ITensor:
-    """[N, C kh kw, windows] -> [N, C, H, W], overlaps added up: a deconvolution puts each value in
-    place.
-    """
+    """[N, C kh kw, windows] -> [N, C, H, W], overlaps are added, by a deconvolution."""
     *lead, columns, _ = ctx.sizes(x)
     counts = [
         window_count(
@@ -123,7 +121,7 @@ def col2im(
 
 
 def _around(ctx: ConversionContext, wanted: Size, whole: Size, padding: int) -> tuple[Size, Size]:
-    """Cut the padding off in front; at the end, cut or fill up to the size that is asked for."""
+    """Crop the padding at the start; at the end, crop or pad to the requested size."""
     return -padding, ctx.arithmetic("sub", ctx.arithmetic("add", wanted, padding), whole)
 
 
@@ -147,8 +145,8 @@ def _placed(
 
 
 def _one_place_each(kernel: list[int], dilation: list[int]) -> torch.Tensor:
-    """[kh kw, 1, h, w]: window i has its one at place i; zeros between stand for the dilation,
-    which TensorRT refuses together with a stride.
+    """[kh kw, 1, h, w]: window i has a one at position i. Zeros between them represent the
+    dilation, which TensorRT does not support together with a stride.
     """
     inside = kernel[0] * kernel[1]
     spread = torch.zeros(

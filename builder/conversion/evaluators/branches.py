@@ -1,4 +1,4 @@
-"""prim::If: a static one is resolved here; the others become an IIfConditional."""
+"""prim::If: a static condition is resolved here; otherwise an IIfConditional."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ from builder.graph_types import Block, Node
 
 @evaluator("prim::If")
 def branch(ctx: ConversionContext, node: Node, condition: Operand) -> Any:
-    """The values of the block that a static condition takes; else a conditional with both
-    blocks.
-    """
+    """The values of the taken block for a static condition; else a conditional with both blocks."""
     if isinstance(condition, torch.Tensor):
         condition = bool(condition)
     blocks = list(node.blocks())
@@ -53,7 +51,7 @@ def branch(ctx: ConversionContext, node: Node, condition: Operand) -> Any:
 
 
 def _chooses_a_size(ctx: ConversionContext, node: Node) -> bool:
-    """Whether a branch decides numbers alone, of lengths of axes."""
+    """Whether a branch only selects numbers that depend on axis lengths."""
     read = (ctx.values.get(name) for block in node.blocks() for name in read_outside(block))
     return _gives_numbers(node) and any(
         isinstance(value, DynamicScalar) and of_lengths(value) for value in read
@@ -66,22 +64,19 @@ CHEAP = frozenset(
     " aten::sub aten::mul aten::abs aten::neg aten::sum aten::max aten::min aten::mean aten::all"
     " aten::any aten::logical_and aten::logical_or aten::logical_not aten::__not__".split()
 )
-"""What may be computed without being needed: it reads nothing out of bounds, and costs
-little.
+"""Operators that may be computed speculatively: they are cheap and have no invalid inputs.
 """
 DIVISIONS = frozenset(("aten::floordiv", "aten::remainder"))
-"""What is as cheap where the divisor is a number, and not 0."""
+"""Operators that are also cheap if the divisor is a nonzero number."""
 
 
 def _gives_numbers(node: Node) -> bool:
-    """Whether a branch decides numbers alone (`a and b`, `n if n > 3 else 3`)."""
+    """Whether a branch only selects numbers (`a and b`, `n if n > 3 else 3`)."""
     return {str(v.type()) for v in node.outputs()} <= {"int", "bool"}
 
 
 def _costly(node: Node) -> str | None:
-    """The kind of a node in a branch that may not run unless its block is taken; None where all
-    may.
-    """
+    """The kind of a node in a branch that must not run unless its block is taken, or None."""
     for inner in (n for block in node.blocks() for n in block.nodes()):
         if inner.kind() == "prim::If":
             found = _costly(inner) if _gives_numbers(inner) else inner.kind()
@@ -95,7 +90,7 @@ def _costly(node: Node) -> str | None:
 
 
 def _decides_a_loop(node: Node) -> bool:
-    """Whether a branch of one bool (`a and b`) stands in a loop."""
+    """Whether a branch with one bool output (`a and b`) is in a loop."""
     if [str(v.type()) for v in node.outputs()] != ["bool"]:
         return False
     around = node.owningBlock().owningNode()
@@ -107,8 +102,8 @@ def _decides_a_loop(node: Node) -> bool:
 def _selected(
     ctx: ConversionContext, node: Node, condition: Operand, blocks: list[Block]
 ) -> list[Any]:
-    """Both blocks computed, and of each pair of numbers one chosen: unlike what a conditional
-    gives, TensorRT takes it for a size.
+    """Compute both blocks and select one of each pair of numbers. Unlike the output of a
+    conditional, TensorRT accepts the result as a size.
     """
     results = [ctx.walker.walk(block) for block in blocks]
     if any(value is MISSING for values in results for value in values):
@@ -124,7 +119,7 @@ def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar)
         torch.promote_types(ctx.dtype(yes), ctx.dtype(no)),
     )
     a, b = (vector(ctx, value, dtype) for value in (yes, no))
-    if dtype == torch.bool:  # which not every TensorRT selects
+    if dtype == torch.bool:  # which not every TensorRT version can select
         chosen = ctx.elementwise(
             "OR", ctx.elementwise("AND", flag, a), ctx.elementwise("AND", ctx.unary("NOT", flag), b)
         )
@@ -136,8 +131,8 @@ def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar)
 def _conditional(
     ctx: ConversionContext, node: Node, condition: Operand, blocks: list[Block]
 ) -> list[Any]:
-    """Both blocks as layers of one IIfConditional; what they read from outside comes through its
-    input layers.
+    """Both blocks as layers of one IIfConditional. Outside values enter through its input
+    layers.
     """
     conditional = ctx.net.add_if_conditional()
     conditional.set_condition(as_flag(ctx, condition))
@@ -148,7 +143,7 @@ def _conditional(
         for block in blocks:
             results.append(ctx.walker.walk(block))
     if any(value is MISSING for values in results for value in values):
-        return [MISSING] * node.outputsSize()  # the operators inside are reported already
+        return [MISSING] * node.outputsSize()  # the operators inside are already reported
     merged = zip(*results, node.outputs(), strict=True)
     return [_merge(ctx, conditional, yes, no, value.debugName()) for yes, no, value in merged]
 
@@ -187,8 +182,8 @@ def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: st
 
 
 def _owned(ctx: ConversionContext, tensor: ITensor) -> ITensor:
-    """A layer of the block's own for what it only passes on: a constant may be shared with the
-    other block.
+    """An identity layer in the block for a value that it only passes on, because a constant may be
+    shared with the other block.
     """
     shared = ctx.is_constant(tensor)
     return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0)) if shared else tensor
@@ -213,8 +208,8 @@ def _merge_numbers(
 def _entering(
     ctx: ConversionContext, names: Sequence[str], enter: Callable[[Any], Any]
 ) -> Iterator[None]:
-    """Within, every tensor among the named values is replaced by `enter(tensor)`, lists and sizes
-    included.
+    """Inside the block, every tensor among the named values is replaced by `enter(tensor)`,
+    including lists and sizes.
     """
     outside = values_outside(ctx, names)
     entered: dict[str, Any] = {}

@@ -1,6 +1,7 @@
-"""Operators on lists and dictionaries: they are Python's own, of values that may be tensors.
+"""Operators on lists and dictionaries, evaluated on Python containers whose elements may be
+tensors.
 
-A list that a graph changes in place is the same Python list for all its readers.
+A list that a graph changes in place is one Python list for all its users.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ LISTS: dict[str, Callable[..., Any]] = {
     "Delete": _delete,
     "_set_item": _set,
 }
-"""Of these only positions must be static, not the elements."""
+"""Operators whose positions must be static, but not the elements."""
 
 POSITIONS = frozenset(["insert", "pop", "Delete", "_set_item"])
 

@@ -1,5 +1,5 @@
-"""Operators that make tensors: static where their sizes are, else one expanded constant or one fill
-layer.
+"""Operators that create tensors: static if their sizes are static, else one expanded constant or
+one fill layer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from builder.engine import ITensor, tensorrt8, trt
 from builder.graph_types import Node
 
 VALUES = {"zeros": 0, "ones": 1, "empty": 0}
-"""An empty tensor has no value of its own: zeros, so that a network gives the same answer twice."""
+"""An uninitialized tensor (torch.empty) is filled with zeros, so that the network is
+deterministic.
+"""
 
 
 def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Scalar, dtype: torch.dtype) -> Any:
-    """A tensor of one value; static (and of no memory of its own) where the sizes and the value
+    """A tensor filled with one value; static (an expanded scalar) if the sizes and the value
     are.
     """
     dtype = torch.float32 if dtype == torch.float64 else dtype
@@ -41,7 +43,7 @@ def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Scalar, dtype: 
 
 
 def _default(value: Scalar) -> torch.dtype:
-    """torch.full's dtype without one: that of the number, floats in the default dtype."""
+    """torch.full's default dtype: that of the number, with floats in the default dtype."""
     dtype: torch.dtype = (
         value.dtype if isinstance(value, DynamicScalar) else dtypes.TORCH_SCALARS[type(value)]
     )
@@ -117,7 +119,7 @@ def _number(ctx: ConversionContext, value: Any) -> Any:
 
 @evaluator("aten::empty_strided", "aten::new_empty_strided")
 def empty_strided(ctx: ConversionContext, node: Node, *values: Any) -> Any:
-    """Zeros; strides are none of a network's business."""
+    """Zeros. Strides are ignored."""
     if node.kind() == "aten::empty_strided":
         sizes, _, dtype, *_rest = values
         return filled(ctx, sizes, 0, dtype_of_code(dtype) or torch.get_default_dtype())
@@ -172,7 +174,7 @@ def arange(ctx: ConversionContext, end: Scalar, dtype: int | None = None, *_: ob
 def arange_start(
     ctx: ConversionContext, start: Scalar, end: Scalar, dtype: Any = None, *_: object
 ) -> Any:
-    """start, start + 1, ... below end"""
+    """start, start + 1, ..., less than end"""
     return _arange(ctx, start, end, 1, dtype)
 
 
@@ -180,7 +182,7 @@ def arange_start(
 def arange_step(
     ctx: ConversionContext, start: Scalar, end: Scalar, step: Scalar, dtype: Any = None, *_: object
 ) -> Any:
-    """start, start + step, ... on this side of end"""
+    """start, start + step, ..., before end"""
     return _arange(ctx, start, end, step, dtype)
 
 
@@ -230,7 +232,7 @@ def indices(ctx: ConversionContext, count: Size) -> ITensor:
 def tensor_of_list(
     ctx: ConversionContext, data: list[Any], dtype: Any = None, *_: bool | None
 ) -> Any:
-    """The (nested) list as a tensor; numbers that only the engine knows are concatenated."""
+    """The (nested) list as a tensor. Numbers that are known only at run time are concatenated."""
     flat, shape = _flattened(data)
     wanted = dtype_of_code(dtype) or _list_dtype(ctx, flat)
     if not any(isinstance(v, DynamicScalar) for v in flat):
@@ -258,7 +260,7 @@ def _list_dtype(ctx: ConversionContext, flat: list[Scalar]) -> torch.dtype:
 
 @evaluator("aten::as_tensor")
 def as_tensor(ctx: ConversionContext, data: Any, dtype: Any = None, *_: object) -> Any:
-    """The tensor itself, in another dtype where one is asked for."""
+    """The tensor, cast if a dtype is requested."""
     wanted = dtype_of_code(dtype)
     if wanted is None:
         return data
@@ -276,8 +278,8 @@ def _register_indices(name: str) -> None:
     ) -> Any:
         if any(isinstance(v, DynamicScalar) for v in (rows, columns, offset)):
             raise Unconvertible(
-                f"{name}: how many elements a triangle of dynamic size has is known only at run"
-                " time"
+                f"{name}: the number of elements of a triangle of dynamic size is known only at "
+                "run time"
             )
         dtype = dtype_of_code(rest[0] if rest else None) or torch.int64
         return getattr(torch, name)(rows, columns, offset, dtype=dtype)
@@ -289,8 +291,8 @@ for _name in ("tril_indices", "triu_indices"):
 
 def _refuse_random(ctx: ConversionContext, node: Node, *_: object) -> Any:
     raise Unconvertible(
-        f"{node.kind()} gives other numbers each time it runs, so no answer could be checked",
-        "pass the noise in as an input, or keep the operator in torch",
+        f"{node.kind()} is random, so its output cannot be compared with a golden",
+        "pass the noise as an input, or keep the operator in torch",
     )
 
 

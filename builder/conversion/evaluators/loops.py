@@ -1,5 +1,5 @@
-"""prim::Loop: a static one is written out; the others become an ILoop, which gathers what its
-iterations add to lists.
+"""prim::Loop: a static loop is unrolled; others become an ILoop, which collects list elements of
+its iterations.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from builder.engine import ITensor, trt
 from builder.graph_types import Block, Node, Value
 
 ENDLESS = 2**31 - 1
-"""Trip counts of `while` loops are the greatest int64, those of TensorRT an int32 that is never
-reached.
+"""The trip count of a `while` loop: int64's maximum in TorchScript, and an int32 that is never
+reached in TensorRT.
 """
 
 
@@ -46,7 +46,7 @@ def loop(
     condition: Any,
     *carried: Any,
 ) -> Any:
-    """The loop written out for a static trip count and condition; else an ILoop."""
+    """Unroll a loop with a static trip count and condition; else create an ILoop."""
     body = next(iter(node.blocks()))
     if isinstance(condition, torch.Tensor):
         condition = bool(condition)
@@ -68,16 +68,14 @@ def loop(
 
 
 def _long(ctx: ConversionContext, trip_count: Any, body: Block) -> bool:
-    """Whether the loop would be written out more often than the unroll limit, or ends where the
-    engine decides.
-    """
+    """Whether the trip count exceeds the unroll limit, or is known only at run time."""
     goes_on = next(iter(body.outputs()))
     constant = goes_on.node().kind() == "prim::Constant"
     return trip_count > ctx.unroll_limit if constant else _depends_on_tensors(goes_on)
 
 
 def _depends_on_tensors(value: Value) -> bool:
-    """Whether a tensor's element takes part in the computation of a value within its block."""
+    """Whether a value depends on an element of a tensor within its block."""
     node = value.node()
     if (
         node.kind() in ("aten::Bool", "aten::item", "aten::Int", "aten::Float")
@@ -133,15 +131,13 @@ def _looped(
 
 
 def _limit(ctx: ConversionContext, layer: Any, trip_count: Size) -> None:
-    """The greatest trip count, unless there is none: a `while` counts up to the greatest
-    integer.
-    """
+    """The maximum trip count, or None: a `while` loop has the largest integer as its trip count."""
     if isinstance(trip_count, DynamicScalar) or trip_count < ENDLESS:
         layer.add_trip_limit(scalar_tensor(ctx, trip_count), trt.TripLimit.COUNT)
 
 
 def _only_counts(condition: Scalar, goes_on: Value) -> bool:
-    """Whether nothing but the trip count ends the loop."""
+    """Whether only the trip count ends the loop."""
     return (
         condition is True and goes_on.node().kind() == "prim::Constant" and bool(goes_on.toIValue())
     )
@@ -181,10 +177,10 @@ def _carried(
     output: Value,
     count: Size | None,
 ) -> Any:
-    """What hands a value from iteration to iteration; `count` is the trip count, where nothing else
-    ends the loop.
+    """The recurrence of a loop-carried value. `count` is the trip count, if nothing else ends the
+    loop.
     """
-    # the body sees only what this iteration adds, so neither list may be read in it
+    # the body sees only the elements of this iteration, so it must not read the list
     alone = len(parameter.uses()) == len(output.uses()) == 1
     adds = alone and output.node().kind() == "aten::add"
     own = (
@@ -200,9 +196,7 @@ def _carried(
 
 
 def _joined_axis(parameter: Value, output: Value) -> int | None:
-    """The axis at whose end each iteration joins something to a tensor that nothing else reads;
-    None where that is not so.
-    """
+    """The axis along which each iteration appends to a tensor without other users, or None."""
     parts = output.node().inputsAt(0).node() if output.node().kind() == "aten::cat" else None
     if (
         parts is None
@@ -216,8 +210,8 @@ def _joined_axis(parameter: Value, output: Value) -> int | None:
 
 
 class _Growing:
-    """A list to which each iteration adds a tensor, `at_the_end` or in front, and which nothing
-    reads before the loop has ended.
+    """A list to which each iteration adds a tensor, `at_the_end` or at the start, and which is not
+    read inside the loop.
     """
 
     def __init__(
@@ -237,7 +231,7 @@ class _Growing:
         self.inside: Any = []
 
     def follow(self, value: Any) -> None:
-        """What this iteration adds."""
+        """Record the element that this iteration adds."""
         if len(value) != 1 or not (is_tensor(value[0]) or isinstance(value[0], torch.Tensor)):
             raise Unconvertible(
                 "a loop with a dynamic trip count must append exactly one tensor per iteration"
@@ -248,11 +242,13 @@ class _Growing:
                 "the tensors that the loop appends to a list change their shape between iterations"
             )
         self.dtype = self.ctx.dtype(tensor)
-        self.row = self.ctx.cast(tensor, computed_in(self.dtype))  # TensorRT gathers no bools
+        self.row = self.ctx.cast(
+            tensor, computed_in(self.dtype)
+        )  # TensorRT's loop output does not support bools
 
     def last(self) -> Any:
-        """The list behind the loop; one made in front is turned round (RTX 1.7 builds no loop that
-        only gathers by LoopOutput.REVERSE).
+        """The list after the loop. A list that grows at the start is reversed (RTX 1.7 cannot build
+        a loop with LoopOutput.REVERSE as its only output).
         """
         trip_count = scalar_tensor(self.ctx, self.count)
         rows = course(
@@ -263,8 +259,8 @@ class _Growing:
 
 
 class _Lengthening(_Growing):
-    """A tensor to which each iteration joins another by torch.cat: a list of what is joined, and
-    one cat behind the loop.
+    """A tensor to which each iteration appends by torch.cat: a list of the appended tensors, and
+    one cat after the loop.
     """
 
     def __init__(
@@ -272,22 +268,20 @@ class _Lengthening(_Growing):
     ) -> None:
         super().__init__(ctx, layer, [value], count)
         self.axis = axis
-        # cat passes over an empty tensor of one axis
+        # cat ignores an empty tensor of one axis
         self.inside = torch.empty(0, dtype=ctx.dtype(value))
 
     def follow(self, value: object) -> None:
-        """What this iteration joins."""
+        """Record the tensor that this iteration appends."""
         super().follow([value])
 
     def last(self) -> ITensor:
-        """The tensor behind the loop."""
+        """The tensor after the loop."""
         return cat(self.ctx, super().last(), self.axis)
 
 
 class _Carried:
-    """One value that a loop hands from iteration to iteration; one that the body passes on
-    unchanged needs no recurrence.
-    """
+    """One loop-carried value. A value that the body returns unchanged needs no recurrence."""
 
     def __init__(
         self, ctx: ConversionContext, layer: Any, value: Any, parameter: Value, output: Value
@@ -299,11 +293,8 @@ class _Carried:
         if output.debugName() == self.name:
             return
         if isinstance(value, list | dict | str | Packed | TensorList) or value is None:
-            raise Unconvertible(
-                f"the loop carries %{self.name}, which is not a tensor or a number, through its"
-                " trips"
-            )
-        # what its iterations make of it may be of either dtype
+            raise Unconvertible(f"the loop-carried value %{self.name} is not a tensor or a number")
+        # its value after an iteration may have either dtype
         (self.start,) = widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)
         self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
@@ -331,8 +322,8 @@ class _Carried:
         )
 
     def follow(self, value: object) -> None:
-        """Hand `value` on to the next iteration. Refuses one of another dtype or shape: engines
-        keep one for all iterations.
+        """Set the value for the next iteration. Refuses another dtype or shape, because an engine
+        has one for all iterations.
         """
         if self.recurrence is None:
             return

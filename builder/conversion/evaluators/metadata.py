@@ -1,4 +1,4 @@
-"""What a graph asks of a tensor beside its values: sizes, rank, dtype, device, layout."""
+"""Metadata of tensors: sizes, rank, dtype, device, layout."""
 
 from __future__ import annotations
 
@@ -68,15 +68,13 @@ def element_size(ctx: ConversionContext, tensor: Tensor) -> int:
 
 @evaluator("aten::is_contiguous", "aten::is_contiguous.memory_format")
 def is_contiguous(ctx: ConversionContext, tensor: Tensor, *_: object) -> bool:
-    """Always: a network's tensors have no strides, and every value is where a contiguous tensor has
-    it.
-    """
+    """Always true: the tensors of a network have no strides."""
     return True
 
 
 @evaluator("aten::is_same_size")
 def is_same_size(ctx: ConversionContext, a: Any, b: Any) -> bool:
-    """Whether all sizes are equal, as far as is known."""
+    """Whether all sizes are known to be equal."""
     pairs = zip(ctx.sizes(a), ctx.sizes(b), strict=False)
     return ctx.rank(a) == ctx.rank(b) and all(same(x, y) for x, y in pairs)
 
@@ -89,13 +87,13 @@ def dtype(ctx: ConversionContext, tensor: Tensor) -> int:
 
 @evaluator("prim::device")
 def device(ctx: ConversionContext, tensor: Tensor) -> torch.device:
-    """Always the CPU: the engine has one device, and comparisons of devices hold."""
+    """Always the CPU: an engine has one device, so that comparisons of devices are true."""
     return torch.device("cpu")
 
 
 @evaluator("prim::is_cpu")
 def yes(ctx: ConversionContext, tensor: Tensor) -> bool:
-    """Devices are read as the CPU everywhere, so that comparisons of them hold."""
+    """True: all devices are read as the CPU, so that comparisons of devices are true."""
     return True
 
 
@@ -114,5 +112,5 @@ NEVER = (
 
 @evaluator(*NEVER)
 def no(ctx: ConversionContext, tensor: Tensor) -> bool:
-    """Real, dense tensors of an inference on one device: never."""
+    """False: tensors are real and dense, without gradients, on one device."""
     return False

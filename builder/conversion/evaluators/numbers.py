@@ -64,18 +64,18 @@ def shift(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
     """a << b, a >> b: a product or quotient with a power of two"""
     places = static(b, "the number of bits")
     if places < 0:
-        raise Unconvertible("a shift by a negative number of bits, which Python refuses too")
+        raise Unconvertible("a shift by a negative number of bits, which Python also refuses")
     operation = "mul" if node.kind() == "aten::__lshift__" else "floordiv"
     return scalars.binary(ctx, operation, a, 2**places)
 
 
 MOST_SORTED = 8
-"""How many numbers are sorted by minima and maxima: their count grows with the square."""
+"""Maximum length of a list that is sorted by minima and maxima, whose number is quadratic."""
 
 
 @evaluator("aten::sorted.int", "aten::sorted.float")
 def ascending(ctx: ConversionContext, values: list[Any]) -> list[Any]:
-    """sorted(list of numbers): exchanged pair by pair where they are known only at run time"""
+    """sorted(list of numbers): a sorting network if they are known only at run time"""
     if not any(isinstance(value, DynamicScalar) for value in values):
         return sorted(values)
     if len(values) > MOST_SORTED:
@@ -110,7 +110,7 @@ def absolute(ctx: ConversionContext, a: Scalar) -> Any:
 
 @evaluator(*numeric("aten::pow"))
 def power(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
-    """a ** b: a product for a small whole exponent, exact for sizes; else in float32"""
+    """a ** b: a product for a small integer exponent, exact for sizes; else in float32"""
     kind = str(node.output().type())
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return float(a**b) if kind == "float" else a**b
@@ -174,8 +174,8 @@ for _name, _dtype in (("Int", torch.int64), ("Float", torch.float32), ("Bool", t
 
 @evaluator("aten::item", "aten::ScalarImplicit")
 def item(ctx: ConversionContext, node: Node, value: object) -> Any:
-    """The number in a one-element tensor, which has no axes where torch reads it without being told
-    to (`7 // x` in TorchScript); a number passes.
+    """The number in a one-element tensor, which must be 0-d for an implicit read (`7 // x` in
+    TorchScript). A number is returned unchanged.
     """
     if isinstance(value, torch.Tensor) or is_tensor(value):
         _refuse_as_torch(node.kind(), list(value.shape), ctx.dtype(value))
@@ -185,17 +185,17 @@ def item(ctx: ConversionContext, node: Node, value: object) -> Any:
 
 
 def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:
-    """Refuses what torch refuses too, with its line: the model has never run."""
+    """Refuses a call that torch also refuses, with its line: the model has never run."""
     fraction = kind == "aten::IntImplicit" and dtype.is_floating_point
     if fraction or (kind.endswith("Implicit") and shape):
         raise Unconvertible(
-            f"a tensor ({name_of(dtype)}, shape {shape}) is given where TorchScript takes one"
-            " number, which torch refuses too",
+            f"a tensor ({name_of(dtype)}, shape {shape}) is passed where TorchScript expects one "
+            "number, which torch also refuses",
             "compute with tensors: torch.floor_divide(torch.tensor(7), x) for `7 // x`",
         )
     if -1 not in shape and math.prod(shape) != 1:
         raise Unconvertible(
-            f"a tensor of shape {shape} is read as one number, which torch refuses too",
+            f"a tensor of shape {shape} is read as one number, which torch also refuses",
             "read one element of it",
         )
 
@@ -203,8 +203,8 @@ def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:
 def _register_logic(
     name: str, layer: str, python: Callable[[Any, Any], Any], decisive: bool | None
 ) -> None:
-    """`decisive` is the static operand that settles the result; the other one leaves it as it
-    is.
+    """`decisive` is the static operand that determines the result; the other static operand is
+    neutral.
     """
 
     @evaluator(*numeric(f"aten::{name}"))
@@ -266,7 +266,7 @@ def unequal(ctx: ConversionContext, a: Any, b: Any) -> Any:
 
 @evaluator("aten::format")
 def format_text(ctx: ConversionContext, text: str, *values: object) -> str:
-    """str.format; dynamic arguments show as the names of their types."""
+    """str.format; dynamic arguments are formatted as their type names."""
     shown = [
         v if isinstance(v, str | int | float | bool | list) else type(v).__name__ for v in values
     ]
@@ -281,7 +281,7 @@ def text_of(ctx: ConversionContext, value: object) -> str:
 
 @evaluator("aten::warn", "prim::Print")
 def silent(ctx: ConversionContext, *_: object) -> None:
-    """Nothing for an engine to do."""
+    """A no-op in an engine."""
 
 
 @evaluator("aten::__range_length")

@@ -1,4 +1,4 @@
-"""Evaluators of TorchScript's own nodes (prim::...)."""
+"""Evaluators of TorchScript's prim:: nodes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def construct(ctx: ConversionContext, *values: object) -> list[Any]:
 
 @evaluator("prim::ListUnpack", "prim::TupleUnpack")
 def unpack(ctx: ConversionContext, node: Node, values: list[Any]) -> Any:
-    """One output for each element. Raises Unconvertible where the count differs, as torch raises at
-    run time.
+    """One output for each element. Raises Unconvertible if the count differs; torch raises at run
+    time.
     """
     if len(values) != node.outputsSize():
         raise Unconvertible(f"expected {node.outputsSize()} elements in a list of {len(values)}")
@@ -65,7 +65,7 @@ def dictionary(ctx: ConversionContext, *items: Any) -> Any:
 def number_to_tensor(
     ctx: ConversionContext, value: Scalar, dtype: int | None = None, *_: bool | None
 ) -> Any:
-    """A 0-d tensor of the number, of torch's dtype for it or of the one asked for."""
+    """A 0-d tensor of the number, with torch's dtype for it or the requested one."""
     wanted = dtype_of_code(dtype)
     if not isinstance(value, DynamicScalar):
         return torch.tensor(value, dtype=wanted)
@@ -78,7 +78,9 @@ def number_to_tensor(
 def scalar_tensor(
     ctx: ConversionContext, value: Scalar, dtype: int | None = None, *_: object
 ) -> Any:
-    """A 0-d tensor of the default dtype, unless another is asked for: also of an int or a bool."""
+    """A 0-d tensor, also of an int or a bool, with the default dtype unless another is
+    requested.
+    """
     return number_to_tensor(ctx, value, dtype_of_code(dtype) or torch.get_default_dtype())
 
 
@@ -101,7 +103,7 @@ def uninitialized(ctx: ConversionContext) -> Any:
 
 @evaluator("prim::RaiseException")
 def raise_exception(ctx: ConversionContext, message: object, *_: object) -> Any:
-    """Reached on a path that is taken for every input: the model always raises for these shapes."""
+    """Refused: the model always raises for these shapes."""
     raise Unconvertible(
         f"the model raises here for the shapes of the manifest: {message}", "fix the shapes"
     )
@@ -109,7 +111,7 @@ def raise_exception(ctx: ConversionContext, message: object, *_: object) -> Any:
 
 def dtype_of_code(code: Any) -> torch.dtype | None:
     """The torch.dtype of TorchScript's integer code; a torch.dtype and None pass through. Raises
-    Unconvertible for a code that torch has no dtype of.
+    Unconvertible for a code without a torch dtype.
     """
     if code is None or isinstance(code, torch.dtype):
         return code

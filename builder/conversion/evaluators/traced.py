@@ -2,7 +2,7 @@
 recognizable.
 
 Tracing writes `x.size(0) // 2` as NumToTensor, floor_divide on 0-d tensors, Int. These evaluators
-are chosen (block.py) where every tensor argument is a DynamicScalar or a static 0-d tensor.
+are selected (operators.py) if every tensor argument is a DynamicScalar or a static 0-d tensor.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _negative(ctx: ConversionContext, a: DynamicScalar) -> Any:
 
 
 def _divided(ctx: ConversionContext, a: DynamicScalar, b: int, mode: str | None) -> Any:
-    """a / b, its floor, or the whole number towards zero"""
+    """a / b, optionally rounded down or towards zero"""
     if mode == "trunc":
         return scalars.truncated(ctx, a, b)
     return scalars.binary(ctx, "floordiv" if mode == "floor" else "truediv", a, b)

@@ -1,6 +1,6 @@
-"""What a pass is: a function that rewrites a graph in place, with a name and what it promises.
+"""A pass: a function that rewrites a graph in place, with a name and its promises.
 
-One file a pass, or one table where the same machinery serves many. `builder.lowering.pipeline`
+Each pass has its own file, or several similar passes share a table. `builder.lowering.pipeline`
 orders them.
 """
 
@@ -18,7 +18,7 @@ Rewrite = Callable[[Any, "Context"], None]
 
 @dataclass
 class Context:
-    """What a pass may read beside the graph.
+    """Data that a pass may read besides the graph.
 
     `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules`
     are the qualified or class names of modules that shall run in torch; `specs` describe the
@@ -48,8 +48,8 @@ class Context:
     kinds: Mapping[str, int] | None = None
 
     def present(self, *kinds: str) -> tuple[str, ...]:
-        """Those of `kinds` of which the graph has nodes, or all of them when that is not known:
-        each kind costs a search through the whole graph.
+        """The `kinds` that occur in the graph, or all of them if that is not known. Each kind costs
+        a search through the whole graph.
         """
         return (
             kinds if self.kinds is None else tuple(kind for kind in kinds if self.kinds.get(kind))
@@ -58,8 +58,8 @@ class Context:
 
 @dataclass(frozen=True)
 class Pass:
-    """A rewrite and its promises: node kinds that are gone after it, whether inputs and outputs of
-    the graph may change type or number.
+    """A rewrite and its promises: the node kinds that it removes, and whether the graph's inputs
+    and outputs may change in type or number.
     """
 
     name: str
@@ -73,8 +73,8 @@ class Pass:
     """File and line of a pass that a user added."""
 
     def applies(self, kinds: Mapping[str, int], context: Context) -> bool:
-        """Whether this pass is enabled, and there are nodes that it could rewrite;
-        `kinds` counts the graph's nodes.
+        """Whether this pass is enabled and the graph has nodes that it could rewrite. `kinds`
+        counts the graph's nodes.
         """
         if self.enabled is not None and not self.enabled(context):
             return False
@@ -85,7 +85,7 @@ class Pass:
 
     @property
     def doc(self) -> str:
-        """The docstring of the rewrite: what it does and why."""
+        """The docstring of the rewrite."""
         return (self.rewrite.__doc__ or "").strip()
 
 

@@ -1,6 +1,4 @@
-"""Products of numbers and of sizes that the inputs decide, and what a reshape makes of axes that
-are so long.
-"""
+"""Products of integers and symbolic sizes, and the effect of a reshape on such axes."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ time of comparing Counters.
 
 
 class Amount(NamedTuple):
-    """A number times sizes that are not known."""
+    """Monomial: an integer coefficient times symbolic sizes."""
 
     number: int
     names: Names
 
     def over(self, other: Amount) -> Amount | None:
-        """The quotient, where it is such a product."""
+        """The quotient, or None if it is not such a product."""
         if not other.number or self.number % other.number:
             return None
         if not other.names:
@@ -43,7 +41,7 @@ def without(names: Names, others: Names) -> Names:
 
 
 def amount(number: int) -> Amount:
-    """A number alone."""
+    """A constant."""
     return Amount(number, ())
 
 
@@ -51,7 +49,7 @@ ONE = amount(1)
 
 
 def product(amounts: Sequence[Amount]) -> Amount:
-    """Of all of them."""
+    """The product of all factors."""
     number, names, count = 1, list[tuple[int, ...]](), 0
     for one in amounts:
         number *= one.number
@@ -67,12 +65,12 @@ def of_size(*name: int) -> Amount:
 
 
 def named(value: Value, axis: int) -> Amount:
-    """A size by its own name."""
+    """A symbolic size with this name."""
     return of_size(value.unique(), axis)
 
 
 def of_item(item: Any, read: Callable[[Any], Amount | None]) -> Amount | None:
-    """What a size in a list amounts to; None for one that is to be inferred. `read` gives it for a
+    """The product for a size in a list; None for a size to infer. `read` returns it for a
     node that reads a size of a tensor, and None for any other.
     """
     known = item if isinstance(item, int) else ir.constant(item)
@@ -91,7 +89,7 @@ Shape = list[Amount]
 
 
 def filled(shape: Shape, wanted: Sequence[Amount | None]) -> Shape | None:
-    """The wanted axes, with the one that reshape infers; None where it cannot be determined."""
+    """The requested axes, with the inferred size filled in; None if it cannot be determined."""
     if None not in wanted:
         return [one for one in wanted if one is not None]
     rest = product(shape).over(product([one or ONE for one in wanted]))
@@ -99,7 +97,7 @@ def filled(shape: Shape, wanted: Sequence[Amount | None]) -> Shape | None:
 
 
 class Piece(NamedTuple):
-    """What an axis before a reshape and one after it (by their positions) have in common."""
+    """A common factor of an axis before a reshape and an axis after it (by position)."""
 
     before: int
     after: int
@@ -107,8 +105,8 @@ class Piece(NamedTuple):
 
 
 def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
-    """The one size that goes by two names, as there are as many elements after a reshape as before.
-    (None at all: then no position of an element differs.)
+    """Two names of one size, which follow from the equal number of elements before and after a
+    reshape. None: all names already agree.
     """
     gone, new = without(whole.names, made.names), without(made.names, whole.names)
     if len(gone) == len(new) == 1 and whole.number == made.number:
@@ -117,15 +115,15 @@ def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
 
 
 def renamed(one: Amount, names: Mapping[Any, Any]) -> Amount:
-    """With other names for the sizes that have some here."""
+    """The product with its symbolic sizes renamed."""
     if not names or not one.names:
         return one
     return Amount(one.number, tuple(sorted(names.get(name, name) for name in one.names)))
 
 
 def common(before: Sequence[Amount], after: Sequence[Amount]) -> list[Piece] | None:
-    """What the axes on both sides are made of, from the first on; None where one side's do not
-    divide the other's.
+    """The common factors of the axes on both sides, from the first axis on; None if the axes of one
+    side do not divide those of the other.
     """
     found, lefts, rights = list[Piece](), list(before), list(after)
     i = j = 0

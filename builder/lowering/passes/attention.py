@@ -1,4 +1,4 @@
-"""Attention written out, rewritten to the form that TensorRT recognizes."""
+"""Rewrite attention from separate operators to the form that TensorRT recognizes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ _MOVED = (
 )
 _MOVES = frozenset(f"aten::{n}" for n in _MOVED.split()) | {"prim::ListUnpack"}
 _MASKS = {"aten::add": (0, 1), "aten::masked_fill": (0,), "aten::where": (1, 2)}
-"""What may stand between scores and softmax, by the inputs that may be the scores."""
+"""Operators that may occur between scores and softmax, with the inputs that may be the scores."""
 _MIXES = frozenset(f"aten::{n}" for n in "add sub mul div".split())
 
 
 @lowering_pass("scale-queries", touches=("aten::softmax",))
 def scale_queries(graph: Graph, context: Context) -> None:
-    """`softmax((q @ k) / c)` is `softmax((q / c) @ k)`, with masks behind it or not: TensorRT fuses
-    attention where the scale precedes the product
+    """Rewrite `softmax((q @ k) / c)` to `softmax((q / c) @ k)`, with or without masks: TensorRT
+    fuses attention if the scale precedes the product
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/transformers-fused-attention.html).
 
-    Its kernels for that compute in half precision; in full precision it is the other way round
-    (`scale-scores`).
-
-    Queries that may be integers are left alone: divided they would be none, and fit their keys no
-    more. So are those of a layer in half, as not every TensorRT builds an engine of such attention.
+    Its kernels for that compute in half precision; in full precision `scale-scores` does the
+    opposite. Queries that may be integers are not changed, because dividing them changes their
+    dtype. Queries of a layer in half precision are not changed either, because not every TensorRT
+    version builds an engine for such attention.
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         scale = _scale(node.inputsAt(0))
@@ -53,12 +52,11 @@ def scale_queries(graph: Graph, context: Context) -> None:
 
 @lowering_pass("scale-scores", touches=("aten::softmax",))
 def scale_scores(graph: Graph, context: Context) -> None:
-    """`softmax((q / c) @ k)` is `softmax((q @ k) / c)`, with masks behind it or not: where no
-    kernel takes all of the attention, TensorRT puts a scale behind the product into the softmax's
-    kernel, and one in front takes time.
+    """Rewrite `softmax((q / c) @ k)` to `softmax((q @ k) / c)`, with or without masks.
 
-    Measured in tf32 on an H200: BERT-base 2 to 4 %, ViT-B 2 to 7 %. torch's own attention has
-    it in front.
+    If no kernel covers the whole attention, TensorRT fuses a scale after the product into the
+    softmax kernel; a scale before the product costs extra time. Measured in tf32 on an H200:
+    BERT-base 2 to 4 %, ViT-B 2 to 7 %. torch's own attention scales before the product.
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         product = _product(node.inputsAt(0))
@@ -74,8 +72,8 @@ def scale_scores(graph: Graph, context: Context) -> None:
 
 
 def _product(scores: Value, masks: int = 3) -> Any:
-    """The product on the way to softmax, behind a few masks at most, in a branch or not; None if
-    there is none.
+    """The matrix product whose result the softmax reads, through at most a few masks and branches,
+    or None.
     """
     node = scores.node()
     if node.kind() in _PRODUCTS:
@@ -89,8 +87,8 @@ def _product(scores: Value, masks: int = 3) -> Any:
 
 
 def _scale_of_operand(operand: Value) -> Any:
-    """The node that scales what the product multiplies by a number, where nothing else reads it;
-    None if there is none.
+    """The node that scales an operand of the product by a number, if it has no other user;
+    otherwise None.
     """
     while (
         len(operand.uses()) == 1
@@ -110,9 +108,7 @@ def _is_number(factor: Value) -> bool:
 
 
 def _scale(scores: Value, masks: int = 3) -> Any:
-    """The node that scales a product on its way to softmax, behind a few masks at most; None if
-    there is none.
-    """
+    """The node that scales a product before softmax, through at most a few masks, or None."""
     scale = _only_maker(scores, _SCALES)
     if scale is not None and _only_maker(scale.inputsAt(0), _PRODUCTS) is not None:
         return scale
@@ -127,8 +123,8 @@ def _scale(scores: Value, masks: int = 3) -> Any:
 
 
 def _only_maker(value: Value, kinds: tuple[str, ...]) -> Any:
-    """The node of one of these kinds that makes the value, where nothing else reads it, or None. A
-    quotient that is rounded is none of them.
+    """The node of one of these kinds that computes the value, if it has no other user; otherwise
+    None. A rounded quotient does not count.
     """
     node = value.node()
     fits = node.kind() in kinds and len(value.uses()) == 1 and node.inputsSize() == 2
@@ -136,8 +132,8 @@ def _only_maker(value: Value, kinds: tuple[str, ...]) -> Any:
 
 
 def _is_real(value: Value) -> bool:
-    """Whether the value certainly holds floats, not in half: a layer with such weights made it,
-    moved, mixed, joined or not.
+    """Whether the value is certainly floating-point and not in half precision: it comes from a
+    layer with such weights, possibly through operators that move or combine elements.
     """
     node = value.node()
     while node.kind() in _MOVES:

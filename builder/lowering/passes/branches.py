@@ -1,4 +1,6 @@
-"""Ifs on sizes whose branches cut, pad or compute element by element become one computation."""
+"""Replace ifs on sizes by one computation if their branches slice, pad or compute element by
+element.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _ARITHMETIC = frozenset(
     " aten::__not__ aten::__and__ aten::__or__ aten::Bool aten::Int aten::Float prim::min prim::max"
     " prim::Constant prim::ListConstruct".split()
 )
-"""Operators on numbers that never raise an error."""
+"""Operators on numbers that never raise."""
 _DIVISIONS = frozenset(("aten::floordiv", "aten::remainder"))
 _ELEMENTWISE = frozenset(
     f"aten::{name}"
@@ -28,8 +30,8 @@ _ELEMENTWISE = frozenset(
         " hardtanh clamp clamp_min clamp_max softplus add sub mul div"
     ).split()
 )
-"""Operators that give a floating-point tensor another of its dtype and shape, where their other
-arguments are numbers.
+"""Operators that return the dtype and shape of a floating-point input if their other arguments are
+numbers.
 """
 _NUMBERS = ("IntType", "FloatType", "BoolType")
 _LAST = 2**63 - 1
@@ -38,11 +40,10 @@ _LAST = 2**63 - 1
 @lowering_pass("select-by-size", touches=("prim::If",))
 def select_by_size(graph: Graph, context: Context) -> None:
     """Compute both branches of an if on sizes, and select arguments or results by the condition:
-    `if n > 5: x = x[:, :5]` is `x[:, :5 if n > 5 else n]`, and a pad has the amount 0 on the other
-    path.
+    `if n > 5: x = x[:, :5]` is `x[:, :5 if n > 5 else n]`, and a pad has size 0 on the other path.
 
-    TensorRT for RTX builds no conditional whose branches give different shapes, nor nested ones.
-    Slices with step 1, constant pads and element-wise operators only; others stay as they are.
+    TensorRT for RTX cannot build conditionals whose branches return different shapes, nor nested
+    conditionals. Only slices with step 1, constant pads and element-wise operators are rewritten.
     """
     facts = input_facts(graph, context)
     for node in bottom_up(graph):
@@ -55,7 +56,7 @@ def select_by_size(graph: Graph, context: Context) -> None:
 
 
 def _on_sizes(value: Value) -> bool:
-    """Whether a number follows from sizes alone."""
+    """Whether a number depends on sizes only."""
     node = value.node()
     if node.kind() in _SIZES or node.kind() == "prim::Constant":
         return True
@@ -68,7 +69,7 @@ def _on_sizes(value: Value) -> bool:
 
 
 def _rewrite(graph: Graph, node: Node, facts: Facts) -> None:
-    """Replace the if where both of its branches may be computed."""
+    """Replace the if, if both of its branches may be computed."""
     blocks = list(node.blocks())
     tensors = any(value.type().kind() == "TensorType" for value in node.outputs())
     safe = all(_is_safe(inner, facts) for block in blocks for inner in block.nodes())
@@ -83,7 +84,7 @@ def _rewrite(graph: Graph, node: Node, facts: Facts) -> None:
 
 
 def _is_safe(node: Node, facts: Facts) -> bool:
-    """Whether a node of a branch may be computed although the branch is not taken."""
+    """Whether a node of a branch may be computed if the branch is not taken."""
     kind = node.kind()
     if ir.stays(node):
         return False
@@ -101,7 +102,7 @@ def _is_safe(node: Node, facts: Facts) -> bool:
 
 
 def _reads_a_pad(value: Value) -> bool:
-    """Whether a tensor was padded: a negative amount raises an error where it exceeds the axis."""
+    """Whether a tensor was padded: a negative pad raises if it exceeds the axis."""
     node = value.node()
     while _makes_tensor(node) and node.inputsSize():
         if node.kind() == "aten::constant_pad_nd":
@@ -115,14 +116,16 @@ def _makes_tensor(node: Node) -> bool:
 
 
 def _is_movement(node: Node) -> bool:
-    """Whether it cuts or pads, with arguments of which the neutral ones are known."""
+    """Whether a node slices or pads, with arguments whose neutral values are known."""
     if node.kind() == "aten::slice":
         return bool(node.inputsSize() == 5 and ir.constant(node.inputsAt(4)) == 1)
     return node.kind() == "aten::constant_pad_nd" and ir.list_items(node.inputsAt(1)) is not None
 
 
 def _is_selection(node: Node) -> bool:
-    """Whether this pass made it of an inner if: `where` of a number, or the flag that it reads."""
+    """Whether this pass created the node from an inner if: `where` of a number, or the flag that it
+    reads.
+    """
     if node.kind() == "prim::NumToTensor":
         return True
     return bool(
@@ -143,15 +146,17 @@ def _is_elementwise(node: Node, facts: Facts) -> bool:
 
 @dataclass
 class _Merge:
-    """Merges the branches of one if; new nodes stand before it. `condition` is its condition."""
+    """Merges the branches of one if. New nodes are inserted before it. `condition` is its
+    condition.
+    """
 
     emit: Emit
     condition: Any
     facts: Facts
 
     def maker(self, yes: Value, no: Value, blocks: Sequence[Block]) -> Callable[[], Any] | None:
-        """What makes the value of an output of the if from its values in both branches, once their
-        nodes are hoisted; None where nothing does.
+        """A function that computes an output of the if from its values in both hoisted branches, or
+        None.
         """
         if yes.type().kind() in _NUMBERS:
             return lambda: self.select(yes, no)
@@ -175,8 +180,8 @@ class _Merge:
         return both
 
     def hoist(self, blocks: Sequence[Block]) -> None:
-        """Move the nodes of the branches before the if. Slices and element-wise operators raise no
-        error on any input; the pads that are not guarded are not read.
+        """Move the nodes of the branches before the if. Slices and element-wise operators never
+        raise, and unguarded pads are not read.
         """
         for block in blocks:
             for node in list(block.nodes()):
@@ -198,7 +203,7 @@ class _Merge:
         return self._known_as(yes, self.emit.op("aten::where", flag, yes, no))
 
     def _one_call(self, yes: Node, no: Node) -> Value:
-        """One call whose numbers are selected."""
+        """One call with selected numbers."""
         pairs = zip(yes.inputs(), no.inputs(), strict=True)
         return self._call(yes, [self._argument(*pair) for pair in pairs])
 
@@ -217,8 +222,8 @@ class _Merge:
         return [self.emit.constant(v) if isinstance(v, int) else v for v in found or ()]
 
     def _guarded(self, path: Sequence[Node], root: Value, x: Value, *, taken: bool) -> Value:
-        """The calls of one branch on `x` in place of its `root`, which give `x` itself where the
-        condition is not `taken`.
+        """The calls of one branch with `x` as input instead of `root`. They return `x` itself if
+        the condition is not `taken`.
         """
         made = {root.debugName(): x}
         for node in path:
@@ -264,8 +269,8 @@ class _Merge:
 
 
 def _path(value: Value, block: Block) -> tuple[dict[str, Any], list[Any]]:
-    """The tensors from outside that a branch makes a value of, by name, and the nodes that do, in
-    order.
+    """The outside tensors from which a branch computes a value, by name, and the nodes that compute
+    it, in order.
     """
     needed: dict[str, Any] = {value.debugName(): value}
     path: list[Node] = []
@@ -278,7 +283,7 @@ def _path(value: Value, block: Block) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _have_one_form(yes: Node, no: Node) -> bool:
-    """Whether two calls differ in numbers alone."""
+    """Whether two calls differ only in numbers."""
     return (
         yes.kind() == no.kind()
         and yes.inputsSize() == no.inputsSize()
@@ -307,5 +312,5 @@ def _are_equal(yes: Value, no: Value) -> bool:
 
 
 def _is_open(end: Value) -> bool:
-    """Whether a slice goes on to the end of its axis."""
+    """Whether a slice extends to the end of its axis."""
     return ir.is_none(end) or ir.constant(end) == _LAST

@@ -1,4 +1,4 @@
-"""Every convolution in one form."""
+"""Rewrite every convolution to one operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN = {f"aten::conv{n}d": n for n in (1, 2, 3)}
 _TRANSPOSED = {f"aten::conv_transpose{n}d": n for n in (1, 2, 3)}
 
 
-_MODE = "aten::_convolution_mode"  # how a trace writes a string padding
+_MODE = "aten::_convolution_mode"  # the form of a string padding in a trace
 _KINDS = (*_PLAIN, *_TRANSPOSED, _MODE, "aten::convolution", "aten::_convolution")
 
 
@@ -27,9 +27,9 @@ def unify_convolutions(graph: Graph, context: Context) -> None:
     `aten::_convolution` with all 13 arguments.
 
     String padding becomes numbers: `valid` is 0, `same` is half of dilation * (kernel - 1) on
-    either side, with one more at the end by an explicit pad where that is odd. The kernel's size
-    must be known for `same`. An input that is known to have no batch stays with convNd:
-    `_convolution` does not take it.
+    either side, with one more at the end by an explicit pad if that is odd. For `same` the kernel's
+    size must be known. An input that is known to have no batch axis keeps convNd, because
+    `_convolution` does not accept it.
     """
     nodes = [
         node
@@ -44,11 +44,11 @@ def unify_convolutions(graph: Graph, context: Context) -> None:
             _rewrite(graph, node, shared)
 
 
-_ARGUMENTS = 13  # of `_convolution` in the form that everything gets
+_ARGUMENTS = 13  # the schema of `_convolution` that all convolutions are rewritten to
 
 
 def _unbatched(graph: Graph, context: Context) -> set[int]:
-    """The outputs of convolutions whose input has one axis less than a batch has."""
+    """The outputs of convolutions whose input has no batch axis."""
     facts, found = input_facts(graph, context), set()
     for node in bottom_up(graph):
         axes = _PLAIN.get(node.kind()) or _TRANSPOSED.get(node.kind())
@@ -92,8 +92,8 @@ def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
 def _emit(
     graph: Graph, node: Node, core: list[Value], shared: ir.Constants, args: list[Value]
 ) -> None:
-    """The flags do not change the result: whether to benchmark, be deterministic, use cuDNN,
-    allow tf32.
+    """Emit `_convolution`. The flags (benchmark, deterministic, cuDNN, tf32) do not change the
+    result.
     """
     flags = (
         args[9:12]
@@ -107,21 +107,21 @@ def _emit(
 
 
 def _axes(weight: Value) -> int | None:
-    """How many axes a kernel moves along; None when the weight is not known."""
+    """The number of spatial axes; None if the weight is not known."""
     kernel = ir.constant(_unquantized(weight))
     return kernel.dim() - 2 if isinstance(kernel, torch.Tensor) else None
 
 
 def _unquantized(weight: Value) -> Value:
-    """The weight behind its fake quantization, which has the same shape."""
+    """The weight before its fake quantization, which has the same shape."""
     return weight.node().inputsAt(0) if weight.node().kind() in QUANTIZERS else weight
 
 
 def _string_padding(
     emit: Emit, x: Value, weight: Value, padding: Value, dilation: Value, axes: int
 ) -> tuple[Any, Any] | None:
-    """The input (padded where the sides differ) and the padding in numbers; None when the kernel is
-    not known.
+    """The input (padded if the sides differ) and the padding in numbers; None if the kernel is not
+    known.
     """
     if ir.constant(padding) == "valid":
         return x, emit.constant([0] * axes)

@@ -1,7 +1,7 @@
-"""The passes that replace an operator by its formula in `builder.decompositions`.
+"""Passes that replace an operator by its decomposition in `builder.decompositions`.
 
-A branch on an argument is resolved where the argument is a constant. Where a formula reads the
-number of axes, a size or a dtype that the graph does not state, conversion evaluates it.
+Branches on constant arguments are resolved. If a decomposition reads a rank, a size or a dtype that
+the graph does not determine, conversion evaluates it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from builder.lowering.passes import Context, Pass
 
 
 def _number(value: Value) -> str:
-    """The type of a `Scalar` argument: a number whose type is not known counts as a float."""
+    """The type of a `Scalar` argument. A number of unknown type counts as a float."""
     return "float" if value.type().kind() in ("FloatType", "NumberType") else "int"
 
 
@@ -25,10 +25,10 @@ _MOST = 512
 
 
 def _resolved(entry: Decomposition, arguments: list[Value]) -> Any:
-    """The formula with its branches resolved for the arguments that are constants, kept for the
-    next such node.
+    """The decomposition with its branches resolved for the constant arguments, cached for the next
+    such node.
 
-    To resolve them in the whole graph costs more: torch numbers all of its nodes anew when many are
+    Resolving them in the whole graph costs more, because torch renumbers all nodes when many are
     moved.
     """
     numbers = tuple(_number(arguments[index]) for index in entry.numbers)
@@ -48,8 +48,8 @@ def _resolved(entry: Decomposition, arguments: list[Value]) -> Any:
 
 
 def _plain(value: Value) -> bool:
-    """Whether a value is a constant whose text states all of it; a number that a trace wrapped in
-    a tensor is not.
+    """Whether a value is a constant that its text describes completely. A number that a trace
+    wrapped in a tensor is not.
     """
     wrapped = value.type().kind() == "TensorType"
     return not wrapped and ir.is_constant(value) and isinstance(value.toIValue(), _PLAIN)
@@ -59,7 +59,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def expand(graph: Graph, node: Node, entry: Decomposition) -> None:
-    """Replace a node by a formula; the nodes that it inserts have the node's source location."""
+    """Replace a node by a decomposition. Inserted nodes get the node's source location."""
     arguments = ir.inputs(node)
     with ir.inserting(graph, node):
         results = graph.insertGraph(_resolved(entry, arguments), arguments)
@@ -72,7 +72,7 @@ def expand(graph: Graph, node: Node, entry: Decomposition) -> None:
 
 
 def _holds(entry: Decomposition, node: Node) -> bool:
-    """Whether the formula computes what this node does."""
+    """Whether the decomposition is valid for this node."""
     if entry.when is None:
         return True
     arguments = (value.toIValue() if ir.is_constant(value) else value for value in ir.inputs(node))
@@ -80,9 +80,8 @@ def _holds(entry: Decomposition, node: Node) -> bool:
 
 
 def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
-    """A pass that replaces the operators `kinds` by their formulas, but for those that
-    `context.keep` names, those that are marked to run in torch, and those of a user's
-    converter.
+    """A pass that replaces the operators `kinds` by their decompositions, except operators in
+    `context.keep`, nodes marked to run in torch, and operators with a user's converter.
     """
 
     def rewrite(graph: Graph, context: Context) -> None:
@@ -96,51 +95,57 @@ def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
     return Pass(name, rewrite, touches=kinds)
 
 
-unpack_rsqrt = decompose("unpack-rsqrt", ("aten::rsqrt",), "`rsqrt(x)` is `1 / sqrt(x)`.")
-unpack_silu = decompose("unpack-silu", ("aten::silu",), "silu as x * sigmoid(x).")
+unpack_rsqrt = decompose("unpack-rsqrt", ("aten::rsqrt",), "Rewrite `rsqrt(x)` to `1 / sqrt(x)`.")
+unpack_silu = decompose("unpack-silu", ("aten::silu",), "Rewrite `silu(x)` to `x * sigmoid(x)`.")
 unpack_log_softmax = decompose(
     "unpack-log-softmax",
     ("aten::log_softmax", "aten::_log_softmax"),
-    "log_softmax as x - max - log(sum(exp(x - max))): never the log of 0.",
+    "Rewrite log_softmax to `x - max - log(sum(exp(x - max)))`, which never takes the log of 0.",
 )
 unpack_floor_divide = decompose(
-    "unpack-floor-divide", ("aten::floor_divide",), "floor_divide as div rounding down."
+    "unpack-floor-divide",
+    ("aten::floor_divide",),
+    "Rewrite floor_divide to div with floor rounding.",
 )
 unpack_attention = decompose(
     "unpack-scaled-dot-product-attention",
     ("aten::scaled_dot_product_attention",),
-    "Attention as two products around a softmax: scale, masks of all kinds, grouped queries. With"
-    " dropout it stays.",
+    "Rewrite scaled dot-product attention to two matrix products and a softmax, with scale, masks "
+    "and grouped queries. Attention with dropout is not changed.",
 )
 unpack_multi_head = decompose(
     "unpack-native-multi-head-attention",
     ("aten::_native_multi_head_attention",),
-    "The fused attention of nn.MultiheadAttention in its parts.",
+    "Decompose the fused attention of nn.MultiheadAttention.",
 )
 unpack_encoder_layer = decompose(
     "unpack-transformer-encoder-layer",
     ("aten::_transformer_encoder_layer_fwd",),
-    "The fused layer of nn.TransformerEncoder, in its parts.",
+    "Decompose the fused layer of nn.TransformerEncoder.",
 )
 unpack_addmm = decompose(
-    "unpack-addmm", ("aten::addmm",), "addmm as a product and a sum, beta and alpha honored."
+    "unpack-addmm",
+    ("aten::addmm",),
+    "Rewrite addmm to a matrix product and a sum, with beta and alpha.",
 )
 unpack_aliases = decompose(
     "unpack-aliases",
     ("aten::true_divide", "aten::multiply", "aten::divide"),
-    "Second names: true_divide, multiply, divide.",
+    "Rewrite the aliases true_divide, multiply and divide.",
 )
 unpack_type_as = decompose(
-    "unpack-type-as", ("aten::type_as",), "type_as is a cast to the other's dtype."
+    "unpack-type-as", ("aten::type_as",), "Rewrite type_as to a cast to the other tensor's dtype."
 )
 view_to_reshape = decompose(
     "view-to-reshape",
     ("aten::view", "aten::_unsafe_view", "aten::view_as", "aten::reshape_as"),
-    "A view needs strides that fit; reshape does not.",
+    "Rewrite view to reshape, which does not depend on strides.",
 )
-tile_to_repeat = decompose("tile-to-repeat", ("aten::tile",), "tile as repeat with a full list.")
+tile_to_repeat = decompose(
+    "tile-to-repeat", ("aten::tile",), "Rewrite tile to repeat with a full list."
+)
 unpack_scatters = decompose(
     "unpack-select-scatter",
     ("aten::select_scatter",),
-    "A write to an unknown index selects by position.",
+    "Rewrite a write to an unknown index to a selection by position.",
 )

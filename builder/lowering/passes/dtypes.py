@@ -1,6 +1,4 @@
-"""Questions about dtypes and axes, answered where the graph or the description of its inputs
-determines them.
-"""
+"""Fold queries of dtypes and axes that the graph or the description of its inputs determines."""
 
 from __future__ import annotations
 
@@ -25,11 +23,11 @@ _ASKS = (
 
 @lowering_pass("fold-known-facts", touches=("prim::dtype", *_ASKS, "aten::size"))
 def fold_known_facts(graph: Graph, context: Context) -> None:
-    """Answer `x.dtype`, `x.dim()`, `x.is_floating_point()`, `x is y` and `isinstance(x, T)` where
-    that is known, and drop the branches that are not taken.
+    """Fold `x.dtype`, `x.dim()`, `x.is_floating_point()`, `x is y` and `isinstance(x, T)` if the
+    result is known, and remove branches that are not taken.
 
-    With a description of the inputs (`specs`) that is most of them, for scripted attention modules
-    have many such queries.
+    Scripted attention modules have many such queries. With a description of the inputs (`specs`)
+    most of them are known.
     """
     for _ in range(_ROUNDS):
         if not context.specs and not ir.nodes_of(graph, "prim::dtype", *_ASKS):
@@ -40,7 +38,7 @@ def fold_known_facts(graph: Graph, context: Context) -> None:
         take_static_branches(graph)
 
 
-# each resolves the branches that the last one's answers made static; no query is nested deeper
+# each round resolves branches that the previous round made static; no query is nested deeper
 _ROUNDS = 8
 
 
@@ -61,7 +59,7 @@ def input_shapes(graph: Graph, context: Context) -> dict[int, tuple[int | str, .
 
 
 def _moves_axes(graph: Graph, context: Context) -> bool:
-    """Whether a tensor gets other axes in place."""
+    """Whether the axes of a tensor are changed in place."""
     return bool(ir.nodes_of(graph, *context.present(*_IN_PLACE)))
 
 
@@ -74,7 +72,7 @@ _IN_PLACE = tuple(
 
 
 def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
-    """Replace every question that has an answer; whether there was one."""
+    """Replace every query with a known result. Returns whether there was one."""
     found, changes = (
         False,
         any(node.inputsAt(0).type().str() == "int[]" for node in ir.nodes_of(graph, *ir.CHANGES)),
@@ -110,7 +108,7 @@ _COPIES = frozenset(f"aten::{name}" for name in ("list", "copy", "slice", "add",
 
 
 def _spelt(graph: Graph, sizes: Node, rank: int) -> Value:
-    """The sizes of all axes as a list of each one's."""
+    """Write the sizes of all axes as a list of single sizes."""
     emit = Emit(graph, sizes)
     return emit.ints(
         [emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT) for axis in range(rank)]
@@ -172,8 +170,8 @@ def _fresh(value: Value) -> bool:
 
 
 def _is_instance(node: Node, facts: Facts) -> bool | None:
-    """By the value's type: one for a union is a plain tensor or list once the function with the
-    query is inlined.
+    """Decide by the value's type. A value of a union type is a tensor or list after the function
+    with the query is inlined.
     """
     own, queried = node.input().type(), node.tys("types")
     if any(own.isSubtypeOf(kind) for kind in queried):
@@ -200,7 +198,7 @@ def _answer(node: Node, facts: Facts) -> Any:
 
 
 def _fold_sizes(graph: Graph, context: Context) -> bool:
-    """Static axes of the inputs."""
+    """Fold the sizes of static axes of the inputs."""
     found = False
     for value, spec in zip(graph.inputs(), context.specs, strict=False):
         for node in [use.user for use in value.uses() if use.user.kind() == "aten::size"]:
@@ -217,7 +215,7 @@ def _fold_sizes(graph: Graph, context: Context) -> bool:
 
 @lowering_pass("remove-casts", touches=("aten::to",))
 def remove_casts(graph: Graph, context: Context) -> None:
-    """Remove a cast to the dtype that a value already has: a known one, or that of the very same
+    """Remove a cast to the dtype that a value already has: a known dtype, or the dtype of the same
     tensor.
     """
     facts = input_facts(graph, context)

@@ -1,4 +1,4 @@
-"""Queries of the process that a model runs in, answered as for a served model."""
+"""Fold queries of the process state with the values of a served model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.complex import makes_complex
 
-# Served models run without gradients, autocast, nested tensors, tracing or scripting at work.
+# Served models run without gradients, autocast, nested tensors, tracing and scripting.
 _ANSWERS: dict[str, Any] = {
     "aten::is_grad_enabled": False,
     "aten::is_autocast_enabled": False,
@@ -22,18 +22,19 @@ _ANSWERS: dict[str, Any] = {
     "prim::is_sparse": False,
     "prim::is_mkldnn": False,
     "aten::is_scripting": True,
-    # nn.TransformerEncoder queries this before it packs a padded batch as nested tensors; the dense
-    # way gives the same at every position that is not padding.
+    # nn.TransformerEncoder queries this before it packs a padded batch as nested tensors. The dense
+    # path returns the same values at every position that is not padding.
     "aten::_nested_tensor_from_mask_left_aligned": False,
 }
 
 
 @lowering_pass("resolve-environment", removes=tuple(_ANSWERS))
 def resolve_environment(graph: Graph, context: Context) -> None:
-    """Answer questions about gradients, autocast, nesting and devices as serving does, so that
-    branches on them disappear; and whether a tensor is complex, where none is: inputs are real.
+    """Fold queries of gradients, autocast, nested tensors and devices to the values of a served
+    model, so that branches on them disappear.
 
-    Devices that the file names (a model traced on a GPU) become the one that it runs on.
+    Fold `is_complex` to false if the graph has no complex values; inputs are real. Devices that the
+    file names (a model traced on a GPU) become the device that it runs on.
     """
     for node in ir.nodes_of(graph, *context.present(*_ANSWERS)):
         ir.replace(node, [ir.insert_constant(graph, _ANSWERS[node.kind()], node)])
@@ -54,7 +55,7 @@ def refuse_nested_tensors(graph: Graph, context: Context) -> None:
     """
     for node in ir.nodes_of(graph, "aten::_nested_tensor_from_mask"):
         raise LoweringError(
-            "the model packs its batch as nested tensors, which TensorRT does not have",
+            "the model packs its batch as nested tensors, which TensorRT does not support",
             where=source_line(node),
             fix=(
                 "build nn.TransformerEncoder with enable_nested_tensor=False, or script it instead"

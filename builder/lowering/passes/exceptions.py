@@ -1,5 +1,5 @@
-"""Exceptions and assertions: an endpoint cannot raise them, so a branch that raises is taken to be
-the branch not taken.
+"""Remove exceptions and assertions. An engine cannot raise them, so a branch that raises is treated
+as not taken.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ _ASSERTIONS = ("aten::_assert_async", "aten::warn", "prim::Print")
 
 @lowering_pass("eliminate-exceptions", touches=("prim::RaiseException", *_ASSERTIONS))
 def eliminate_exceptions(graph: Graph, context: Context) -> None:
-    """Remove ifs that only guard: one branch raises, so the other one replaces the if;
-    assertions are removed in the same way.
+    """Remove ifs in which one branch raises: the other branch replaces the if.
 
-    Inner ifs go first, so that a guard inside a guard disappears as well. A raise that every path
-    reaches stays.
+    Assertions are removed, too. Inner ifs are processed first, so that nested guards disappear. A
+    raise that every path reaches stays.
     """
     for node in reversed(ir.nodes_of(graph, "prim::If")):
         raising = [_raises(block) for block in node.blocks()]

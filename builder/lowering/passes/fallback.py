@@ -1,4 +1,4 @@
-"""Modules that shall run in torch: marked by name, found again at the end."""
+"""Mark modules that must run in torch, by name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ _CALL = re.compile(r"([\w.]+)\(([\w.]+)\)")
 
 @lowering_pass("mark-fallback", enabled=lambda context: bool(context.fallback_modules))
 def mark_fallback(graph: Graph, context: Context) -> None:
-    """Mark the nodes of the modules that `fallback_modules` names: by qualified name
-    (`encoder.layers.0`) or class name (`Swish`).
+    """Mark the nodes of the modules in `fallback_modules`, by qualified name (`encoder.layers.0`)
+    or class name (`Swish`).
 
-    A module is marked while its calls are inlined (`builder.lowering.marking`), this pass marks
-    what was inlined before: a graph's nodes, by the call stack that they carry. The mark is an
-    attribute of the node: torch's common-subexpression elimination never merges a marked node with
-    an unmarked one, formulas leave marked nodes alone, and what replaces a marked node is
-    marked.
+    A module is marked while its calls are inlined (`builder.lowering.marking`). This pass marks
+    nodes that were inlined before, by their call stacks. The mark is an attribute of the node.
+    torch's common-subexpression elimination never merges a marked node with an unmarked one, marked
+    nodes are not decomposed, and nodes that replace a marked node are marked.
     """
     if not context.fallback_modules:
         return

@@ -1,4 +1,4 @@
-"""The elements of a list or dictionary that the graph fills after it has built it.
+"""The elements of a list or dictionary that the graph fills after its construction.
 
 Only graphs that stay as they are written change containers: elsewhere `functionalise` has made
 values of them. Each element is read where the graph ends, with a flag where it may be missing.
@@ -15,7 +15,7 @@ from builder.lowering import ir
 from builder.lowering.locations import located
 
 Element = tuple[str | int, Any, Any]
-"""The key or index, the tensor, and the flag: None where the element is always there."""
+"""The key or index, the tensor, and the flag. The flag is None if the element always exists."""
 _ADDS_ONE = frozenset(["aten::append", "aten::insert"])
 _KNOWN = {
     "ListType": frozenset(
@@ -35,8 +35,8 @@ _REMOVES = frozenset("aten::pop aten::popitem aten::clear aten::Delete aten::rem
 
 
 def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
-    """The elements of a list or dictionary of tensors that the graph writes to. Empty where the
-    graph writes to none, None where it is not known which elements there may be.
+    """The elements of a list or dictionary of tensors that the graph writes to. Empty if the graph
+    does not write to it; None if its possible elements are not known.
     """
     kind = value.type().kind()
     inner = value.type().getElementType() if kind == "ListType" else value.type().getValueType()
@@ -117,7 +117,7 @@ def _writes_to(node: Any, kind: Any) -> bool:
 
 
 def _writes(node: Any) -> bool:
-    """Whether it changes a list or dictionary, its first input."""
+    """Whether a node changes a list or dictionary, its first input."""
     if not node.inputsSize() or node.inputsAt(0).type().kind() not in _KNOWN:
         return False
     schema = ir.schema(node)
@@ -126,7 +126,7 @@ def _writes(node: Any) -> bool:
 
 
 def _built(node: Any) -> list[Any] | None:
-    """The keys or indices of a container where it is built."""
+    """The keys or indices of a container at its construction."""
     if node.kind() == "prim::ListConstruct":
         return list(range(node.inputsSize()))
     if node.kind() == "prim::DictConstruct":
@@ -143,7 +143,7 @@ def _keys(writers: list[Any], builders: list[Any]) -> Iterator[Any]:
 
 
 def _outside_loops(block: Any) -> Iterator[Any]:
-    """The nodes of a block and of the ifs in it, each of which runs once at most."""
+    """The nodes of a block and of the ifs in it, each of which runs at most once."""
     for node in block.nodes():
         yield node
         if node.kind() == "prim::If":
@@ -152,7 +152,9 @@ def _outside_loops(block: Any) -> Iterator[Any]:
 
 
 class _Reader:
-    """Reads elements of one container before `end`; new nodes have the source line of `origin`."""
+    """Reads elements of one container before `end`. New nodes get the source location of
+    `origin`.
+    """
 
     def __init__(self, graph: Any, value: Any, origin: Any, end: Any) -> None:
         self.graph, self.value, self.origin, self.end = graph, value, origin, end

@@ -1,4 +1,4 @@
-"""Products with a constant matrix become linear, in every way that a file may write them."""
+"""Fuse products with a constant matrix to linear, in all forms in which files contain them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from builder.lowering.passes import Context, lowering_pass
 
 
 def _matrix(value: Value) -> torch.Tensor | None:
-    """The constant matrix that a value is, or that it is the transpose of; a view, which costs no
-    memory.
-    """
+    """The constant matrix that a value is or transposes, as a view without a copy."""
     node = value.node()
     if node.kind() == "aten::t" or (node.kind() == "aten::transpose" and _last_two(node)):
         inner = _matrix(node.inputsAt(0))
@@ -36,8 +34,8 @@ def _last_two(node: Node) -> bool:
 
 
 def _bias(value: Value, matrix: torch.Tensor) -> bool:
-    """Whether a value is a constant that can be the bias of a linear with this matrix; a sum takes
-    any dtype, a linear that of its weight.
+    """Whether a value is a constant that can be the bias of a linear with this matrix. A sum
+    accepts any dtype, a linear only that of its weight.
     """
     known = ir.constant(value)
     return (
@@ -54,8 +52,8 @@ def _linear(graph: Graph, node: Node, x: Value, matrix: torch.Tensor, bias: Valu
 
 @lowering_pass("fuse-linear", touches=("aten::addmm", "aten::matmul", "aten::mm"))
 def fuse_linear(graph: Graph, context: Context) -> None:
-    """Turn addmm, and matmul or mm with or without a sum, back to linear, where the matrix is a
-    constant and the sum a vector of its width.
+    """Rewrite addmm, and matmul or mm with or without a sum, to linear if the matrix is a constant
+    and the addend a vector of its width.
 
     addmm with a beta or alpha other than 1 is left to unpack-addmm.
     """
@@ -89,9 +87,9 @@ def _fuse_product(graph: Graph, node: Node, matrix: torch.Tensor) -> None:
 
 
 def _without_casts(add: Node, queries: list[Node]) -> bool:
-    """Remove the casts of a sum to the dtype of its product, which a sum in place (`add_`) leaves:
-    both have the dtype of the matrix. False, and nothing is removed, where the dtype is used
-    otherwise.
+    """Remove the casts of a sum to the dtype of its product, which an in-place sum (`add_`)
+    creates: both have the dtype of the matrix. Returns False and removes nothing if the dtype has
+    other uses.
     """
     casts = [use.user for query in queries for use in query.output().uses()]
     if not all(_is_cast(cast, add.output(), queries) for cast in casts):
@@ -114,8 +112,8 @@ def _is_cast(node: Node, value: Value, queries: list[Node]) -> bool:
 
 @lowering_pass("fuse-addmm-branches", touches=("prim::If",))
 def fuse_addmm_branches(graph: Graph, context: Context) -> None:
-    """An if on the number of axes that computes the same linear in both branches (as older files
-    write it) is that linear.
+    """Replace an if on the rank that computes the same linear in both branches, as in older files,
+    by that linear.
     """
     for node in reversed(ir.nodes_of(graph, "prim::If")):
         sides = [_only_linear(block) for block in node.blocks()]
@@ -149,9 +147,7 @@ _FLAT = "aten::flatten"
 
 @lowering_pass("fuse-flatten-linear", touches=("aten::flatten",))
 def fuse_flatten_linear(graph: Graph, context: Context) -> None:
-    """The flattens in front of a linear become one: `flatten(flatten(x, 2), 1)` is `flatten(x,
-    1)`.
-    """
+    """Merge the flattens before a linear: `flatten(flatten(x, 2), 1)` is `flatten(x, 1)`."""
     for node in ir.nodes_of(graph, "aten::linear"):
         outer = node.inputsAt(0).node()
         while outer.kind() == _FLAT and outer.inputsAt(0).node().kind() == _FLAT:

@@ -1,4 +1,4 @@
-"""Flatten the inputs of a graph to tensors, and remember the names that their structure gives."""
+"""Flatten the inputs of a graph to tensors, and record the names from their structure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ def flatten_inputs(graph: Graph, context: Context) -> None:
 
     Tuples and named tuples become their elements (`state_0`, `state.hidden`). An Optional argument
     is bound to None unless an input is named after it or its elements; lists and dictionaries have
-    the elements that inputs are named after (`boxes_0`, `features.p3`). A number that is named
+    the elements that inputs are named after (`boxes_0`, `features.p3`). A number with a named input
     becomes a tensor of one element. Other numbers, strings and lists are bound to the manifest's
-    constant, else to the default that forward gives them. A LoweringError names an argument that
-    is none of these.
+    constant, else to their default in forward. A LoweringError names an argument of any other type.
     """
     names = context.inputs or [value.debugName().split(".")[0] for value in graph.inputs()]
     declared, fixed = context.optional_inputs, context.defaults
@@ -66,11 +65,11 @@ _CASTS = {
     "BoolType": "aten::Bool",
     "NumberType": "aten::item",
 }
-"""What reads an argument's number from a tensor of one element."""
+"""Operators that read a number argument from a tensor of one element."""
 
 
 def _take_as_tensor(graph: Graph, index: int) -> None:
-    """Replace the number at input `index` by one that is read from a tensor input."""
+    """Replace the number at input `index` by a number that is read from a tensor input."""
     value = list(graph.inputs())[index]
     kind = value.type()
     if kind.kind() == "OptionalType":
@@ -84,8 +83,8 @@ def _take_as_tensor(graph: Graph, index: int) -> None:
 
 
 def checked(constants: Mapping[str, Any], graph: Graph, names: Sequence[str]) -> dict[str, Any]:
-    """The constants as their arguments take them. Raises LoweringError with every name that is no
-    argument of forward, and every value that its type does not take.
+    """The constants converted to the types of their arguments. Raises LoweringError with every name
+    that is not an argument of forward, and every value that does not fit its type.
     """
     types = {name: value.type() for name, value in zip(names, graph.inputs(), strict=False)}
     problems = [_problem(name, value, types) for name, value in constants.items()]
@@ -95,12 +94,12 @@ def checked(constants: Mapping[str, Any], graph: Graph, names: Sequence[str]) ->
 
 
 def _problem(name: str, value: object, types: Mapping[str, Any]) -> str | None:
-    """What is wrong with a constant."""
+    """The problem of a constant, or None."""
     if name not in types:
         known = ", ".join(types) or "none"
         near = difflib.get_close_matches(name, types, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"its arguments: {known}"
-        return f"constants names {name!r}, which is no argument of forward ({hint})"
+        return f"constants names {name!r}, which is not an argument of forward ({hint})"
     kind = _of_optional(types[name])
     if value is None and kind is not types[name]:
         return None
@@ -115,7 +114,7 @@ def _of_optional(kind: Type) -> Type:
 
 
 def _taken(value: Any, kind: Type) -> Any:
-    """A constant as an argument of this type takes it."""
+    """A constant converted to the type of its argument."""
     if value is None:
         return None
     kind = _of_optional(kind)
@@ -148,7 +147,7 @@ _PYTHON: dict[str, Callable[[Any], bool]] = {
     "List[bool]": _list_of(lambda value: isinstance(value, bool)),
     "List[str]": _list_of(lambda value: isinstance(value, str)),
 }
-"""Which constants an argument of a type takes, by torch's annotation of the type."""
+"""The accepted constants of an argument, by torch's annotation of its type."""
 
 
 def _bind(graph: Graph, index: int, default: object) -> None:
@@ -160,7 +159,7 @@ def _bind(graph: Graph, index: int, default: object) -> None:
 
 
 def _flatten_container(graph: Graph, index: int, part: Part) -> None:
-    """Build the tuple, list or dictionary at input `index` of inputs of its own."""
+    """Build the tuple, list or dictionary at input `index` from new inputs."""
     value = list(graph.inputs())[index]
     count = len(list(graph.inputs()))
     added = [graph.addInput(inner.name.replace(".", "_")) for _, inner in part.parts]

@@ -1,4 +1,4 @@
-"""How long the axes of tensors are: products of numbers and of sizes that the inputs decide."""
+"""The lengths of the axes of tensors, as products of integers and symbolic sizes of the inputs."""
 
 from __future__ import annotations
 
@@ -29,22 +29,17 @@ from builder.lowering.passes.widths import width
 
 
 class Lengths:
-    """The shape of each value, as far as it is known. Queries and updates follow program
-    order.
-    """
+    """The shape of each value, as far as it is known. Query and update it in program order."""
 
     def __init__(self, facts: Facts, known: Mapping[int, Sequence[Any]]) -> None:
-        """`known`: the shapes of inputs by number of the value; an axis that is no number there is
-        not known.
-        """
+        """`known` maps input values to shapes. An axis that is not a number is unknown."""
         self._facts, self._known, self._shapes = facts, known, dict[int, Shape | None]()
         self.guesses: dict[Any, Amount] = {}
-        """Of a size that broadcasting made: that of one operand. It is another only where that one
-        is 1.
+        """For a size from broadcasting: the size of one operand. It differs only if that one is 1.
         """
 
     def learn(self, node: Node) -> None:
-        """Note what follows of a node's output."""
+        """Record the shapes of a node's outputs."""
         self._facts.learn(node)
         rule = _RULES.get(node.kind())
         if rule is not None and node.outputsSize() == 1 and not ir.in_fallback(node):
@@ -53,13 +48,13 @@ class Lengths:
                 self._shapes[node.output().unique()] = found
 
     def shape(self, value: Value) -> Shape | None:
-        """None where the number of axes is not known."""
+        """The shape of a value; None if its rank is not known."""
         if value.unique() not in self._shapes:
             self._shapes[value.unique()] = self._own(value)
         return self._shapes[value.unique()]
 
     def _own(self, value: Value) -> Shape | None:
-        """Each axis by its own name, or the number that it is."""
+        """A new symbolic size or the known number for each axis."""
         rank = self._facts.rank(value)
         known = weight_shape(value) or self._known.get(value.unique()) or (None,) * (rank or 0)
         if rank is None or len(known) != rank:
@@ -70,11 +65,11 @@ class Lengths:
         ]
 
     def of(self, item: Value | int) -> Amount | None:
-        """What a size in a list amounts to; None for one that is to be inferred."""
+        """The product for a size in a list; None for a size to infer."""
         return of_item(item, self._size)
 
     def _size(self, node: Node) -> Amount | None:
-        """Of a size that is read from a tensor."""
+        """The product for a size that is read from a tensor."""
         if node.kind() != "aten::size" or node.inputsSize() != 2:
             return None
         shape = self.shape(node.inputsAt(0))
@@ -82,8 +77,8 @@ class Lengths:
         return None if shape is None or axis is None else shape[axis]
 
     def pieces(self, shape: Shape, wanted: Sequence[Amount | None]) -> list[Piece] | None:
-        """The axes of a tensor and those that reshape makes of them, both taken apart into what
-        they have in common; None where that is not known. A wanted one that is None is inferred.
+        """The common factors of a tensor's axes and of the axes after a reshape; None if not known.
+        A requested size of None is inferred.
         """
         made = filled(shape, wanted)
         if made is None:
@@ -96,8 +91,9 @@ class Lengths:
         return found or common([self._guessed(one, whole.names) for one in shape], made)
 
     def _guessed(self, one: Amount, wanted: Names, steps: int = 12) -> Amount:
-        """With guesses for the sizes that a reshape does not name. They are right for any tensor
-        that it can read: it keeps the number of elements, so that none whose guess is 1 is longer.
+        """The requested shape with guesses for unnamed sizes. The guesses are correct for every
+        valid input: a reshape keeps the number of elements, so that a size whose guess is 1 cannot
+        be larger.
         """
         found = [amount(one.number)]
         for name in one.names:
@@ -122,7 +118,7 @@ def _moved(lengths: Lengths, node: Node) -> Shape | None:
 
 
 def _embedded(lengths: Lengths, node: Node) -> Shape | None:
-    """An axis behind those of the indices: the width of the table."""
+    """The shape of an embedding: the axes of the indices, then the width of the table."""
     table, indices = (lengths.shape(node.inputsAt(at)) for at in (0, 1))
     return None if table is None or indices is None else [*indices, table[-1]]
 
@@ -174,14 +170,14 @@ def _reduced(lengths: Lengths, node: Node) -> Shape | None:
 def _fitting(lengths: Lengths, node: Node) -> Shape | None:
     tensors = [value for value in node.inputs() if value.type().kind() == "TensorType"]
     sides = [lengths.shape(value) for value in tensors]
-    # The condition of `where` last: the chosen values determine more of the sizes.
+    # The condition of `where` is last: the selected values determine more of the sizes.
     sides = sides[1:] + sides[:1] if node.kind() == "aten::where" else sides
     known = [side for side in sides if side is not None]
     return _stretched(lengths, node, known) if known and len(known) == len(tensors) else None
 
 
 def _multiplied(lengths: Lengths, node: Node) -> Shape | None:
-    first = int(node.kind() == "aten::baddbmm")  # whose first operand is what is added
+    first = int(node.kind() == "aten::baddbmm")  # whose first operand is the addend
     one, other = (lengths.shape(node.inputsAt(first + at)) for at in (0, 1))
     if one is None or other is None or min(len(one), len(other)) < 2:
         return None
@@ -190,7 +186,9 @@ def _multiplied(lengths: Lengths, node: Node) -> Shape | None:
 
 
 def _stretched(lengths: Lengths, node: Node, sides: Sequence[Shape]) -> Shape:
-    """Of tensors that fit each other: an axis of length 1 is as long as the others'."""
+    """The broadcast shape of compatible tensors: an axis of length 1 takes the length of the
+    others.
+    """
     rank = max(len(side) for side in sides)
     columns = zip(*([ONE] * (rank - len(side)) + side for side in sides), strict=True)
     return [

@@ -1,4 +1,4 @@
-"""Elements that a mask picks: computed where they lie, so that no size depends on the data."""
+"""Replace boolean-mask indexing by `where`, so that no size depends on the data."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from builder.lowering.passes.functionalise.views import Emit
 
 @dataclass(frozen=True)
 class Picked:
-    """What a mask picked of `whole`, whose first axes are the mask's; `rank` counts the axes of
-    `whole`.
+    """The elements that a mask selects from `whole`, whose first axes are those of the mask. `rank`
+    is the rank of `whole`.
     """
 
     mask: Any
@@ -28,11 +28,11 @@ class Picked:
 
 @lowering_pass("masks-to-where", touches=("aten::index",))
 def masks_to_where(graph: Graph, context: Context) -> None:
-    """`y[mask] = f(x[mask])` is `where(mask, f(x), y)`, and `f(x[mask]).sum()` the sum of
-    `where(mask, f(x), 0)`, where f works element by element.
+    """Rewrite `y[mask] = f(x[mask])` to `where(mask, f(x), y)`, and `f(x[mask]).sum()` to the sum
+    of `where(mask, f(x), 0)`, for element-wise f.
 
-    How many elements a mask picks depends on the data, and TensorRT-RTX has no kernel that finds
-    them.
+    The number of elements that a mask selects depends on the data, and TensorRT for RTX has no
+    kernel that finds them.
     """
     facts, picked = input_facts(graph, context), dict[int, Picked]()
     for node in bottom_up(graph):
@@ -51,7 +51,7 @@ def masks_to_where(graph: Graph, context: Context) -> None:
 
 
 def _mask(indices: Value, facts: Facts) -> Any | None:
-    """The mask that is a list's only index."""
+    """The mask, if it is the only index in the list."""
     items = ir.list_items(indices) or []
     alone = len(items) == 1 and isinstance(items[0], torch._C.Value)
     return (
@@ -66,7 +66,7 @@ def _picks(node: Node, facts: Facts) -> Picked | None:
 
 
 def _computed(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> Picked | None:
-    """What is computed of picked elements and numbers, computed of all."""
+    """Apply a computation on selected elements and numbers to all elements."""
     parts = [picked[value.unique()] for value in node.inputs() if value.unique() in picked]
     if not parts:
         return None
@@ -83,7 +83,7 @@ def _computed(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked])
 
 
 def _settle(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> None:
-    """Write a node that reads picked elements in terms of all of them, if that is possible."""
+    """Rewrite a node that reads selected elements to read all elements, if possible."""
     read = [value for value in node.inputs() if value.unique() in picked]
     if len(read) != 1 or node.kind() not in _ENDS:
         return
@@ -126,7 +126,7 @@ def _or_zero(emit: Emit, facts: Facts, values: Picked) -> Value:
 
 
 def _standing(emit: Emit, facts: Facts, values: Picked) -> Any:
-    """The mask with as many axes as what it picks of."""
+    """The mask, unsqueezed to the rank of the tensor that it selects from."""
     mask = values.mask
     for _ in range(values.rank - (facts.rank(mask) or 0)):
         mask = emit.op("aten::unsqueeze", mask, -1)
@@ -152,6 +152,6 @@ _POINTWISE = frozenset(
         " bitwise_not isnan isinf isfinite nan_to_num masked_fill where to lerp addcmul"
     ).split()
 )
-"""Every element depends on the same element of the inputs, and none is refused: whole numbers are
-not divided, for of those that no mask picks one may be zero.
+"""Each output element depends on the same element of the inputs, and no input raises. Integer
+division is not listed, because an element outside the mask may be zero.
 """

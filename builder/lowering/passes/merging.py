@@ -1,8 +1,8 @@
-"""Equal constants and equal operators, once each.
+"""Merge equal constants and equal operators. torch's own passes put every tensor constant into one
+bucket of a hash table and compare all pairs, which is quadratic in the number of weights.
 
-torch's own passes put every tensor constant into one bucket of a hash table and compare each with
-each: quadratic in the number of weights. Ours compare lines of the graph's text, which torch writes
-many times faster than Python walks a graph, and look at nodes only where two lines are equal.
+These passes compare lines of the graph's text, which torch prints much faster than Python walks a
+graph, and look at nodes only if two lines are equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from builder.lowering.passes import Context, lowering_pass
 
 _CONSTANT = re.compile(r"^ *%\S+ : (.*?) = prim::Constant(.*?)\(\)(?:, scope: [^#]*)?(?: # .*)?$")
 _VALUE = re.compile(r"%[\w.]+")
-# Lists of numbers and strings are shown in full; tensors, tuples and objects are not.
+# Lists of numbers and strings are printed in full; tensors, tuples and objects are not.
 _SHOWN = frozenset(
     [
         "int",
@@ -41,8 +41,8 @@ _SHOWN = frozenset(
 
 @lowering_pass("pool-constants")
 def pool_constants(graph: Graph, context: Context) -> None:
-    """Keep the first of equal constants; at the top of the graph if it is in a branch or a
-    loop. Tensors are equal when all of their bytes are.
+    """Keep the first of equal constants, moved to the top of the graph if it is in a branch or a
+    loop. Tensors are equal if all of their bytes are equal.
     """
     top = next(iter(graph.nodes()), None)
     nodes = ir.nodes_of(graph, "prim::Constant")
@@ -60,23 +60,21 @@ def pool_constants(graph: Graph, context: Context) -> None:
 
 
 def _shown(line: str) -> tuple[str, str]:
-    """The type and the value of a constant, as torch shows them."""
+    """The type and the value of a constant, as torch prints them."""
     match = _CONSTANT.match(line)
     assert match is not None, line
     return match[1], match[2]
 
 
 class _Tensors:
-    """The tensors seen so far, in buckets by what is cheap to see: shape, dtype, and the bytes at
-    both ends.
-    """
+    """The tensors so far, in buckets by shape, dtype, and the first and last bytes."""
 
     def __init__(self) -> None:
         self._buckets: dict[Any, list[torch.Tensor]] = {}
 
     def key(self, value: list[torch.Tensor | None] | torch.Tensor, node: Node) -> Any:
-        """What is the same for equal tensors and for nothing else; a value that is no plain tensor
-        equals none.
+        """A key that is equal exactly for equal tensors. A value that is not a plain tensor has a
+        unique key.
         """
         if not isinstance(value, torch.Tensor) or not _plain(value):
             return node
@@ -119,8 +117,8 @@ _NEVER = frozenset(
 
 @lowering_pass("eliminate-common-subexpressions")
 def eliminate_common_subexpressions(graph: Graph, context: Context) -> None:
-    """Compute the same operator on the same values once, but for what is random; two outputs of the
-    graph stay two values. A graph that still writes in place is left to torch.
+    """Compute equal operators on the same values once, except random operators. Two outputs of the
+    graph stay two values. A graph with in-place writes is passed to torch's own elimination.
     """
     lines = [_parsed(line) for line in str(graph).splitlines()]
     kinds = {line.kind for line in lines}
@@ -131,8 +129,8 @@ def eliminate_common_subexpressions(graph: Graph, context: Context) -> None:
 
 
 class _Line(NamedTuple):
-    """One line of the text: `key` is equal for equal operators on the same values, empty for what
-    is never merged.
+    """One line of the text. `key` is equal for equal operators on the same values, and empty for
+    nodes that are never merged.
     """
 
     text: str
@@ -150,9 +148,7 @@ def _parsed(line: str) -> _Line:
 
 
 def _merge(graph: Graph, lines: list[_Line]) -> None:
-    """Replace each node by an equal one before it that it can see; what is random is never
-    equal.
-    """
+    """Replace each node by an equal earlier one in scope. Random operators are never equal."""
     nodes = list(ir.walk(graph))
     returned = set(
         _VALUE.findall(next(line.text for line in reversed(lines) if "return" in line.text))
@@ -162,7 +158,7 @@ def _merge(graph: Graph, lines: list[_Line]) -> None:
 
 
 def _equal(nodes: list[Node], lines: list[_Line], returned: set[str]) -> Iterator[tuple[int, int]]:
-    """The positions of a node and of the equal one before it, in program order."""
+    """The positions of a node and of its earlier equal, in program order."""
     renamed: dict[str, str] = {}
     seen: dict[str, tuple[int, str]] = {}
     scopes: list[tuple[int, list[str]]] = [(0, [])]
@@ -190,9 +186,7 @@ def _equal(nodes: list[Node], lines: list[_Line], returned: set[str]) -> Iterato
 
 
 def _leave(line: str, scopes: list[tuple[int, list[str]]], seen: dict[str, Any]) -> None:
-    """Forget what was made in blocks that end before this line; enter the one that begins with
-    it.
-    """
+    """Drop the lines of blocks that end before this line; enter the block that begins with it."""
     body = line.lstrip()
     indent = len(line) - len(body)
     while scopes[-1][0] > indent:

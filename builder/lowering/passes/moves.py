@@ -1,4 +1,4 @@
-"""How the operators that only move axes arrange them."""
+"""The axis order after operators that only move axes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MOVES = ("aten::transpose", "aten::permute")
 
 
 def moved(node: Node, axes: Sequence[Axis]) -> list[Axis] | None:
-    """The axes of what one of MOVES makes of a tensor with these; None where it names them by what
-    is not known.
+    """The axes after an operator of MOVES on a tensor with these axes; None if its arguments are
+    not known.
     """
     if node.kind() == "aten::permute":
         order = ir.int_list(node.inputsAt(1))
@@ -28,6 +28,6 @@ def moved(node: Node, axes: Sequence[Axis]) -> list[Axis] | None:
 
 
 def axis_at(node: Node, at: int, rank: int) -> int | None:
-    """The axis that input `at` names, counted from the front; None where it is not known."""
+    """The axis that input `at` names, counted from the front; None if it is not known."""
     axis = ir.constant(node.inputsAt(at))
     return axis % rank if isinstance(axis, int) and -rank <= axis < rank else None

@@ -1,4 +1,4 @@
-"""Flatten the graph's outputs to plain tensors, and remember the names that their structure gives.
+"""Flatten the graph's outputs to tensors, and record the names from their structure.
 
 An output that is None on one path has two tensors: its value, which is empty where it is None, and
 a flag, which is true where it is a tensor. Callers leave out outputs whose flag is false. A list of
@@ -120,7 +120,9 @@ class Bounds:
 def _leaves(
     graph: Any, value: Any, name: str, end: Any, bounds: Bounds
 ) -> Iterator[tuple[str, Leaf]]:
-    """The tensors inside one output with their names, in order. New nodes stand before `end`."""
+    """The tensors inside one output with their names, in order. New nodes are inserted before
+    `end`.
+    """
     value = _unpacked(graph, value)
     kind = value.type().kind()
     if ir.is_none(value) or kind == "NoneType":
@@ -161,7 +163,7 @@ def _leaves(
 
 
 def _differs(value: Any) -> bool:
-    """Whether branches give a value whose structure may differ between them."""
+    """Whether a value comes from branches that may return different structures."""
     if value.node().kind() != "prim::If":
         return False
     kind, text = value.type().kind(), value.type().annotation_str
@@ -215,15 +217,15 @@ def _if_longer(graph: Any, length: Any, index: int, end: Any, origin: Any) -> An
 
 
 def _by_branch(graph: Any, value: Any, name: str, bounds: Bounds) -> Leaves | None:
-    """The leaves of what the branches of an if give; None where no branch sets the value. torch
-    compiles an early return to a value that is not initialized on the other paths.
+    """The leaves of an output of an if; None if no branch sets the value. torch compiles an early
+    return to a value that is not initialized on the other paths.
     """
     value = _unpacked(graph, value)
     node = value.node()
     if node.kind() == "prim::Uninitialized":
         return None
     if not _differs(value):
-        raise AssertionError("only what differs is taken apart by branch")
+        raise AssertionError("only differing structures are handled by branch")
     sides: list[Leaves | None] = []
     blocks = list(node.blocks())
     for block in blocks:
@@ -244,7 +246,7 @@ def _by_branch(graph: Any, value: Any, name: str, bounds: Bounds) -> Leaves | No
 
 
 def _end(side: Leaves | None, path: str) -> Leaf | str | None:
-    """A branch's leaf, None where the branch has none, `UNSET` where it is never read."""
+    """A branch's leaf, None if the branch has none, `UNSET` if it is never read."""
     return UNSET if side is None else side.get(path)
 
 
@@ -280,7 +282,7 @@ def _constant(graph: Any, value: Any, before: Any) -> Any:
 def _of_optional(
     graph: Any, value: Any, name: str, end: Any, bounds: Bounds
 ) -> Iterator[tuple[str, Leaf]]:
-    """The leaves of an Optional that no branch here decides: it is compared with None."""
+    """The leaves of an Optional that no branch of the graph decides; it is compared with None."""
     inner = value.type().getElementType()
     if not _is_open(value):
         cast = ir.insert(graph, "prim::unchecked_cast", [value], end, [inner], value.node())
@@ -288,8 +290,8 @@ def _of_optional(
         return
     if inner.kind() != "TensorType":
         raise LoweringError(
-            f"output {name or 'output'!r} may be None, and which tensors it has otherwise is not"
-            " known before it runs",
+            f"output {name or 'output'!r} may be None, and its tensors otherwise are known only "
+            "at run time",
             where=source_line(value.node()),
             fix="return tensors on every path, or on none",
         )
@@ -310,8 +312,8 @@ def _of_optional(
 
 
 def _is_open(value: Any) -> bool:
-    """Whether an Optional may be None as far as the graph shows. The branches of ifs and the
-    elements of tuples are known, constants are not None here.
+    """Whether an Optional may be None as far as the graph shows. Branches of ifs and elements of
+    tuples are resolved; constants are not None here.
     """
     node = value.node()
     if node.kind() in ("prim::If", "prim::TupleUnpack", "prim::TupleIndex"):
@@ -320,7 +322,7 @@ def _is_open(value: Any) -> bool:
 
 
 def _may_be_none(value: Any) -> bool:
-    """Whether a branch gives None for a value, or for the element of a tuple that it is."""
+    """Whether a branch returns None for a value, or for the tuple element that it is."""
     node = value.node()
     if node.kind() == "prim::If":
         ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
@@ -342,7 +344,7 @@ def _index_in_tuple(value: Any) -> int | None:
 
 
 def _tuple_elements(value: Any, index: int | None) -> list[Any]:
-    """What the branches of ifs put at an index of a tuple."""
+    """The values that the branches of ifs put at an index of a tuple."""
     node = value.node()
     if node.kind() == "prim::TupleConstruct" and index is not None:
         return [node.inputsAt(index)]
@@ -353,8 +355,8 @@ def _tuple_elements(value: Any, index: int | None) -> list[Any]:
 
 
 def _unpacked(graph: Any, value: Any) -> Any:
-    """The value itself where a tuple is built and taken apart again: a None in one is known to be
-    None then. The element of a tuple that branches give is an output of their if.
+    """The value itself if a tuple is built and unpacked again, so that a None inside it is known.
+    An element of a tuple from branches becomes an output of their if.
     """
     node = value.node()
     if node.kind() == "prim::unchecked_cast" and value.type().kind() == "OptionalType":
@@ -372,7 +374,7 @@ def _unpacked(graph: Any, value: Any) -> Any:
 
 
 def _projected(graph: Any, held: Any, index: int) -> Any:
-    """The element of a tuple as an output of the if whose branches give the tuple."""
+    """The element of a tuple, as an output of the if whose branches return the tuple."""
     node, offset = held.node(), held.offset()
     kind = held.type().elements()[index]
     for block in node.blocks():
@@ -454,8 +456,8 @@ def _not_a_tensor(value: Any, name: str) -> LoweringError:
             ),
         )
     return LoweringError(
-        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are not"
-        " known before it runs",
+        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are known "
+        "only at run time",
         where=source_line(value.node()),
         fix="return a tensor, or a tuple or dictionary of tensors with a fixed number of elements",
     )

@@ -1,4 +1,4 @@
-"""pad in all its modes."""
+"""Rewrite pad by its mode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def unpack_pad(graph: Graph, context: Context) -> None:
 
 
 def _padded(emit: Emit, node: Node, pads: Value, mode: str | None) -> Any | None:
-    """The padded tensor; None when the mode is not known, or the pads where they must be."""
+    """The padded tensor; None if the mode is not known, or the pads are not known and must be."""
     x = node.inputsAt(0)
     if mode == "constant":
         value = node.inputsAt(3)
@@ -44,8 +44,8 @@ def _padded(emit: Emit, node: Node, pads: Value, mode: str | None) -> Any | None
 
 
 def _circular(emit: Emit, x: Value, pads: list[int]) -> Value:
-    """The last axis comes first in `pads`. A negative pad crops, and what is cropped does not come
-    round.
+    """Circular padding. The last axis is first in `pads`. A negative pad crops, and cropped
+    elements are not wrapped around.
     """
     for axis, (left, right) in enumerate(zip(pads[::2], pads[1::2], strict=True), 1):
         if min(left, right) < 0:

@@ -1,4 +1,4 @@
-"""Small patterns that change nothing."""
+"""Remove small patterns without effect."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ _BOOLEAN = frozenset(
 
 
 def _same_axes(node: Node, inner: Node) -> bool:
-    """Whether a transpose swaps back what the inner one swapped: the very same axes, in either
-    order.
-    """
+    """Whether a transpose swaps the same axes as the inner one, in either order."""
     outer, before = ([ir.constant(value) for value in ir.inputs(n)[1:]] for n in (node, inner))
     return None not in outer and sorted(outer) == sorted(before)
 
@@ -40,7 +38,7 @@ def _always(node: Node, inner: Node) -> bool:
     return True
 
 
-# Twice the same operator gives the input back, where the condition holds.
+# Operators whose double application returns the input, if the condition holds.
 _TWICE: dict[str, Callable[[Any, Any], bool]] = {
     "aten::t": _always,
     "aten::__not__": _always,
@@ -60,8 +58,8 @@ def _keeps_all(node: Node) -> bool:
 
 
 def _joined(node: Node) -> list[Any] | None:
-    """What `cat` joins, with the tensors of an inner `cat` along the same axis in its place, if
-    nothing else reads that; None where there is none.
+    """The inputs of `cat`, with an inner `cat` along the same axis replaced by its inputs if it has
+    no other user; None if there is no such inner `cat`.
     """
     items, axis = ir.list_items(node.inputsAt(0)) or [], ir.constant(node.inputsAt(1))
     found: list[Any] = []
@@ -89,7 +87,7 @@ def _join_once(graph: Graph, node: Node) -> None:
 
 @lowering_pass("peephole", touches=(*_TWICE, "aten::expand", "aten::reshape", "aten::cat"))
 def peephole(graph: Graph, context: Context) -> None:
-    """Remove what changes nothing: `x.t().t()`, two transposes or permutations that undo each
+    """Remove operators without effect: `x.t().t()`, two transposes or permutations that undo each
     other, two negations, an expand to -1, a reshape whose result is only reshaped, and a `cat`
     whose result is only joined along the same axis.
     """

@@ -1,4 +1,4 @@
-"""Queries, keys and values that one linear layer makes together, made by a layer each."""
+"""Split packed QKV projections into one linear layer each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from builder.lowering.passes.moves import MOVES, axis_at, moved
 
 @lowering_pass("split-projections", touches=("aten::linear",))
 def split_projections(graph: Graph, context: Context) -> None:
-    """A linear layer whose output is cut into parts for attention is a layer for each part:
-    TensorRT multiplies layers of one input together by itself, and copies for a slice. All
-    attention has one form then.
+    """Replace a linear layer whose output is split for attention by one layer for each part.
 
-    Measured on an H200 (BERT-base, fp16), the other way round: three layers made one,
-    with slices behind it, took 1.054 to 1.103 of the time. Where one kernel does the attention
-    (`scale-queries`), which copies anyway, a block by itself took 45.5 us packed and 47.5 apart;
-    whole networks are not measured yet.
+    TensorRT itself merges layers with one input, but copies for a slice. All attention then has one
+    form. Measured on an H200 (BERT-base, fp16) in the opposite direction: one packed layer with
+    slices took 1.054 to 1.103 times as long as three layers. If one kernel computes the attention
+    (`scale-queries`), it copies in both cases: one block took 45.5 us packed and 47.5 us split.
+    Whole networks have not been measured for that case.
     """
     candidates = {
         node.output().unique() for node in ir.nodes_of(graph, "aten::linear") if _may_split(node)
@@ -46,8 +45,8 @@ def split_projections(graph: Graph, context: Context) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """An axis of what is on the way. Of the layer's outputs it is a factor: `outer * size * inner`
-    are all of them. All others have no size.
+    """An axis between the layer and the split. For a factor of the layer's outputs, `outer * size *
+    inner` is their number. Other axes have no size.
     """
 
     outer: int = 1
@@ -57,8 +56,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Part:
-    """What `value` is of an axis: `length` positions from `start`, without the axis where it is
-    `dropped`.
+    """The part of an axis in `value`: `length` positions from `start`. The axis itself is removed
+    if `dropped`.
     """
 
     value: Any
@@ -69,8 +68,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Path:
-    """A layer, the reshape or unflatten behind it (if there is one), the axes then, their order
-    where the value is cut (with axes of length 1 put in, or not), and how it is cut along `cut`.
+    """A layer, an optional reshape or unflatten after it, the axes after that, their order at the
+    split (possibly with inserted axes of length 1), and the parts along `cut`.
     """
 
     layer: Any
@@ -91,7 +90,7 @@ def _may_split(node: Node) -> bool:
 
 
 def _paths(layer: Node, facts: Facts) -> list[Path]:
-    """The one way from the layer to where its output is cut, or none."""
+    """The path from the layer to the split of its output, or none."""
     rank = facts.rank(layer.output()) or facts.rank(layer.inputsAt(0))
     if rank is None:
         return []
@@ -116,7 +115,7 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
 
 
 def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
-    """The value's reader, where it is the only one and of these kinds."""
+    """The value's user, if it is the only one and of these kinds."""
     users = [use.user for use in value.uses()]
     fits = len(users) == 1 and users[0].kind() in kinds and not ir.in_fallback(users[0])
     return users[0] if fits else None
@@ -131,7 +130,9 @@ def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
 
 
 def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
-    """The last axes, where their sizes are known and make up the layer's outputs."""
+    """The last axes, if their sizes are known and their product is the number of the layer's
+    outputs.
+    """
     sizes, before = _listed(node.inputsAt(1)) or [], len(axes) - 1
     if _keeps(node, before):
         sizes = [*sizes[:before], *_filled(sizes[before:], axes[-1].size)]
@@ -143,7 +144,7 @@ def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
 
 
 def _keeps(node: Node, before: int) -> bool:
-    """Whether the first axes that reshape makes are the layer's input's own, all but its last."""
+    """Whether the first axes after the reshape are those of the layer's input, except its last."""
     items, x = ir.list_items(node.inputsAt(1)) or [], node.inputsAt(0).node().inputsAt(0)
     own = [
         not isinstance(item, int) and _reads_size(item, x, axis)
@@ -153,7 +154,7 @@ def _keeps(node: Node, before: int) -> bool:
 
 
 def _filled(sizes: list[int | None], whole: int) -> list[int | None]:
-    """With the one size that is not known, where all of them make up `whole`."""
+    """The sizes with the one unknown size computed, so that their product is `whole`."""
     rest = math.prod(size for size in sizes if size is not None)
     if not rest or sizes.count(None) != 1:
         return sizes
@@ -176,7 +177,7 @@ _SHAPES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
 
 
 def _listed(value: Value) -> list[int | None] | None:
-    """The list's numbers, None for each that is not known (or to be inferred)."""
+    """The list's numbers, with None for each unknown or inferred one."""
     items = ir.list_items(value)
     if items is None:
         return None
@@ -185,7 +186,7 @@ def _listed(value: Value) -> list[int | None] | None:
 
 
 def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
-    """The axis as a product of these sizes; None where it is not one."""
+    """The axis as factors of these sizes; None if their product is not its size."""
     known = [size for size in sizes if size]
     if len(known) != len(sizes) or math.prod(known) != axis.size:
         return None
@@ -209,7 +210,7 @@ def _squeezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
 
 
 def _is_one(axis: Axis) -> bool:
-    """Whether it was put in on the way."""
+    """Whether the axis was inserted between the layer and the split."""
     return axis.size == -1
 
 
@@ -221,7 +222,7 @@ _MOVES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
 
 
 def _cut(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]] | None:
-    """The axis along which all readers of the value cut it, and the parts."""
+    """The axis along which all users of the value split it, and the parts."""
     users = [use.user for use in value.uses()]
     if not users or any(user.kind() not in _CUTS or ir.in_fallback(user) for user in users):
         return None
@@ -253,7 +254,7 @@ def _sliced(node: Node, size: int) -> list[Part] | None:
 
 
 def _unpacked(node: Node, lengths: Sequence[int], dropped: bool = False) -> list[Part] | None:
-    """Of an operator that gives a list, where it is unpacked and nothing else."""
+    """The outputs of an operator that returns a list, if the list is only unpacked."""
     users = [use.user for use in node.output().uses()]
     if len(users) != 1 or users[0].kind() != "prim::ListUnpack":
         return None
@@ -296,7 +297,8 @@ _CUTS: dict[str, tuple[int, Callable[[Any, int], list[Part] | None]]] = {
     "aten::split": (2, _split),
     "aten::split_with_sizes": (2, _split),
 }
-"""By operator: which input names the axis, and the parts that it makes of one of that size."""
+"""By operator: the input that names the axis, and the function that returns the parts for its size.
+"""
 
 _PRODUCTS = frozenset(f"aten::{name}" for name in ("matmul", "bmm", "baddbmm"))
 _ON = (
@@ -311,8 +313,8 @@ _FAR = 12
 
 
 def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
-    """Whether a product of two tensors reads the value, moved or scaled, as in attention. What is
-    cut for a gate or a recurrent cell is left alone.
+    """Whether a product of two tensors reads the value, moved or scaled, as in attention. Splits
+    for a gate or a recurrent cell are not changed.
     """
     for user in (use.user for use in value.uses()):
         if user.kind() in _PRODUCTS:
@@ -327,7 +329,9 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
 
 
 def _made(graph: Graph, path: Path, part: Part) -> Value:
-    """The part by a layer of its own: shaped, its axes in order, and with those of length 1."""
+    """Compute the part by a separate layer, with its shape, axis order and inserted axes of length
+    1.
+    """
     emit = Emit(graph, path.shaped or path.layer, path.layer)
     weight, bias = (_rows(ir.constant(path.layer.inputsAt(at)), path.cut, part) for at in (1, 2))
     value = emit.op(
@@ -346,9 +350,7 @@ def _made(graph: Graph, path: Path, part: Part) -> Value:
 
 
 def _shaped(emit: Emit, path: Path, part: Part, value: Value, axes: list[Axis]) -> Value:
-    """The layer's output with these axes: its own, or those of the reshape or unflatten behind
-    it.
-    """
+    """The layer's output with these axes: unchanged, or after the reshape or unflatten."""
     factors = [axis for axis in axes if axis.size > 0]
     sizes = [part.length if axis is path.cut else axis.size for axis in factors]
     if path.shaped is None or (path.shaped.kind() == "aten::unflatten" and len(sizes) == 1):

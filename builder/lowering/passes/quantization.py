@@ -1,4 +1,4 @@
-"""Simulated quantization (QAT) in as few forms as conversion supports: one per tensor, one per
+"""Rewrite fake quantization (QAT) to the two forms that conversion supports: per tensor and per
 channel.
 """
 
@@ -35,13 +35,12 @@ _MASKED = {f"{_TENSOR}_cachemask": _TENSOR, f"{_CHANNEL}_cachemask": _CHANNEL}
 )
 def unify_fake_quantize(graph: Graph, context: Context) -> None:
     """Write fake quantization in all its forms as `fake_quantize_per_tensor_affine(x, scale,
-    zero_point, min, max)`, with numbers where they are known, or as
+    zero_point, min, max)`, with numbers if they are known, or as
     `fake_quantize_per_channel_affine`.
 
-    What also observes (`fused_moving_avg_obs_fake_quant`) must have its observer switched off by a
-    constant: a LoweringError names the line of one that is on, for it would change its scale with
-    every request. Comes before functionalise, because the schema of an observer declares a
-    write.
+    The observer of `fused_moving_avg_obs_fake_quant` must be disabled by a constant: an enabled
+    observer would change its scale with every request, and a LoweringError names its line. This
+    pass runs before functionalise, because the schema of an observer declares a write.
     """
     for node in ir.nodes_of(graph, *_OBSERVING):
         _without_observer(graph, node)
@@ -61,7 +60,7 @@ def _ours(graph: Graph, *kinds: str) -> list[Node]:
 
 
 def _put(graph: Graph, node: Node, kind: str, arguments: list[Value]) -> None:
-    """Replace the node by one operator, unless its mask is read, too."""
+    """Replace the node by one operator, unless its mask is also read."""
     first, *masks = ir.outputs(node)
     if not any(mask.uses() for mask in masks):
         first.replaceAllUsesWith(ir.insert(graph, kind, arguments, node).output())
@@ -69,11 +68,11 @@ def _put(graph: Graph, node: Node, kind: str, arguments: list[Value]) -> None:
 
 
 def _without_observer(graph: Graph, node: Node) -> None:
-    """The fake quantization of an observer that is switched off."""
+    """The fake quantization of a disabled observer."""
     x, observes, switch, _, _, scale, zero_point, _, low, high, axis, by_row = ir.inputs(node)[:12]
     if _flag(observes) is not False:
         raise LoweringError(
-            f"{node.kind()} observes: it would change its scale with every request",
+            f"{node.kind()} has an enabled observer: it would change its scale with every request",
             where=source_line(node),
             fix=DISABLE_OBSERVERS,
         )
@@ -93,15 +92,13 @@ def _switched(graph: Graph, node: Node, kind: str, arguments: list[Value], switc
 
 
 def _flag(value: Value) -> bool | None:
-    """Whether a switch is on; None when it is not known."""
+    """Whether a flag is set; None if not known."""
     known = ir.constant(value)
     return bool(known.reshape(-1)[0]) if isinstance(known, torch.Tensor) and known.numel() else None
 
 
 def _learned(graph: Graph, node: Node) -> None:
-    """A learned zero point is a fraction: torch rounds it, half to even, and keeps it within the
-    bounds.
-    """
+    """Round a learned zero point as torch does: half to even, clamped to the bounds."""
     x, scale, zero_point, *rest = ir.inputs(node)[:-1]
     known, (low, high) = ir.constant(zero_point), (ir.constant(bound) for bound in rest[-2:])
     if isinstance(known, torch.Tensor) and isinstance(low, int) and isinstance(high, int):
@@ -112,7 +109,7 @@ def _learned(graph: Graph, node: Node) -> None:
 
 
 def _with_numbers(graph: Graph, node: Node) -> None:
-    """Scale and zero point of one known element are numbers."""
+    """Replace a scale and zero point of one known element by numbers."""
     scale, zero_point = (ir.constant(node.inputsAt(at)) for at in (1, 2))
     tensors = [v for v in (scale, zero_point) if isinstance(v, torch.Tensor) and v.numel() == 1]
     if len(tensors) == 2:

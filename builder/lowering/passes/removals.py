@@ -1,6 +1,4 @@
-"""Operators that change nothing where nothing writes in place, nothing is trained and strides do
-not matter.
-"""
+"""Remove operators that have no effect in inference without in-place writes."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ _DROPOUTS = tuple(
 
 @lowering_pass("remove-dropout", touches=(*_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)))
 def remove_dropout(graph: Graph, context: Context) -> None:
-    """Remove dropout in all its forms where it is not training; it gives the very tensor that it
-    was given, so this comes before functionalise.
+    """Remove all forms of dropout outside training. Dropout returns its input tensor itself, so
+    this pass runs before functionalise.
     """
     for node in ir.nodes_of(graph, *_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)):
         if ir.constant(node.inputsAt(2)) is False or ir.constant(node.inputsAt(1)) == 0:
@@ -32,8 +30,8 @@ _SAME_TENSOR = tuple(
 
 @lowering_pass("remove-contiguous", touches=("aten::contiguous",))
 def remove_contiguous(graph: Graph, context: Context) -> None:
-    """Remove contiguous: layout in memory is the engine's business, and views are reshapes by
-    now.
+    """Remove contiguous: the engine chooses memory layouts, and views are reshapes at this
+    point.
     """
     for node in ir.nodes_of(graph, "aten::contiguous"):
         ir.bypass(node)
@@ -41,14 +39,16 @@ def remove_contiguous(graph: Graph, context: Context) -> None:
 
 @lowering_pass("remove-clone", touches=("aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"))
 def remove_clone(graph: Graph, context: Context) -> None:
-    """Remove clone: nothing writes in place any more."""
+    """Remove clone: the graph has no in-place writes at this point."""
     for node in ir.nodes_of(graph, "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"):
         ir.bypass(node)
 
 
 @lowering_pass("remove-detach", touches=_SAME_TENSOR)
 def remove_detach(graph: Graph, context: Context) -> None:
-    """Remove detach, alias and moves between devices: there are no gradients and one device."""
+    """Remove detach, alias and moves between devices: the graph has no gradients and only one
+    device.
+    """
     for node in ir.nodes_of(graph, *_SAME_TENSOR):
         ir.bypass(node)
 
@@ -59,8 +59,8 @@ _ASSERTIONS = ("aten::_assert_tensor_metadata", "aten::_assert_async", "prim::pr
 
 @lowering_pass("remove-guards", touches=(*_REFINEMENTS, *_ASSERTIONS))
 def remove_guards(graph: Graph, context: Context) -> None:
-    """Remove guards that only refine types or watch over shapes: unchecked_cast to the type that a
-    value has, assertions on metadata.
+    """Remove guards that only refine types or check shapes: unchecked_cast to the type that a value
+    already has, and assertions on metadata.
     """
     for node in ir.nodes_of(graph, *_REFINEMENTS):
         if node.inputsAt(0).type().str() == node.output().type().str():
@@ -69,8 +69,8 @@ def remove_guards(graph: Graph, context: Context) -> None:
         node.destroy() if not node.outputsSize() else ir.bypass(node)
 
 
-# Where the dtype, and what must be constant false, stand in each overload of `to`; None where it
-# names no dtype.
+# For each overload of `to`: the index of the dtype (None without one), and the indices of arguments
+# that must be constant false.
 _TO_DTYPE = {
     "aten::to.device": 2,
     "aten::to.dtype": 1,
@@ -83,8 +83,8 @@ _TO_DTYPE = {
 
 @lowering_pass("unify-to", touches=("aten::to",))
 def unify_to(graph: Graph, context: Context) -> None:
-    """Write every form of `to` as `aten::to.dtype(x, dtype, False, False, None)`; one that names a
-    device only disappears.
+    """Write every form of `to` as `aten::to.dtype(x, dtype, False, False, None)`. A `to` that only
+    names a device is removed.
     """
     shared = ir.Constants(graph)
     for node in ir.nodes_of(graph, "aten::to"):
@@ -114,8 +114,8 @@ def _cast(graph: Graph, shared: ir.Constants, node: Node, dtype: Value) -> None:
 
 @lowering_pass("remove-full-slices", touches=("aten::slice",))
 def remove_full_slices(graph: Graph, context: Context) -> None:
-    """Remove a slice from the first to the last element by ones: `x[:, 0]` slices its first axis
-    whole before it selects.
+    """Remove a slice of a whole axis with step 1: `x[:, 0]` slices its first axis completely before
+    it selects.
     """
     for node in ir.nodes_of(graph, "aten::slice"):
         whole = node.inputsSize() == 5 and node.inputsAt(0).type().kind() == "TensorType"
@@ -129,4 +129,4 @@ def _whole(start: Value, end: Value, step: Value) -> bool:
     return bool(from_first and to_last and ir.constant(step) == 1)
 
 
-_INT_MAX = 2**63 - 1  # how the scripting compiler writes an open end
+_INT_MAX = 2**63 - 1  # the scripting compiler's value for an open end

@@ -1,4 +1,4 @@
-"""A reshape that takes apart what another one joined."""
+"""Merge a reshape that splits axes with an earlier one that joined them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from builder.lowering.passes.widths import width
 def merge_reshapes(graph: Graph, context: Context) -> None:
     """`x.reshape(t, b * h, d).transpose(0, 1).reshape(b, h, t, d)` is `x.reshape(t, b, h,
     d).permute(1, 2, 0, 3)`, and a linear layer between `reshape(t * b, d)` and `reshape(t, b, e)`
-    is the layer of `reshape(t, b, d)`.
+    is the layer of `reshape(t, b, d)`. nn.MultiheadAttention has this form.
 
-    nn.MultiheadAttention is written so. TensorRT recognizes attention by products of four axes, and
-    some versions compute reshapes of reshapes wrongly.
+    TensorRT recognizes attention by products of rank 4, and some versions compute reshapes of
+    reshapes incorrectly.
     """
     for node in ir.nodes_of(graph, "aten::size"):
         length = _length(node)
@@ -36,7 +36,7 @@ def merge_reshapes(graph: Graph, context: Context) -> None:
 
 
 def _length(node: Node) -> Value | None:
-    """The value that gives a size in the list of the reshape that made the axis, transposed or
+    """The value of an axis's size in the list of the reshape that created the axis, transposed or
     not.
     """
     axis = ir.constant(node.inputsAt(1)) if node.inputsSize() == 2 else None
@@ -51,8 +51,8 @@ def _length(node: Node) -> Value | None:
 
 
 class _Path(NamedTuple):
-    """The first reshape, the order in which its axes come out, and the linear layer between, if
-    there is one.
+    """The first reshape, the order of its axes at the second one, and the linear layer between
+    them, if any.
     """
 
     first: Any
@@ -61,7 +61,9 @@ class _Path(NamedTuple):
 
 
 def _path(value: Value) -> _Path | None:
-    """Back from a value to a reshape, through transposes only, or through one linear layer only."""
+    """Follow a value back to a reshape, through transposes only or through one linear layer
+    only.
+    """
     node, moves = value.node(), []
     if (
         width(value) is not None
@@ -119,7 +121,7 @@ def _arranged(emit: Emit, path: _Path, of: dict[int, list[Value]], value: Value)
 
 
 def _groups(sizes: Sequence[Value | int], wanted: Sequence[Value]) -> list[list[Any]] | None:
-    """The requested sizes that each axis is split into, by axis; None where they do not fit."""
+    """The requested sizes that each axis is split into, by axis; None if they do not fit."""
     found, at = [], 0
     for size in sizes:
         group = _group(size, wanted[at:])
@@ -131,8 +133,8 @@ def _groups(sizes: Sequence[Value | int], wanted: Sequence[Value]) -> list[list[
 
 
 def _group(size: Value | int, wanted: Sequence[Value]) -> list[Any] | None:
-    """As many of the wanted sizes, from the first, as make up this one; one that is to be inferred
-    makes up the rest.
+    """The leading requested sizes whose product is this one. An inferred size is the remaining
+    factor.
     """
     whole = _amount(size)
     if wanted and _amount(wanted[0]) is None:
@@ -149,12 +151,12 @@ def _group(size: Value | int, wanted: Sequence[Value]) -> list[Any] | None:
 
 
 def _amount(item: Value | int) -> Amount | None:
-    """None for a size that reshape infers."""
+    """The product for a size; None for an inferred size."""
     return of_item(item, _size)
 
 
 def _size(node: Node) -> Amount | None:
-    """Of a size that is read from a tensor."""
+    """The product for a size that is read from a tensor."""
     if (
         node.kind() != "aten::size"
         or node.inputsSize() != 2
@@ -165,8 +167,8 @@ def _size(node: Node) -> Amount | None:
 
 
 def _source(value: Value) -> tuple[int, int]:
-    """What is the same for tensors of one shape: layers of one input and one width have the
-    same. The width is -1 where no layer makes the value.
+    """A key that is equal for tensors of one shape: layers of one input and one width share it.
+    The width is -1 if no layer computes the value.
     """
     known = width(value) if value.node().kind() == "aten::linear" else None
     return (value.unique(), -1) if known is None else (value.node().inputsAt(0).unique(), known)

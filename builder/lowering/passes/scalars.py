@@ -1,5 +1,5 @@
-"""Arithmetic on sizes that a trace wrote with tensors of no axes goes back to numbers, and static
-arithmetic is done.
+"""Rewrite arithmetic on sizes from 0-d tensors, as in a trace, to numbers, and fold static
+arithmetic.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ROUNDED = {"floor": "aten::floordiv", "trunc": "aten::__round_to_zero_floordiv"
 
 @lowering_pass("fold-scalar-chains", touches=_TO_NUMBER)
 def fold_scalar_chains(graph: Graph, context: Context) -> None:
-    """`Int(NumToTensor(n))` is n, through the integer arithmetic between them; so for Float, item
-    and ScalarImplicit.
+    """Rewrite `Int(NumToTensor(n))` to n, through the integer arithmetic between them; also for
+    Float, item and ScalarImplicit.
 
-    Only whole numbers are followed through arithmetic: tensors of no axes that hold fractions may
-    be float32 where a number is float64.
+    Only integers are followed through arithmetic: a 0-d floating-point tensor may be float32, and a
+    number is float64.
     """
     for node in ir.nodes_of(graph, *context.present(*_TO_NUMBER)):
         source = node.inputsAt(0)
@@ -48,7 +48,7 @@ def fold_scalar_chains(graph: Graph, context: Context) -> None:
 
 
 def _direct(value: Value, node: Node) -> Any | None:
-    """The number that a 0-d tensor was made of."""
+    """The number that a 0-d tensor was created from."""
     made = value.node()
     if made.kind() == "prim::NumToTensor" and made.inputsAt(0).type().kind() in (
         "IntType",
@@ -60,8 +60,8 @@ def _direct(value: Value, node: Node) -> Any | None:
 
 
 def _integer(graph: Graph, value: Value, at: Node) -> Any | None:
-    """A value of type int that equals a 0-d integer tensor, or None; new nodes stand at `at`, or
-    where the tensor's stand.
+    """A value of type int that equals a 0-d integer tensor, or None. New nodes are inserted at
+    `at`, or beside the tensor's node.
     """
     node = value.node()
     if node.kind() == "prim::NumToTensor" and node.inputsAt(0).type().kind() == "IntType":
@@ -96,7 +96,9 @@ def _arithmetic(graph: Graph, node: Node) -> Any | None:
 
 
 def _as_type(graph: Graph, node: Node, number: Value) -> Value:
-    """`number` as the node gives it: Int and Float convert, the others hand on what there is."""
+    """`number` with the type that the node returns: Int and Float convert, the others keep the
+    type.
+    """
     wanted, kind = node.output().type(), number.type().kind()
     if wanted.kind() == kind or wanted.kind() == "NumberType":
         return number
@@ -108,8 +110,8 @@ def _as_type(graph: Graph, node: Node, number: Value) -> Value:
 
 @lowering_pass("fold-sizes", touches=("aten::__getitem__", "aten::len", "prim::ListUnpack"))
 def fold_sizes(graph: Graph, context: Context) -> None:
-    """Read one size at a time (`x.size()[0]` is `x.size(0)`, and so for `n, t, c = x.size()`), and
-    use constants and lists that are built here.
+    """Read one size at a time: `x.size()[0]` is `x.size(0)`, also in `n, t, c = x.size()`. Fold
+    reads of constants and of lists that the graph builds.
     """
     for node in ir.nodes_of(graph, "prim::ListUnpack"):
         sizes = node.inputsAt(0).node()
@@ -136,13 +138,13 @@ def fold_sizes(graph: Graph, context: Context) -> None:
             ir.replace(node, [Emit(graph, node).op("aten::dim", sizes.inputsAt(0), type=ir.INT)])
 
 
-# x + 0, x - 0, x * 1, x // 1: for whole numbers only.
+# x + 0, x - 0, x * 1, x // 1: for integers only.
 _NEUTRAL = {"aten::add": 0, "aten::sub": 0, "aten::mul": 1, "aten::floordiv": 1}
 
 
 @lowering_pass("fold-neutral-arithmetic", touches=tuple(_NEUTRAL))
 def fold_neutral_arithmetic(graph: Graph, context: Context) -> None:
-    """Remove whole-number arithmetic that changes nothing: `n + 0`, `n * 1`, `n // 1`."""
+    """Remove integer arithmetic without effect: `n + 0`, `n * 1`, `n // 1`."""
     for node in ir.nodes_of(graph, *context.present(*_NEUTRAL)):
         whole = node.inputsSize() == 2 and all(
             value.type().kind() == "IntType" for value in node.inputs()
@@ -151,8 +153,8 @@ def fold_neutral_arithmetic(graph: Graph, context: Context) -> None:
             ir.bypass(node)
 
 
-# With these operators one input certainly is a float tensor with axes, so a 0-d constant cannot
-# raise its dtype.
+# For these operators one input is certainly a float tensor with axes, so a 0-d constant cannot
+# promote its dtype.
 FLOAT_WITH_AXES = frozenset(
     f"aten::{n}"
     for n in (
@@ -171,11 +173,9 @@ _WITH_SCALAR = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
 
 @lowering_pass("fold-scalar-tensors", touches=tuple(_WITH_SCALAR))
 def fold_scalar_tensors(graph: Graph, context: Context) -> None:
-    """A constant without axes beside a float tensor with axes is a number: `linear(x) *
-    tensor(0.5)` is `linear(x) * 0.5`.
-
-    Where the tensor may have no axes either, or be of integers, the constant's dtype matters, and
-    it stays.
+    """Rewrite a 0-d constant beside a float tensor with axes to a number: `linear(x) * tensor(0.5)`
+    is `linear(x) * 0.5`. The constant stays if the tensor may be 0-d or of integers, because its
+    dtype then matters.
     """
     if not any(map(_second_is_constant, ir.nodes_of(graph, *context.present(*_WITH_SCALAR)))):
         return
@@ -191,7 +191,7 @@ def fold_scalar_tensors(graph: Graph, context: Context) -> None:
 
 
 def _second_is_constant(node: Node) -> bool:
-    """Whether there is a constant instead of a tensor."""
+    """Whether the second operand is a constant."""
     second = node.inputsAt(1)
     return bool(ir.is_constant(second) and second.type().kind() == "TensorType")
 
@@ -203,8 +203,8 @@ def float_weights(node: Node) -> bool:
 
 
 def _fold_second(graph: Graph, node: Node, sure: bool) -> None:
-    """A number that a trace wrapped (torch reads it back as one) promotes like a number, so it can
-    always be one again; but no operator takes a bool for a number.
+    """A number that a trace wrapped in a tensor promotes like a number, so it can always be a
+    number again, except a bool, which no operator accepts as a number.
     """
     if not _second_is_constant(node) or node.inputsAt(0).type().kind() != "TensorType":
         return

@@ -1,5 +1,5 @@
-"""Strings that a model writes to itself: nn.MultiheadAttention collects a reason, and queries
-afterwards whether there is one.
+"""Fold string queries inside a model: nn.MultiheadAttention collects a reason in a string, and then
+checks whether it is empty.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from builder.lowering.passes import Context, lowering_pass
 
 @lowering_pass("fold-string-lengths", touches=("aten::len",))
 def fold_string_lengths(graph: Graph, context: Context) -> None:
-    """`len(s) > 0` is the condition under which s is not empty; a string with literal text in its
-    format never is.
+    """Rewrite `len(s) > 0` to the condition under which s is not empty. A string with literal text
+    in its format is never empty.
     """
     for node in ir.nodes_of(graph, "aten::gt"):
         length = node.inputsAt(0).node()
@@ -30,9 +30,7 @@ def fold_string_lengths(graph: Graph, context: Context) -> None:
 
 
 def _filled(value: Value) -> Any:
-    """Whether a string has text in it: a bool, a bool value of the graph, or None when it is not
-    known.
-    """
+    """Whether a string is not empty: a bool, a bool value of the graph, or None if not known."""
     node = value.node()
     if ir.is_constant(value):
         return bool(value.toIValue())

@@ -1,5 +1,5 @@
-"""Passes whose work torch's own rewriters do; each is an entry so that it is named, traced and
-verified like ours.
+"""Passes that call torch's own rewriters, so that these are named, traced and verified like all
+passes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CALLS = ("prim::CallFunction", "prim::CallMethod")
 
 @lowering_pass("inline", removes=_CALLS, ours=False, touches=_CALLS)
 def inline(graph: Graph, context: Context) -> None:
-    """Put the body of every called function and method instead of the call."""
+    """Inline every call of a function or method."""
     C._jit_pass_inline(graph)
 
 
@@ -30,15 +30,15 @@ def _foldable(context: Context) -> bool:
 
 @lowering_pass("eliminate-dead-code", ours=False, enabled=_unread)
 def eliminate_dead_code(graph: Graph, context: Context) -> None:
-    """Remove nodes whose results are not read; a node with side effects stays."""
+    """Remove nodes without users. A node with side effects stays."""
     C._jit_pass_dce(graph)
 
 
 @lowering_pass("propagate-constants", ours=False, enabled=_foldable)
 def propagate_constants(graph: Graph, context: Context) -> None:
-    """Compute what only depends on constants, and resolve the ifs whose condition became static.
+    """Compute nodes that depend only on constants, and resolve ifs whose condition became static.
 
-    Quantization of a constant stays as it is in the file: the engine's int8 weights are made of it.
+    Quantization of a constant is kept, because the engine's int8 weights are computed from it.
     """
     folding.propagate_constants(graph, context.kinds)
 
@@ -48,7 +48,7 @@ _LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "
 
 @lowering_pass("peephole-lists", ours=False, touches=_LIST_READERS)
 def peephole_lists(graph: Graph, context: Context) -> None:
-    """Read elements of a list where it was built: `[a, b][1]` is `b`, `len([a, b])` is 2."""
+    """Fold reads of lists that the graph builds: `[a, b][1]` is `b`, `len([a, b])` is 2."""
     of_lists = context.present("aten::__getitem__", "aten::len", "prim::ListUnpack")
     if of_lists or any(
         map(_gives_list, ir.nodes_of(graph, *context.present("aten::slice", "aten::add")))
@@ -72,15 +72,15 @@ TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim
 def lower_tuples(graph: Graph, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops.
 
-    A tuple that is chosen from a list while the model runs has no elements to speak of, and torch
-    would make a node of it that cannot run: a LoweringError names the line.
+    A tuple that is selected from a list at run time has no known elements, and torch would create a
+    node that cannot run: a LoweringError names the line.
     """
     for node in ir.nodes_of(graph, "aten::__getitem__"):
         if node.output().type().kind() == "TupleType":
             raise LoweringError(
-                "a tuple is chosen from a list while the model runs",
+                "a tuple is selected from a list at run time",
                 where=source_line(node),
-                fix=("choose with a constant index, or give the loop a fixed trip count"),
+                fix=("use a constant index, or a loop with a fixed trip count"),
             )
     C._jit_pass_lower_all_tuples(graph)
     ir.split_uninitialized(graph)

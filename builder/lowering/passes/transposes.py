@@ -1,4 +1,4 @@
-"""Transposes moved behind the layers that do not see them, until they meet."""
+"""Move transposes after layers that commute with them, until two transposes merge."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from builder.lowering.passes.widths import source, width
 
 @lowering_pass("sink-transposes", touches=MOVES)
 def sink_transposes(graph: Graph, context: Context) -> None:
-    """`linear(x.transpose(0, 1))` is `linear(x).transpose(0, 1)`, and a transpose goes behind a
-    reshape that takes axes apart, where it joins those that follow: two become one, or none. One
-    after a layer moves before it where it joins another there.
+    """`linear(x.transpose(0, 1))` is `linear(x).transpose(0, 1)`, and a transpose moves after a
+    reshape that splits axes, where it merges with later transposes.
 
-    nn.MultiheadAttention with batch_first puts the time before the batch for its layers. TensorRT
-    may make of a layer of such a value a product for each time step: measured on an H200 (ViT-B,
-    fp16), 75 to 104 us instead of 8.
+    A transpose after a layer moves before it if it merges with another one there.
+    nn.MultiheadAttention with batch_first moves the time axis before the batch axis for its layers.
+    For a layer of such a value TensorRT may compute one product for each time step: measured on an
+    H200 (ViT-B, fp16), 75 to 104 us instead of 8.
     """
     if not any(_may_move(node) for node in ir.nodes_of(graph, *MOVES)):
         return
@@ -42,13 +42,13 @@ def sink_transposes(graph: Graph, context: Context) -> None:
 
 
 def _may_move(node: Node) -> bool:
-    """Whether a rule reads a transpose together with its neighbors, as far as their kinds show."""
+    """Whether a rule may match a transpose and its neighbors, by their kinds."""
     beside = [node.inputsAt(0).node(), *(use.user for use in node.output().uses())]
     return any(other.kind() in _RULES for other in beside)
 
 
 class _Emit(Emit):
-    """One that learns the shapes of what it makes."""
+    """An Emit that records the shapes of its nodes."""
 
     def __init__(self, graph: Graph, at: Node, lengths: Lengths, constants: ir.Constants) -> None:
         super().__init__(graph, at, shared=constants)
@@ -60,9 +60,7 @@ class _Emit(Emit):
         return made
 
     def order(self, node: Node) -> list[int] | None:
-        """How a transpose arranges the axes of what it reads; None where that is not known, or for
-        any other node.
-        """
+        """The axis order of a transpose; None if it is not known, or for any other node."""
         shape = (
             self.lengths.shape(node.inputsAt(0))
             if node.kind() in MOVES and not ir.in_fallback(node)
@@ -71,14 +69,14 @@ class _Emit(Emit):
         return None if shape is None else moved(node, range(len(shape)))
 
     def pieces(self, node: Node) -> list[Piece] | None:
-        """What reshape makes of the axes that it reads."""
+        """The common factors of the axes before and after a reshape."""
         shape, items = self.lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
         if shape is None or items is None:
             return None
         return self.lengths.pieces(shape, [self.lengths.of(item) for item in items])
 
     def permuted(self, value: Value, order: Sequence[int]) -> Value:
-        """The value's axes in this order, with the transposes before it taken into account."""
+        """The value with its axes in this order, merged with the transposes before it."""
         if list(order) == sorted(order):
             return value
         before = self.order(value.node())
@@ -88,7 +86,7 @@ class _Emit(Emit):
         return self.op("aten::permute", value, list(order)) if made is None else made
 
     def before_layer(self, value: Value, order: Sequence[int]) -> Value | None:
-        """The value permuted by permuting what its producer reads, if that is a transpose;
+        """The value permuted by permuting the input of its producer, if that input is a transpose;
         else None.
         """
         node = value.node()
@@ -102,13 +100,13 @@ class _Emit(Emit):
         if made is None:
             return None
         layer = self.op("aten::linear", made, *ir.inputs(node)[1:])
-        # engines name layers by the module, which is not the transpose's
+        # engine layers are named by the module, which is not that of the transpose
         ir.adopt(layer.node(), node)
         return layer
 
     def _before_join(self, node: Node, order: Sequence[int]) -> Value | None:
-        """`reshape` that only joins axes, permuted before it does; None where no transpose is
-        before it.
+        """A `reshape` that only joins axes, with the permutation moved before it; None if no
+        transpose is before it.
         """
         before = node.inputsAt(0).node()
         found = None if self.order(before) is None else self.pieces(node)
@@ -122,13 +120,13 @@ class _Emit(Emit):
         )
 
     def known(self, item: Value) -> Any:
-        """A size in a list, as a number where it is one."""
+        """A size in a list, as a number if it is known."""
         length = self.lengths.of(item)
         return item if length is None or length.names else length.number
 
     def is_ours(self, value: Value) -> bool:
-        """Whether the node that makes the value can be made again: it has no other reader, and it
-        runs as often.
+        """Whether the value's node can be replaced: it has no other user, and runs as often as the
+        user.
         """
         node = value.node()
         alone = len(value.uses()) <= 1 and not ir.in_fallback(node)
@@ -136,7 +134,7 @@ class _Emit(Emit):
 
 
 def _is_layer(node: Node) -> bool:
-    """Whether linear acts on the last axis alone: its weight is a matrix, its bias a vector."""
+    """Whether linear acts only on the last axis: its weight is a matrix, its bias a vector."""
     bias = node.inputsAt(2)
     return width(node.output()) is not None and (
         ir.is_none(bias) or len(weight_shape(bias) or ()) == 1
@@ -152,8 +150,8 @@ def _behind_layer(emit: _Emit, node: Node) -> Value | None:
 
 
 def _behind_reshape(emit: _Emit, node: Node) -> Value | None:
-    """Where axes are taken apart. One that joins some of them, too, does that last: only where a
-    transpose follows, which then comes first.
+    """Move a transpose after a reshape that splits axes. If the reshape also joins axes, this is
+    done only if a transpose follows, which is then placed before the join.
     """
     move = node.inputsAt(0).node()
     if move.kind() == "aten::reshape" and not ir.in_fallback(move):
@@ -176,7 +174,7 @@ def _behind_reshape(emit: _Emit, node: Node) -> Value | None:
 
 
 def _is_moved(value: Value) -> bool:
-    """Whether a transpose alone reads the value, or a layer that one alone reads."""
+    """Whether the only user of the value is a transpose, or a layer whose only user is one."""
     users = [use.user for use in value.uses()]
     if len(users) != 1 or ir.in_fallback(users[0]):
         return False
@@ -186,9 +184,7 @@ def _is_moved(value: Value) -> bool:
 
 
 def _size(emit: _Emit, node: Node, order: Sequence[int], found: Sequence[Piece], at: int) -> Any:
-    """The length of one of the pieces as an item of a list, before the transpose; None where
-    nothing is that size.
-    """
+    """The size of a factor as a list item, before the transpose; None if no value has that size."""
     piece, items = found[at], ir.list_items(node.inputsAt(1)) or []
     if not piece.length.names:
         return piece.length.number
@@ -217,7 +213,7 @@ def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
 
 
 def _together(emit: _Emit, node: Node) -> Value | None:
-    """Two transposes, or the nodes between them."""
+    """Merge two transposes, or move the nodes between them."""
     order, value = emit.order(node), node.inputsAt(0)
     if order is None or _turns_keys(node, order):
         return None
@@ -229,8 +225,8 @@ def _together(emit: _Emit, node: Node) -> Value | None:
 
 
 def _turns_keys(node: Node, order: Sequence[int]) -> bool:
-    """Whether it is the transpose of a product's matrices: attention is known by it, and a product
-    does it itself.
+    """Whether it transposes the matrices of a product. Attention is recognized by it, and the
+    product includes it.
     """
     rank = len(order)
     last = list(order) == [*range(rank - 2), rank - 1, rank - 2]
@@ -244,4 +240,4 @@ _RULES = {
     "aten::unflatten": _behind_unflatten,
     **dict.fromkeys(MOVES, _together),
 }
-"""By operator: what it is made of instead, or None."""
+"""By operator: the function that returns the replacement, or None."""

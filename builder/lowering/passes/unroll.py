@@ -14,11 +14,11 @@ from builder.lowering.passes import Context, lowering_pass
 
 @lowering_pass("unroll-loops", touches=("prim::Loop",))
 def unroll_loops(graph: Graph, context: Context) -> None:
-    """Write the body of a loop once for each iteration, where the trip count is known and at most
+    """Repeat the body of a loop for each iteration, if the trip count is known and at most
     `unroll_limit`.
 
-    An outer loop goes first: the trip count of an inner one may depend on its counter, which is a
-    constant then.
+    An outer loop is unrolled first: the trip count of an inner loop may depend on its counter,
+    which is then a constant.
     """
     while loops := [
         node
@@ -37,7 +37,7 @@ def _known(node: Node, context: Context) -> bool:
 
 
 def trip_count(node: Node, limit: int) -> int | None:
-    """The trip count of a loop when it is known, within the limit, and nothing ends it
+    """The trip count of a loop if it is known and within the limit, and the loop cannot end
     earlier.
     """
     count, start = (ir.constant(node.inputsAt(at)) for at in (0, 1))
@@ -49,7 +49,7 @@ def trip_count(node: Node, limit: int) -> int | None:
 
 
 def _outermost(loops: list[Node]) -> list[Node]:
-    """Those that no other one contains."""
+    """The loops that no other loop contains."""
     return [node for node in loops if not any(_inside(node, other) for other in loops)]
 
 
@@ -63,7 +63,7 @@ def _inside(node: Node, other: Node) -> bool:
 
 
 def unroll(graph: Graph, node: Node, count: int) -> None:
-    """Replace a loop by its body, once for each iteration."""
+    """Replace a loop by one copy of its body for each iteration."""
     body = next(iter(node.blocks()))
     counter, *params = body.inputs()
     carried = ir.inputs(node)[2:]
@@ -82,8 +82,8 @@ def unroll(graph: Graph, node: Node, count: int) -> None:
 
 
 def _locate(copy: Node, child: Node, loop: Node) -> None:
-    """A copy has the source location of its original; a node that the scripting compiler made
-    without one has that of the loop.
+    """Give each copy the source location of its original. A node without one gets that of the
+    loop.
     """
     ir.adopt(copy, child)
     for node in [copy, *(inner for block in copy.blocks() for inner in ir.walk(block))]:
@@ -93,5 +93,5 @@ def _locate(copy: Node, child: Node, loop: Node) -> None:
 
 @lowering_pass("resolve-static-ifs", touches=("prim::If",))
 def resolve_static_ifs(graph: Graph, context: Context) -> None:
-    """Replace an if whose condition is a constant by the branch that is taken."""
+    """Replace an if with a constant condition by the branch that is taken."""
     take_static_branches(graph)

@@ -1,4 +1,4 @@
-"""The length of a last axis, where a layer with constant weights determines it."""
+"""Fold the size of a last axis if a layer with constant weights determines it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from builder.lowering.passes.moves import MOVES, moved
 
 @lowering_pass("fold-widths", touches=("aten::size",))
 def fold_widths(graph: Graph, context: Context) -> None:
-    """The size of a last axis that linear, layer_norm or embedding makes or reads is the number
-    that its weights determine; the other sizes of what linear makes are those of what it reads, and
-    those of a transposed tensor the tensor's.
+    """Replace the size of the last axis of an input or output of linear, layer_norm or embedding by
+    the number that the weights determine.
 
-    Attention divides the width by its number of heads; with the number known the shapes of its
-    heads are.
+    The other sizes of a linear's output are those of its input, and the sizes of a transposed
+    tensor are those of the tensor. Attention divides the width by its number of heads, so that the
+    shapes of its heads become known.
     """
     sizes = (
         node
@@ -78,7 +78,7 @@ def source(value: Value, axis: int, rank: int) -> tuple[Any, int]:
 
 
 def width(value: Value) -> int | None:
-    """The length of the last axis of a tensor that a layer with constant weights makes; None: not
+    """The length of the last axis of a tensor from a layer with constant weights; None if not
     known.
     """
     node = value.node()
@@ -86,8 +86,8 @@ def width(value: Value) -> int | None:
 
 
 def _width(value: Value, at: Node) -> int | None:
-    """That of one that such a layer makes, or reads wherever the node `at` runs: in a branch that
-    is not taken another number may stand.
+    """The length of the last axis of an output of such a layer, or of an input that it reads
+    whenever the node `at` runs. A branch that is not taken may have another width.
     """
     made = width(value)
     if made is not None:

@@ -1,5 +1,5 @@
-"""Complex numbers as pairs of real ones: TensorRT has none, and rotary embeddings and spectra are
-written in them.
+"""Split complex tensors into pairs of real tensors. TensorRT has no complex dtype, and rotary
+embeddings and spectra use it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ _REAL_RESULTS = frozenset((*_ENDS, *(f"aten::{name}" for name in ("size", "dim",
 
 @lowering_pass("split-complex", touches=(*_STARTS, *_ENDS, "aten::is_complex"))
 def split_complex(graph: Graph, context: Context) -> None:
-    """What the graph computes with complex numbers, made of real ones or constants, is computed
-    with two real tensors.
+    """Replace computations on complex tensors by computations on two real tensors.
 
-    What no rule splits stays complex with all that follows of it: Fourier transforms, which torch
-    runs, and what a loop carries or a branch chooses.
+    A value without a rule stays complex, with everything that depends on it: Fourier transforms,
+    which run in torch, loop-carried values and results of branches.
     """
     if ir.nodes_of(graph, *context.present("aten::is_complex")) or makes_complex(graph):
         _Splitter(graph).block(graph)
 
 
 def makes_complex(graph: Graph) -> bool:
-    """Whether a graph of real inputs may compute with complex numbers."""
+    """Whether a graph with real inputs may compute with complex numbers."""
     return any(_is_start(node) or _is_opaque(node) for node in ir.walk(graph))
 
 
@@ -55,8 +54,8 @@ class _Splitter:
         self.graph = graph
         self.pairs: dict[int, Pair] = {}
         self.whole: set[int] = set()
-        """What is complex, or may be, and has no parts; and what else was made of it (its dtype,
-        say).
+        """Values that are or may be complex and have no parts, and other values derived from them
+        (such as a dtype).
         """
 
     def block(self, block: NodeList) -> None:
@@ -67,8 +66,8 @@ class _Splitter:
                 self._node(node)
 
     def _nested(self, node: Node, blocks: list[Block]) -> None:
-        """What leaves a block has one type in every branch and round, so none that is complex there
-        is split.
+        """A block output has one type in every branch and iteration, so complex block outputs are
+        not split.
         """
         for inner in blocks:
             if node.kind() == "prim::Loop" and self._makes_complex(node, inner):
@@ -125,8 +124,8 @@ class _Splitter:
 
 
 def _constants(graph: Graph, value: Value) -> Pair:
-    """The parts of a constant. One without axes is a number, as a trace writes it: it leaves the
-    other's dtype.
+    """The parts of a constant. A 0-d constant is a number, as in a trace: it does not change the
+    dtype of the other operand.
     """
     known = ir.constant(value)
     if isinstance(known, torch.Tensor) and known.dim() == 0:
@@ -138,7 +137,7 @@ def _constants(graph: Graph, value: Value) -> Pair:
 
 
 def _is_opaque(node: Node) -> bool:
-    """Whether an operator may give complex numbers of real ones, and has no rule here."""
+    """Whether an operator may return complex values for real inputs, and has no rule here."""
     kind = node.kind()
     if not kind.startswith(("aten::", "prim::")):
         return True

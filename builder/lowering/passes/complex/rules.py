@@ -1,7 +1,7 @@
-"""What each operator makes of pairs: data for the pass that splits complex numbers.
+"""The rule for each operator on pairs, for the pass that splits complex tensors.
 
-A rule takes (emit, node, the node's arguments, complex ones as pairs), and gives a pair, a list of
-pairs for several outputs, a value for a real result, or None where it does not hold.
+A rule receives (emit, node, the node's arguments with complex ones as pairs). It returns a pair, a
+list of pairs for several outputs, a value for a real result, or None if it does not apply.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PART_DTYPES = {
     code_of(whole): code_of(whole.to_real())
     for whole in (torch.complex32, torch.complex64, torch.complex128)
 }
-"""How a graph writes the complex dtypes, and those of their parts."""
+"""The numbers of the complex dtypes in a graph, and those of their parts."""
 
 
 class Pair(NamedTuple):
-    """The real and the imaginary part: two tensors of one shape, two lists of such tensors or two
+    """The real and the imaginary part: two tensors of one shape, two lists of such tensors, or two
     numbers.
     """
 
@@ -39,14 +39,14 @@ def _is_number(argument: Pair | Value) -> bool:
 
 
 def _lifted(emit: Emit, argument: Pair | Value) -> Pair:
-    """A real tensor as a complex one."""
+    """A real tensor as a complex pair."""
     if isinstance(argument, Pair):
         return argument
     return Pair(argument, emit.op("aten::zeros_like", argument, *[None] * 5))
 
 
 def _each(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
-    """What does the same to both parts: it moves, chooses or adds elements."""
+    """Rule for operators that act on both parts separately: they move, select or add elements."""
     return _both(emit, node, *arguments) if isinstance(arguments[0], Pair) else None
 
 
@@ -66,7 +66,7 @@ def _summed(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
 
 
 def _keeps(dtype: Pair | Value) -> bool:
-    """Whether a dtype is none, or that of the parts of a complex tensor."""
+    """Whether a dtype is absent, or that of the parts of a complex tensor."""
     return isinstance(dtype, Pair) or ir.is_none(dtype)
 
 
@@ -75,7 +75,7 @@ def _zeros(emit: Emit, node: Node, like: Pair, dtype: Value, *rest: Value) -> Pa
 
 
 def _asked(emit: Emit, node: Node, *arguments: Pair | Value) -> Value:
-    """A query of the shape alone."""
+    """A query of the shape only."""
     return _again(emit, node, arguments, 0)
 
 
@@ -101,7 +101,7 @@ def _where(emit: Emit, node: Node, condition: Value, *choices: Pair) -> Pair | N
 
 
 def _added(emit: Emit, node: Node, a: Any, b: Any, alpha: Pair | Value) -> Pair | None:
-    """add, sub and rsub: a + alpha b, of which a number is the real part."""
+    """add, sub and rsub: a + alpha b. A number is a real part."""
     if isinstance(alpha, Pair) or _is_number(a):
         return None
     if _is_number(b) and not isinstance(b, Pair):
@@ -111,7 +111,7 @@ def _added(emit: Emit, node: Node, a: Any, b: Any, alpha: Pair | Value) -> Pair 
 
 
 def _filled(emit: Emit, node: Node, a: Pair, where: Value, number: Pair | Value) -> Pair | None:
-    """constant_pad_nd and masked_fill: a number is the real part of what fills."""
+    """constant_pad_nd and masked_fill: a number is the real part of the fill value."""
     if not (isinstance(a, Pair) and _is_number(number)):
         return None
     fill = number if isinstance(number, Pair) else Pair(number, emit.constant(0))
@@ -181,8 +181,8 @@ def _of_last_axis(emit: Emit, node: Node, x: Value) -> Pair:
 
 
 def _spectrum(emit: Emit, node: Node, *arguments: Value) -> Pair | None:
-    """stft: with return_complex=False its parts are a last axis, which conversion supports (torch
-    calls that deprecated, for eager code; it has no other operator of real results).
+    """stft: with return_complex=False the parts are a last axis, which conversion supports. torch
+    deprecates this in eager code, but has no other operator with real results.
     """
     if (
         len(arguments) != _STFT
@@ -194,7 +194,7 @@ def _spectrum(emit: Emit, node: Node, *arguments: Value) -> Pair | None:
     return _of_last_axis(emit, node, emit.op(node.kind(), x, *settings, False, aligned))
 
 
-_STFT = 9  # arguments of the overload that does not pad, which torch.stft calls
+_STFT = 9  # arguments of the overload without padding, which torch.stft calls
 
 
 def _of_parts(emit: Emit, node: Node, re: Value, im: Value) -> Pair:
@@ -215,8 +215,8 @@ def _on_last_axis(emit: Emit, node: Node, a: Pair) -> Value:
 
 
 def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *rest: Value) -> Any:
-    """To a complex dtype: both parts to half of it; of a complex tensor to a real one: the real
-    part.
+    """Cast to a complex dtype: cast both parts to its real dtype. Cast of a complex tensor to a
+    real dtype: the real part.
     """
     if isinstance(dtype, Pair):
         return Pair(
@@ -256,7 +256,7 @@ RULES: dict[str, Rule] = {
     "aten::div": _quotient,
     "aten::exp": _exponential,
     "aten::to": _cast,
-    "prim::dtype": _each,  # a pair, too: of what casts to it
+    "prim::dtype": _each,  # also a pair: from a cast to it
     "aten::view_as_complex": _of_last_axis,
     "aten::complex": _of_parts,
     "aten::polar": _polar,

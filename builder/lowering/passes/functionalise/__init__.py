@@ -1,4 +1,6 @@
-"""Functionalisation: no operator writes memory that another value may see."""
+"""Functionalization: replace in-place writes, so that no operator writes memory that another value
+may share.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,13 @@ from builder.lowering.passes.functionalise.walk import Walk
 
 @lowering_pass("functionalise")
 def functionalise(graph: Graph, context: Context) -> None:
-    """Replace every in-place write by a new value, and let later readers of that memory read it.
+    """Replace every in-place write by a new value, which later readers of that memory use.
 
-    Slice assignment, `copy_`, `fill_`, `zero_`, `index_put_`, `masked_fill_`, `scatter_`, every
-    operator with a functional twin (which keeps the dtype of the tensor that was written), and the
-    changes of lists and dictionaries. A write to a view is a write to what it views, and to its
-    other views; a write in a branch or a loop becomes an output of it. Where it cannot be
-    determined which values share the memory, and it is read later, a LoweringError names the source
-    line.
+    This covers slice assignment, `copy_`, `fill_`, `zero_`, `index_put_`, `masked_fill_`,
+    `scatter_`, every operator with a functional variant (the dtype of the written tensor is kept),
+    and changes of lists and dictionaries. A write to a view also changes its base and the other
+    views. A write in a branch or a loop becomes an output of it. If it cannot be determined which
+    values share the memory, and it is read later, a LoweringError names the source line.
     """
     if any(writes(node) or node.kind() in BUILDERS for node in ir.walk(graph)):
         Walk(graph, context.unroll_limit).run()

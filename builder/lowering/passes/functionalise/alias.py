@@ -1,8 +1,8 @@
-"""Who shares memory with whom: the state that functionalisation carries along a block.
+"""Alias analysis: the state of functionalization along a block.
 
 Every value is an Alias. Aliases of one Storage are known to share memory, through a chain of views
-from the root. Storages that only may share memory (a reshape that perhaps copied) are linked:
-writing one taints the others, and a tainted value must not be read again.
+from the root. Storages that may share memory (a reshape that may copy) are linked: writing one
+taints the others, and a tainted value must not be read again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Items = list[Any] | dict[Any, Any]
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """Memory that a family of views shares; `version` changes with every write, `taint` is a node
+    """Memory that a group of views shares. `version` changes with every write; `taint` is a node
     that may have written it.
     """
 
@@ -26,12 +26,12 @@ class Storage:
     linked: set[Storage] | None = None
     root: Alias | None = None
     built: bool = False
-    """Whether this is a container that the graph builds: an object apart from all others so
-    built.
+    """Whether this is a container that the graph builds, and thus distinct from all other such
+    containers.
     """
 
     def link(self, others: Iterable[Storage]) -> None:
-        """Say that these storages may be the same memory."""
+        """Record that these storages may be the same memory."""
         family = self.linked or {self}
         for other in others:
             family |= other.linked or {other}
@@ -41,12 +41,13 @@ class Storage:
 
 @dataclass(eq=False, slots=True)
 class Alias:
-    """A tensor or a container as it is now: `current` holds it as of `version` of its storage.
+    """The current state of a tensor or container.
 
-    `view` is the node that made it from `parent`; `element` the position when `parent` is a list of
-    views. `items` are the elements of a container that are known, as values of the original graph;
-    `held` those that `current` was built from. `born` orders aliases by age; `siblings` are the
-    other elements of the same list of views, which lie beside this one and never under it.
+    `current` is its value as of `version` of its storage. `view` is the node that created it from
+    `parent`, and `element` the index if `parent` is a list of views. `items` are the known elements
+    of a container, as values of the original graph; `held` are those that `current` was built from.
+    `born` orders aliases by age. `siblings` are the other elements of the same list of views, which
+    never overlap with this one.
     """
 
     current: Any
@@ -65,8 +66,8 @@ State = tuple[Any, int, Items | None, tuple[int, ...]]
 
 
 class Journal:
-    """Changes of aliases in order, so that those made inside a block can be taken back when the
-    block ends.
+    """The changes of aliases in order, so that changes inside a block can be undone when the block
+    ends.
     """
 
     def __init__(self) -> None:
@@ -74,18 +75,18 @@ class Journal:
         self._clock = 0
 
     def tick(self) -> int:
-        """A version number that was never used before."""
+        """A new version number."""
         self._clock += 1
         return self._clock
 
     def note(self, alias: Alias) -> None:
-        """Remember an alias and its storage as they are, before they change."""
+        """Save the state of an alias and its storage before a change."""
         items = alias.items.copy() if alias.items is not None else None
         state = (alias.current, alias.version, items, alias.held)
         self._entries.append((alias, state, alias.storage, alias.storage.version))
 
     def mark(self) -> int:
-        """A point to come back to."""
+        """A position in the journal for `undo`."""
         return len(self._entries)
 
     def changed(self, mark: int) -> list[Alias]:
@@ -93,8 +94,8 @@ class Journal:
         return list(dict.fromkeys(entry[0] for entry in self._entries[mark:]))
 
     def undo(self, mark: int) -> None:
-        """Put everything back as it was at `mark`; taints stay, for memory that one branch wrote is
-        not known afterwards.
+        """Restore the state at `mark`. Taints are kept, because memory that one branch wrote is
+        unknown afterwards.
         """
         while len(self._entries) > mark:
             alias, state, storage, version = self._entries.pop()

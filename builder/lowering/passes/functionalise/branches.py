@@ -1,4 +1,4 @@
-"""Ifs that write: what either branch wrote becomes an output of the if."""
+"""Ifs with writes: the memory that either branch wrote becomes an output of the if."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Final:
-    """What an alias is at the end of a branch: its value, and for a container the elements and
+    """The state of an alias at the end of a branch: its value, and for a container the elements and
     their values.
     """
 
@@ -28,14 +28,14 @@ class Final:
 
 @dataclass
 class End:
-    """What a branch returns in one place: an alias, and the memory of it and of its elements."""
+    """One return value of a branch: an alias, its memory and that of its elements."""
 
     alias: Alias
     storages: list[Storage]
 
 
 def branch(walk: Walk, node: Node) -> None:
-    """Rewrite both branches of an if from the same memory, and join what they leave."""
+    """Rewrite both branches of an if from the same memory state, and join their results."""
     memory, ends, finals = walk.memory, [], []
     age = memory.journal.tick()
     for block in node.blocks():
@@ -51,7 +51,7 @@ def branch(walk: Walk, node: Node) -> None:
         )
         memory.journal.undo(mark)
     changed = dict.fromkeys([*finals[0], *finals[1]])
-    # all is read before any is joined
+    # read all values before the first is joined
     left = [
         [
             _left(memory, block, final, alias)
@@ -71,8 +71,8 @@ def _end(memory: Memory, value: Value) -> End | None:
 
 
 def _left(memory: Memory, block: Block, finals: dict[Alias, Final], alias: Alias) -> Final:
-    """What a branch leaves of an alias: a container that it does not change may hold what it
-    does.
+    """The state of an alias after a branch. A container that the branch does not change may hold a
+    value that it changes.
     """
     if alias in finals:
         return finals[alias]
@@ -91,8 +91,8 @@ def _left(memory: Memory, block: Block, finals: dict[Alias, Final], alias: Alias
 
 
 def _outlives(alias: Alias, age: int) -> bool:
-    """Views are made again from their root, so only roots and containers are joined, of those that
-    were there before the if.
+    """Whether an alias is joined after the if: only roots and containers that existed before it.
+    Views are recomputed from their roots.
     """
     return alias.born < age and (alias.items is not None or alias.parent is None)
 
@@ -117,13 +117,13 @@ def _join(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None
     if keys[0] == keys[1]:
         return _join_items(memory, node, alias, one, other)
     if isinstance(alias.items, dict):
-        raise cannot(node, "the branches of an if leave different keys in a dictionary")
+        raise cannot(node, "the branches of an if create different keys in a dictionary")
     return _join_whole(memory, node, alias, finals)
 
 
 def _join_whole(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None:
-    """One output for both branches: a tensor, or a list whose elements are not known after the if;
-    such a list may hold the elements of either branch.
+    """Create one output for both branches: a tensor, or a list whose elements are not known after
+    the if, and which may hold the elements of either branch.
     """
     if alias.items is not None:
         held = [item for final in finals for item in _values(final.items or []) if holds(item)]
@@ -135,8 +135,8 @@ def _join_whole(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -
 
 
 def _join_items(memory: Memory, node: Node, alias: Alias, one: Final, other: Final) -> None:
-    """The same number of elements in both branches: those that differ become outputs of the if, one
-    by one.
+    """Join containers with the same number of elements in both branches: each differing element
+    becomes an output of the if.
     """
     joined = []
     pairs = zip(

@@ -1,5 +1,5 @@
-"""Lists, tuples and dictionaries whose elements are known: their operators are done here and now,
-on Python containers.
+"""Operators on lists, tuples and dictionaries with known elements, evaluated on Python
+containers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Handler = Callable[[Memory, Any, Alias], bool]
 
 
 def construct(memory: Memory, node: Node, values: list[Value]) -> None:
-    """Remember the elements of a container that is built here; a dictionary's keys must be
-    constants for that.
+    """Record the elements of a container that is built here. The keys of a dictionary must be
+    constants.
     """
     if node.kind() != "prim::DictConstruct":
         memory.container(node.output(), values)
@@ -62,7 +62,7 @@ def _copy(memory: Memory, node: Node, box: Alias) -> bool:
 
 
 def _new_dict(memory: Memory, node: Node, items: dict[str, Value]) -> bool:
-    """A new dictionary instead of the node's output."""
+    """Replace the node's output by a new dictionary."""
     pairs = [
         value
         for key, item in items.items()
@@ -76,7 +76,7 @@ def _new_dict(memory: Memory, node: Node, items: dict[str, Value]) -> bool:
 
 
 def _new(memory: Memory, node: Node, items: list[Value]) -> bool:
-    """A new list instead of the node's output."""
+    """Replace the node's output by a new list."""
     values = [memory.read(item) for item in items]
     fresh = ir.insert(
         memory.graph, "prim::ListConstruct", values, memory.at, [node.output().type()]
@@ -118,7 +118,7 @@ def _contains(memory: Memory, node: Node, box: Alias) -> bool:
 
 
 def _constants(memory: Memory, items: list[Value]) -> list[Any] | None:
-    """The Python values of elements; None where one is not known."""
+    """The Python values of elements; None if one is not known."""
     values = [memory.read(item) for item in items]
     return [value.toIValue() for value in values] if all(map(ir.is_constant, values)) else None
 
@@ -197,7 +197,7 @@ def _views(of: Callable[[dict[Any, Any]], list[Any]]) -> Handler:
 
 
 BUILDERS = frozenset(["aten::dict", "aten::items"])
-"""Operators that lower only when this pass computes them; torch has no other pass for them."""
+"""Operators that can only be lowered by this pass."""
 
 READERS: dict[str, Handler] = {
     "aten::dict": _to_dict,
@@ -223,14 +223,12 @@ READERS: dict[str, Handler] = {
 
 
 def write(memory: Memory, node: Node) -> None:
-    """Do what a node does to a container; an InPlaceError where that depends on what is not
-    known.
+    """Apply a node's write to a container. Raises InPlaceError if it depends on an unknown
+    value.
     """
     box = memory.alias(node.inputsAt(0))
     if box.storage.constant:
-        raise cannot(
-            node, "changes a list of the model, which would stay changed for the next request"
-        )
+        raise cannot(node, "changes a list of the model, which would persist to the next request")
     if box.items is None:
         return _write_unknown(memory, node, box)
     arguments = ir.inputs(node)[1:]
@@ -320,6 +318,6 @@ def _write_unknown(memory: Memory, node: Node, box: Alias) -> None:
 def _cannot(node: Node) -> InPlaceError:
     return cannot(
         node,
-        "changes a container whose content is not known before the model runs",
+        "changes a container whose content is known only at run time",
         "build the list or dictionary in one expression, or in a loop with a fixed trip count",
     )

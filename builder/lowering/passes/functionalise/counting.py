@@ -1,4 +1,4 @@
-"""Operators on numbers and strings that are computed once their arguments are known: lengths of
+"""Operators on numbers and strings that are evaluated if their arguments are known: lengths of
 lists, and keys of dictionaries.
 """
 
@@ -13,7 +13,7 @@ KNOWABLE = ("IntType", "BoolType", "StringType")
 
 
 def _format(template: str, *arguments: int | str) -> str | None:
-    """As torch formats: `{}` only. None for a template with other braces."""
+    """Format as torch does: `{}` only. None for a template with other braces."""
     parts = template.split("{}")
     if len(parts) != len(arguments) + 1 or any("{" in part or "}" in part for part in parts):
         return None

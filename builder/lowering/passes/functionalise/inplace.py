@@ -1,4 +1,4 @@
-"""What an in-place operator leaves in the tensor that it writes, as a value of its own."""
+"""The content of a tensor after an in-place operator, as a new value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from builder.lowering import ir
 from builder.lowering.passes.functionalise.views import Emit
 
 _INT = ir.INT
-# The functional twin of these answers in another dtype even without a second tensor.
+# The functional variants of these return another dtype even without a second tensor.
 _ALWAYS_CAST = frozenset(
     [
         "eq",
@@ -30,7 +30,7 @@ _ALWAYS_CAST = frozenset(
         "cumprod",
     ]
 )
-# With these the functional twin already answers in the dtype of the tensor that is written.
+# The functional variants of these already return the dtype of the written tensor.
 _NEVER_CAST = frozenset(
     [
         "masked_fill",
@@ -86,7 +86,7 @@ _SPECIAL: dict[str, Callable[[Emit, Any, Any], Any]] = {
 
 
 def result(emit: Emit, node: Node, old: Value) -> Any | None:
-    """The new content of the first input of an in-place node; None when there is no functional
+    """The new content of the first input of an in-place node; None if there is no functional
     form.
     """
     if node.kind() in _SPECIAL:

@@ -1,4 +1,4 @@
-"""Loops that write memory from outside: that memory becomes a value which the loop carries."""
+"""Loops that write outside memory: that memory becomes a loop-carried value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def loop(walk: Walk, node: Node) -> None:
-    """Rewrite a loop; each iteration starts from the memory that the last one left."""
+    """Rewrite a loop. Each iteration starts with the memory state of the previous one."""
     memory, inits = walk.memory, ir.inputs(node)[2:]
     roots = _written_roots(memory, node)
     groups = shared_between_iterations(node) if roots else []
@@ -62,14 +62,14 @@ def _enter(memory: Memory, init: Value, param: Value, kept: bool) -> None:
 
 
 def _link(memory: Memory, groups: list[Group], carried: list[Value]) -> None:
-    """Link what may be the same memory from the second iteration on, before the body is walked: a
-    write must taint the names that an earlier iteration gave to the memory. `carried` are the
-    loop's parameters, or the initial value of one that stays the same object.
+    """Link values that may be the same memory from the second iteration on, before the body is
+    walked: a write must taint the names of that memory from earlier iterations. `carried` are the
+    loop's parameters, or the initial value of a parameter that stays the same object.
     """
     for group in groups:
         values = [*group.outer, *(carried[index] for index in group.carried)]
         if len({value.unique() for value in values}) == 1:
-            continue  # one object, which has one alias already
+            continue  # one object, which already has an alias
         first, *others = (storage for value in values for storage in memory.storages(value))
         first.link(others)
 
@@ -85,7 +85,9 @@ def _leave(
 
 
 def _same_object(value: Value, param: Value) -> bool:
-    """Whether an iteration returns the very tensor that it was given, perhaps written in place."""
+    """Whether an iteration returns the same tensor object that it received, possibly written in
+    place.
+    """
     while value != param:
         if not writes(value.node()):
             return False
@@ -94,8 +96,8 @@ def _same_object(value: Value, param: Value) -> bool:
 
 
 def _written_roots(memory: Memory, node: Node) -> list[Alias]:
-    """The memory from outside of a loop that its body writes, found by following each written value
-    to where it comes from.
+    """The outside memory that the body of a loop writes, found by following each written value to
+    its origin.
     """
     body = body_of(node)
     targets = [inner.inputsAt(0) for inner in body if writes(inner)]
@@ -111,9 +113,9 @@ def _written_roots(memory: Memory, node: Node) -> list[Alias]:
 
 
 def _root(memory: Memory, node: Node, alias: Alias) -> Alias:
-    """The alias that the loop carries: a tensor's whole memory, or a list of unknown length."""
+    """The alias that becomes loop-carried: a tensor's whole memory, or a list of unknown length."""
     if isinstance(alias.items, dict):
-        raise cannot(node, "a dictionary changes in a loop whose trip count is not known")
+        raise cannot(node, "a dictionary changes in a loop with an unknown trip count")
     if alias.items is not None and alias.current.type().kind() == "ListType":
         memory.forget_items(alias)
         return alias
@@ -121,7 +123,7 @@ def _root(memory: Memory, node: Node, alias: Alias) -> Alias:
 
 
 def _with_carried(memory: Memory, node: Node, carried: list[Value]) -> Node:
-    """A loop like `node` that carries these values as well; `node` itself when there are none."""
+    """A copy of the loop `node` that also carries these values; `node` itself if there are none."""
     if not carried:
         return node
     old = next(iter(node.blocks()))

@@ -1,4 +1,4 @@
-"""Reads and writes: what a value is now, after every write to the memory that it shares."""
+"""Reads and writes: the current content of a value, after every write to its memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from builder.lowering.passes.functionalise.sharing import holds
 from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, Emit
 from builder.lowering.passes.quantization import DISABLE_OBSERVERS
 
-_FIX = "write to a .clone() of the tensor, or assign the result to a new name"
+_FIX = "write to a .clone() of the tensor, or assign the result to a new variable"
 
 
 _TRAINING = {"aten::batch_norm": 5, "aten::instance_norm": 5, "aten::dropout": 2}
@@ -36,7 +36,7 @@ def _fix_of_constant(graph: Graph) -> str:
 
 
 def cannot(node: Node, what: str, fix: str = _FIX) -> InPlaceError:
-    """The error for a write that has no faithful form."""
+    """The error for a write without a functional form."""
     return InPlaceError(
         f"{node.kind()} writes in place and {what}", where=source_line(node), fix=fix
     )
@@ -44,8 +44,8 @@ def cannot(node: Node, what: str, fix: str = _FIX) -> InPlaceError:
 
 @dataclass
 class _Loop:
-    """Memory from before `start` that the body of a loop has read: the next iteration reads it
-    again, after the writes of this one.
+    """Memory from before `start` that the body of a loop reads. The next iteration reads it again,
+    after the writes of this one.
     """
 
     start: int
@@ -58,13 +58,13 @@ def _may_be(alias: Alias, container: str) -> bool:
 
 
 class Memory:
-    """The aliases of all values seen so far; new nodes are inserted before `at`."""
+    """The aliases of all values so far. New nodes are inserted before `at`."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.journal, self.shared = graph, Journal(), ir.Constants(graph)
         self.at: Any = None
         self._aliases: dict[int, Alias] = {}
-        self._loops: list[_Loop] = []  # those that the walk is in, from outside to inside
+        self._loops: list[_Loop] = []  # the loops around the current node, outermost first
 
     @property
     def emit(self) -> Emit:
@@ -96,13 +96,13 @@ class Memory:
         return [ir.insert_constant(self.graph, element, value.node()) for element in known]
 
     def same(self, value: Value, alias: Alias) -> None:
-        """Say that `value` is the very tensor or container of `alias`."""
+        """Record that `value` is the same tensor or container object as `alias`."""
         self._aliases[value.unique()] = alias
 
     def define(
         self, value: Value, storage: Storage, parent: Alias | None = None, **rest: Any
     ) -> Alias:
-        """Give `value` an alias of its own in `storage`."""
+        """Create an alias for `value` in `storage`."""
         alias = Alias(
             value, storage, parent, version=storage.version, born=self.journal.tick(), **rest
         )
@@ -118,34 +118,32 @@ class Memory:
         return value.unique() in self._aliases
 
     def linked(self, value: Value, others: list[Value], *, built: bool = False) -> None:
-        """Say that `value` may share memory with any of `others`, values of the original graph, or
-        with their elements; `built` as of Storage.
+        """Record that `value` may share memory with any of `others`, values of the original graph,
+        or with their elements. `built` is that of Storage.
         """
         storages = [storage for other in others for storage in self.storages(other)]
         self.linked_to(value, storages, built=built)
 
     def storages(self, value: Value) -> list[Storage]:
-        """The memory of a value of the original graph, and of the elements that it is known to
-        hold.
-        """
+        """The memory of a value of the original graph, and of its known elements."""
         return [alias.storage for alias in self.with_elements(self.alias(value))]
 
     def with_elements(self, alias: Alias) -> list[Alias]:
-        """An alias, and those of the elements that it is known to hold, at every depth."""
+        """An alias, and the aliases of its known elements at every depth."""
         items = alias.items.values() if isinstance(alias.items, dict) else alias.items or ()
         inner = [self.alias(item) for item in items if holds(item)]
         return [alias, *(found for item in inner for found in self.with_elements(item))]
 
     def linked_to(self, value: Value, storages: list[Storage], *, built: bool = False) -> None:
-        """Say that `value` may share any of these memories."""
+        """Record that `value` may share any of these storages."""
         storage = Storage(built=built)
         storage.link(storages)
         self.define(value, storage)
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
-        """While inside, what is read and written belongs to the body of a loop, and is undone when
-        it ends.
+        """Inside the block, reads and writes belong to the body of a loop. They are undone at the
+        end.
         """
         mark = self.journal.mark()
         self._loops.append(_Loop(self.journal.tick()))
@@ -154,14 +152,12 @@ class Memory:
         self.journal.undo(mark)
 
     def read(self, value: Value) -> Value:
-        """The value to use here and now for `value` of the original graph."""
+        """The current replacement for `value` of the original graph."""
         found = self._aliases.get(value.unique())
         return self.now(found) if found is not None else value
 
     def now(self, alias: Alias) -> Any:
-        """The current value of an alias, made again from what it views if that was written
-        since.
-        """
+        """The current value of an alias, recomputed from its base if the base was written since."""
         storage = alias.storage
         if storage.taint is not None:
             raise cannot(storage.taint, "a tensor that may share that memory is read afterwards")
@@ -179,7 +175,7 @@ class Memory:
         alias.current, alias.version = current, version
 
     def _again(self, alias: Alias) -> Value:
-        """Make a view again from the present content of its parent."""
+        """Recompute a view from the current content of its parent."""
         if alias.parent is None:
             raise cannot(alias.current.node(), "the memory that it writes to cannot be determined")
         base = self.now(alias.parent)
@@ -196,7 +192,7 @@ class Memory:
         return tuple(self.read(value).unique() for value in values)
 
     def _rebuilt(self, alias: Alias) -> Any:
-        """A container with the present content of its elements, the same one while nothing
+        """A container with the current content of its elements; the same value if nothing
         changed.
         """
         assert alias.items is not None
@@ -221,7 +217,7 @@ class Memory:
         return ir.insert(self.graph, kind, values, self.at, [kind_of]).output()
 
     def write(self, alias: Alias, new: Value, node: Node) -> None:
-        """Let `alias` hold `new`, and everything that it views with it."""
+        """Write `new` to `alias` and to its bases."""
         if alias.storage.constant:
             what = "changes a constant of the model, which would stay changed for the next request"
             raise cannot(node, what, _fix_of_constant(self.graph))
@@ -253,16 +249,16 @@ class Memory:
         if content is None:
             raise cannot(
                 node,
-                f"what it writes is a view made by {holder.kind()}, whose writes cannot be traced",
+                f"it writes to a view from {holder.kind()}, and such writes cannot be traced",
             )
         return base, content
 
     def taint(self, storage: Storage, node: Node) -> None:
-        """The content of memory that may be `storage` is unknown from here on."""
+        """Mark memory that may be `storage` as unknown from here on."""
         self._taint(storage.linked - {storage} if storage.linked else (), node)
 
     def taint_containers(self, box: Alias, node: Node) -> None:
-        """The content of a container that may be `box`, or may hold it, is unknown from here on."""
+        """Mark containers that may be `box`, or may hold it, as unknown from here on."""
         linked = box.storage.linked - {box.storage} if box.storage.linked else ()
         same = box.current.type().str()
         found = []
@@ -271,7 +267,7 @@ class Memory:
             if other.root is None or not _may_be(other.root, same):
                 continue
             if apart and other.root.current.type().str() == same:
-                continue  # two lists that share elements only; neither can hold the other
+                continue  # two lists that only share elements; neither can hold the other
             found.append(other)
         self._taint(found, node)
 
@@ -282,22 +278,22 @@ class Memory:
             other.taint = node
 
     def renew(self, root: Alias, current: Value) -> None:
-        """Let a root hold `current`, the whole of its memory; its views are made again when they
-        are read.
+        """Set the whole memory of a root to `current`. Its views are recomputed when they are
+        read.
         """
         version = self.journal.tick()
         self.set(root, current, version)
         root.storage.version = version
 
     def forget_items(self, alias: Alias) -> None:
-        """Make a container one of unknown length, with its present value."""
+        """Treat a container as one of unknown length with its current value."""
         current = self.now(alias)
         self.journal.note(alias)
         alias.storage.link(inner.storage for inner in self.with_elements(alias))
         alias.current, alias.items, alias.version = current, None, alias.storage.version
 
     def rename(self, alias: Alias, inner: Alias) -> None:
-        """Let the views of `alias` be views of `inner`, which takes its place in the storage."""
+        """Let the views of `alias` be views of `inner`, which replaces it in the storage."""
         for other in self._aliases.values():
             if other.parent is alias:
                 other.parent = inner

@@ -1,4 +1,4 @@
-"""Where the values inside of a loop come from: the memory that they may share."""
+"""The origins of values inside a loop: the memory that they may share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from builder.lowering.passes.functionalise.sharing import holds, sources, writes
 
 @dataclass(frozen=True)
 class Origins:
-    """The values from outside of a loop, and those made inside of it, that a value may share memory
+    """The values from outside a loop, and those created inside it, that a value may share memory
     with.
     """
 
@@ -48,8 +48,8 @@ def stores(node: Node) -> bool:
 
 
 def origins(targets: Iterable[Value], inside: set[int], stored: Iterable[Any] = ()) -> Origins:
-    """What any of these values may share memory with, in this iteration or an earlier one. What is
-    read from a container may be any of `stored`.
+    """The values that any of these may share memory with, in this iteration or an earlier one. A
+    value that is read from a container may be any of `stored`.
     """
     outer: dict[int, Any] = {}
     fresh, seen, left = set[int](), set[int](), list(targets)
@@ -72,8 +72,8 @@ def origins(targets: Iterable[Value], inside: set[int], stored: Iterable[Any] = 
 
 @dataclass
 class Group:
-    """Values that may be the same memory: indices of what a loop carries, and values from outside
-    of it.
+    """Values that may be the same memory: indices of loop-carried values, and values from outside
+    the loop.
     """
 
     carried: list[int] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Group:
 
 
 def shared_between_iterations(loop: Node) -> list[Group]:
-    """What may be the same memory when an iteration of a loop starts.
+    """Groups of values that may be the same memory when an iteration starts.
 
     `prev = cur` at the end of the body makes `prev` share memory with `cur` in the next iteration,
     where a write to one of them comes before the assignment in program order.
@@ -108,7 +108,7 @@ class _Groups:
         self._outer: dict[int, Any] = {}
 
     def join(self, found: Origins, carried: int | None = None) -> None:
-        """Put what was found, and what the loop carries at an index, into one group."""
+        """Put the found values and the loop-carried value at an index into one group."""
         keys = sorted(found.keys)
         if not keys:
             return
@@ -119,7 +119,7 @@ class _Groups:
             self._carried.append((keys[0], carried))
 
     def found(self) -> list[Group]:
-        """The groups that hold at least two values of the loop or from outside of it."""
+        """The groups with at least two values."""
         groups: dict[int, Group] = {}
         for key, index in self._carried:
             groups.setdefault(self._top(key), Group()).carried.append(index)
@@ -141,7 +141,7 @@ def _is_tensor(value: Value) -> bool:
 
 
 def _behind(value: Value) -> list[Value]:
-    """The values that one value inside of a loop may share memory with, one step back."""
+    """The values that a value inside a loop may share memory with, one step back."""
     node, at = value.node(), value.offset()
     if node.kind() == "prim::Param":
         return _behind_param(node.owningBlock(), at)
@@ -153,8 +153,8 @@ def _behind(value: Value) -> list[Value]:
 
 
 def _behind_param(block: Block, at: int) -> list[Value]:
-    """A loop's parameter comes from outside and from the iteration before; the first one is the
-    counter.
+    """The origins of a loop's parameter: its initial value and its value after the previous
+    iteration. The first parameter is the counter.
     """
     if at == 0:
         return []

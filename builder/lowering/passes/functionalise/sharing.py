@@ -1,5 +1,5 @@
-"""What an operator's schema states about memory: its writes, and the values that its outputs may
-share memory with.
+"""Memory effects from an operator's schema: its writes, and the values that its outputs may share
+memory with.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _PRIM_READERS = frozenset(
 COPIES = frozenset(
     f"aten::{name}" for name in ("slice", "add", "mul", "list", "copy", "dict", "sorted", "items")
 )
-"""Operators that build a list or a dictionary of the elements of others. Their schemas declare no
-alias, but the elements are the same objects.
+"""Operators that build a list or dictionary from the elements of another one. Their schemas declare
+no alias, but the elements are the same objects.
 """
 
 
 def copies_container(node: Node) -> bool:
-    """Whether a node builds a container of elements that another one holds."""
+    """Whether a node builds a container from the elements of another one."""
     return node.kind() in COPIES and node.output().type().kind() in ("ListType", "DictType")
 
 
@@ -62,9 +62,7 @@ def _gives_alias(schema_text: str) -> bool:
 
 
 def sources(node: Node, values: list[Value]) -> list[Value]:
-    """Those of its inputs, as they were written, with which the outputs of a node may share
-    memory.
-    """
+    """The original inputs of a node with which its outputs may share memory."""
     kind = node.kind()
     shares = (
         kind in UNDECLARED_VIEWS
@@ -80,7 +78,7 @@ def sources(node: Node, values: list[Value]) -> list[Value]:
 
 
 def _copies(node: Node) -> bool:
-    """Whether a cast certainly changes the dtype, as one just cast to another."""
+    """Whether a cast certainly changes the dtype and therefore copies."""
     before = node.inputsAt(0).node() if node.kind() == "aten::to" else None
     if before is None or before.kind() != "aten::to":
         return False
@@ -89,8 +87,8 @@ def _copies(node: Node) -> bool:
 
 
 def _holds_tensor(kind_of: Type) -> bool:
-    """Whether a tensor may be in a value of this type: a list of sizes shares memory with no
-    tensor.
+    """Whether a value of this type may hold a tensor. A list of sizes shares no memory with
+    tensors.
     """
     kind = kind_of.kind()
     if kind in ("OptionalType", "ListType"):

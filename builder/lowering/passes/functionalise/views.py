@@ -1,8 +1,8 @@
-"""Views: which operators share memory with their first input, and how a write to the view is a
-write to what it views.
+"""Views: operators whose result shares memory with their first input, and the write to the base for
+a write to the view.
 
-Each entry puts `new`, the whole new content of the view that `node` made, into `base` and gives the
-new base. None: it cannot be determined.
+Each entry writes `new`, the whole new content of the view that `node` created, into `base`, and
+returns the new base. None: it cannot be determined.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _INT_MAX = 2**63 - 1
 
 
 class Emit:
-    """Inserts nodes before `at`, with the source location of `origin` (default: its own);
-    constants come from `shared` where there is one.
+    """Inserts nodes before `at`, with the source location of `origin` (default: that of `at`).
+    Constants come from `shared`, if passed.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Emit:
         ).output()
 
     def ints(self, items: Sequence[Value | int]) -> Value:
-        """A list of whole numbers, each a value or known."""
+        """A list of integers, each a value or a Python int."""
         return self.list(
             [self.constant(item) if isinstance(item, int) else item for item in items], ir.INT
         )
@@ -61,10 +61,10 @@ class Emit:
 def put_range(
     emit: Emit, base: Value, new: Value, dim: Value, start: Value | None, end: Value | None
 ) -> Value:
-    """`base` with `[start:end]` of `dim` replaced by `new`: the pieces before and after it are
-    concatenated to it.
+    """`base` with `[start:end]` of `dim` replaced by `new`: the parts before and after it are
+    concatenated with it.
 
-    Pieces that are known to be empty are left out; None as start or end means the edge.
+    Parts that are known to be empty are left out. None as start or end means the edge.
     """
     at_start = start is None or ir.is_none(start) or ir.constant(start) == 0
     at_end = end is None or ir.is_none(end) or ir.constant(end) == _INT_MAX
@@ -97,8 +97,8 @@ def _slice(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
 
 
 def _may_be_empty(start: int | None, end: int | None) -> bool:
-    """Whether the end may lie before the start (or the size between them), where the two outer
-    pieces would overlap.
+    """Whether the end may be before the start (or the size between them), so that the two outer
+    parts would overlap.
     """
     start = start or 0
     return end is not None and ((start < 0) != (end < 0) or end < start)
@@ -189,7 +189,7 @@ VIEWS: dict[str, Inverse] = {
     "prim::unchecked_cast": _identity,
     "aten::_unwrap_optional": _identity,
     "aten::diagonal": _diagonal,
-    "aten::expand": _unknown,  # several positions are one: a write through it has no single meaning
+    "aten::expand": _unknown,  # several positions share one element: a write is ambiguous
     "aten::expand_as": _unknown,
     "aten::unfold": _unknown,
     "aten::as_strided": _unknown,
@@ -240,8 +240,7 @@ LISTS_OF_VIEWS: dict[str, Callable[[Emit, Node, Value, Value, int], Value | None
     "aten::unsafe_chunk": _put_chunk,
 }
 
-# These may give one of their inputs, or a view of it, although their schema declares a new
-# tensor.
+# These may return one of their inputs or a view of it, although their schema declares a new tensor.
 UNDECLARED_VIEWS = frozenset(
     f"aten::{name}"
     for name in [
@@ -265,7 +264,7 @@ UNDECLARED_VIEWS = frozenset(
     ]
 )
 
-# In place, but they change how the tensor is seen and not what it holds.
+# In-place operators that change the shape or strides of a tensor, but not its content.
 VIEWS_IN_PLACE = frozenset(
     f"aten::{n}"
     for n in ["unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "detach_"]

@@ -1,4 +1,4 @@
-"""The walk of functionalisation over blocks, ifs and loops."""
+"""The walk of functionalization over blocks, ifs and loops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BOXES = ("ListType", "TupleType", "DictType")
 
 
 class Walk:
-    """Rewrites one graph; `dead` are the nodes that have no readers afterwards."""
+    """Rewrites one graph. `dead` are the nodes without users afterwards."""
 
     def __init__(self, graph: Graph, unroll_limit: int = 0) -> None:
         self.graph, self.memory, self.unroll_limit = graph, Memory(graph), unroll_limit
@@ -42,9 +42,7 @@ class Walk:
             node.destroy()
 
     def block(self, block: NodeList, end: Node) -> list[Value]:
-        """Rewrite the nodes of a block and what it returns; give the values that it returned
-        originally.
-        """
+        """Rewrite the nodes and outputs of a block. Returns its original outputs."""
         for node in list(block.nodes()):
             self.memory.at = node
             self.node(node)
@@ -54,7 +52,7 @@ class Walk:
         return returned
 
     def refresh(self, node: Node, values: list[Value]) -> None:
-        """Let a node read the present content of its inputs."""
+        """Replace a node's inputs by their current content."""
         for index, value in enumerate(values):
             now = self.memory.read(value)
             if now != value:
@@ -82,15 +80,15 @@ class Walk:
         self._define(node, kind, values)
 
     def _count(self, node: Node) -> None:
-        """Let a node read the numbers and strings that are known by now: the lengths of lists, the
-        keys of dictionaries, and what follows of them.
+        """Replace a node's inputs by known numbers and strings: lengths of lists, keys of
+        dictionaries, and results derived from them.
         """
         for index, value in enumerate(ir.inputs(node)):
             if value.type().kind() in KNOWABLE and self.memory.known(value):
                 node.replaceInput(index, self.memory.read(value))
 
     def _counted(self, node: Node, compute: Callable[..., Any]) -> bool:
-        """Compute an operator whose arguments are all known."""
+        """Evaluate an operator whose arguments are all known."""
         if not all(ir.is_constant(v) and v.type().kind() in KNOWABLE for v in node.inputs()):
             return False
         result = compute(*map(ir.constant, node.inputs()))
@@ -110,16 +108,14 @@ class Walk:
         return self._inner(branch, node)
 
     def _loop(self, node: Node) -> None:
-        """One over a list whose length is known by now is written out: so is what it does to other
-        lists.
-        """
+        """Unroll a loop over a list of known length, with its writes to other lists."""
         count = trip_count(node, self.unroll_limit)
         if count is None:
             return self._inner(loop, node)
         return self._instead(node, lambda: unroll(self.graph, node, count))
 
     def _instead(self, node: Node, replace: Callable[[], None]) -> None:
-        """Go on with what a node is replaced by."""
+        """Continue with the nodes that replace a node."""
         before, end = node.prev(), ir.insert_constant(self.graph, None, node).node()
         end.moveAfter(node)
         replace()
@@ -134,8 +130,8 @@ class Walk:
         self.depth -= 1
 
     def _read_container(self, kind: str, node: Node, values: list[Value]) -> bool:
-        """Resolve a read of a container with known elements; the node is dead then (it stays for
-        dead code elimination).
+        """Resolve a read of a container with known elements. The node is then dead, and is removed
+        by dead code elimination.
         """
         if not values or values[0].type().kind() not in _BOXES:
             return False
@@ -146,7 +142,7 @@ class Walk:
         return known
 
     def _define(self, node: Node, kind: str, values: list[Value]) -> None:
-        """Note with whom the outputs of a node share memory."""
+        """Record the values with which the outputs of a node share memory."""
         memory = self.memory
         if (kind in VIEWS and values[0].type().kind() not in _BOXES) or kind in LISTS_OF_VIEWS:
             parent = memory.alias(values[0])
@@ -156,7 +152,7 @@ class Walk:
             and memory.alias(values[0]).view is not None
         ):
             self._elements(node, kind, memory.alias(values[0]))
-        # the node now reads their present content, which is not shared
+        # the node now reads their current content, which is not shared
         elif others := sources(node, values):
             built = copies_container(node)
             for output in node.outputs():
@@ -165,14 +161,14 @@ class Walk:
             self._fresh(node.outputs())
 
     def _fresh(self, values: Any) -> None:
-        """Values that share no memory; their age gives the block that made them."""
+        """Record values that share no memory. Their age identifies the block that created them."""
         for value in values:
             if holds(value):
                 self.memory.alias(value)
 
     def _elements(self, node: Node, kind: str, holder: Alias) -> None:
-        """Elements of a list of views are views themselves; one at an unknown position may be any
-        of them.
+        """The element of a list of views is a view. An element at an unknown index may be any of
+        them.
         """
         memory = self.memory
         at = 0 if kind == "prim::ListUnpack" else ir.constant(node.inputsAt(1))
@@ -186,8 +182,8 @@ class Walk:
             element.siblings = [other for other in elements if other is not element]
 
     def _some_element(self, node: Node, holder: Alias) -> None:
-        """Element i of what unbind gives is a select; of other lists it may be any memory of
-        theirs.
+        """An element of a list. Element i of unbind is a select; an element of another list may be
+        any of its memory.
         """
         memory, view = self.memory, holder.view
         if view.kind() != "aten::unbind" or holder.parent is None:
@@ -199,7 +195,7 @@ class Walk:
         memory.define(node.output(), holder.storage, holder.parent, view=select)
 
     def _write(self, node: Node) -> None:
-        """Replace one in-place node by the value that it leaves."""
+        """Replace one in-place node by the new content of the written tensor."""
         memory, target = self.memory, node.inputsAt(0)
         self.dead.append(node)
         if target.type().kind() in _BOXES:
@@ -218,7 +214,7 @@ class Walk:
         memory.same(node.output(), alias)
 
     def _view_in_place(self, node: Node, alias: Alias, old: Value) -> None:
-        """`x.unsqueeze_(0)`: every name of this tensor is a view of it from here on."""
+        """Handle `x.unsqueeze_(0)`: every name of this tensor is a view of it from here on."""
         if self.depth:
             raise cannot(node, "changes the shape of a tensor in only one branch or iteration")
         kind = node.kind().removesuffix("_")
