@@ -251,11 +251,9 @@ class Facts:
             given = constants.constant(node.inputsAt(_DTYPE_AT[kind]))
             if isinstance(given, int) and not isinstance(given, bool):
                 return dtype_of(given)
-            return (
-                self.dtype(node.inputsAt(0))
-                if kind in _LIKE and constants.is_none(node.inputsAt(_DTYPE_AT[kind]))
-                else None
-            )
+            if kind in _LIKE and constants.is_none(node.inputsAt(_DTYPE_AT[kind])):
+                return self.dtype(node.inputsAt(0))
+            return None
         if kind in _OF_BITS:
             first, other = (self.dtype(value) for value in list(node.inputs())[:2])
             return first if first == other else None
@@ -279,11 +277,9 @@ class Facts:
             return self.rank(node.inputsAt(0))
         if kind in _BROADCAST:
             ranks = [self.rank(v) for v in node.inputs() if v.type().kind() == "TensorType"]
-            return (
-                max(known)
-                if (known := [r for r in ranks if r is not None]) and len(known) == len(ranks)
-                else None
-            )
+            if (known := [r for r in ranks if r is not None]) and len(known) == len(ranks):
+                return max(known)
+            return None
         return _RANKS[kind](self, node) if kind in _RANKS else None
 
 
@@ -303,11 +299,9 @@ def _tells(kind: str) -> tuple[str, bool, bool]:
 
 
 def _functional_kind(kind: str) -> str:
-    return (
-        kind
-        if kind.endswith("__") or not kind.endswith("_") or kind.startswith("prim::")
-        else kind[:-1]
-    )
+    if kind.endswith("__") or not kind.endswith("_") or kind.startswith("prim::"):
+        return kind
+    return kind[:-1]
 
 
 def _listed(at: int) -> Callable[[Facts, Any], Rank]:

@@ -254,11 +254,9 @@ def _of_uses(name: str, value: Any) -> Guess:
 
 def _constant(node: Any, index: int) -> Any:
     inputs = list(node.inputs())
-    return (
-        inputs[index].toIValue()
-        if index < len(inputs) and inputs[index].node().kind() == "prim::Constant"
-        else None
-    )
+    if index < len(inputs) and inputs[index].node().kind() == "prim::Constant":
+        return inputs[index].toIValue()
+    return None
 
 
 def _dtype(tensor: Any) -> str:

@@ -64,6 +64,23 @@ def run(context: click.Context) -> int:
     given = context.params
     described = farm.read(given["farm_file"])
     options.note_unread(terminal, given["models"])
+    outcomes, dashboard = _built(terminal, given, described)
+    code = exit_code(outcomes)
+    data = {
+        "repository": given["out"],
+        "ok": code == 0,
+        "dashboard": dashboard,
+        "events": farm.folder_of(given["out"]) / "events.jsonl",
+        "results": [as_dict(one) for one in outcomes],
+    }
+    terminal.result(data, lambda: show(terminal, outcomes, given["out"]))
+    return code
+
+
+def _built(terminal: Terminal, given: dict[str, Any], described: Farm) -> tuple[list[Outcome], str]:
+    """The outcomes, and the URL of Ray's dashboard; it is empty where there is none."""
+    from builder import farm
+
     dashboards: list[str] = []
 
     def connected(url: str) -> None:
@@ -83,16 +100,7 @@ def run(context: click.Context) -> int:
             progress=progress,
             connected=connected,
         )
-    code = exit_code(outcomes)
-    data = {
-        "repository": given["out"],
-        "ok": code == 0,
-        "dashboard": "".join(dashboards),
-        "events": farm.folder_of(given["out"]) / "events.jsonl",
-        "results": [as_dict(one) for one in outcomes],
-    }
-    terminal.result(data, lambda: show(terminal, outcomes, given["out"]))
-    return code
+    return outcomes, "".join(dashboards)
 
 
 def _settings(given: dict[str, Any], described: Farm) -> Settings:

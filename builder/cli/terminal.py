@@ -220,8 +220,6 @@ class Terminal:
             yield show
 
     def _styled(self, text: str, stream: TextIO | None, color: str | None, bold: bool) -> str:
-        return (
-            click.style(text, fg=color, bold=bold or None)
-            if may_color(stream) and (color or bold)
-            else text
-        )
+        if may_color(stream) and (color or bold):
+            return click.style(text, fg=color, bold=bold or None)
+        return text

@@ -89,11 +89,9 @@ class ConversionContext(Arrangement):
         if isinstance(value, torch.Tensor):
             return self._constant_at_rank(value, dtype, rank)
         if isinstance(value, DynamicScalar):
-            return (
-                self.at_rank(self.cast(value.tensor, dtype), rank)
-                if rank
-                else self.tensor(value, dtype)
-            )
+            if rank:
+                return self.at_rank(self.cast(value.tensor, dtype), rank)
+            return self.tensor(value, dtype)
         return self.at_rank(self.cast(value, dtype), rank)
 
     def promoted(self, *values: Operand) -> torch.dtype:

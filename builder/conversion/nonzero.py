@@ -19,11 +19,9 @@ def available() -> bool:
 
 def data_dependent(ctx: ConversionContext, args: SimpleNamespace | None = None) -> str | None:
     """not on TensorRT-RTX"""
-    return (
-        None
-        if available()
-        else "its size depends on the data, and TensorRT-RTX has no kernel for that (NonZero)"
-    )
+    if available():
+        return None
+    return "its size depends on the data, and TensorRT-RTX has no kernel for that (NonZero)"
 
 
 def places(ctx: ConversionContext, x: ITensor) -> ITensor:

@@ -16,18 +16,14 @@ def silu(self: Tensor) -> Tensor:
     return self * torch.sigmoid(self)
 
 
-def log_softmax_of(x: Tensor, dim: int) -> Tensor:
-    shifted = x - torch.amax(x, [dim], True)
-    return shifted - torch.log(torch.sum(torch.exp(shifted), [dim], True))
-
-
 @decomposition("aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
 def log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     """x - m - log(sum(exp(x - m))), m the maximum: finite where softmax underflows to 0"""
     x = self
     if dtype is not None:
         x = self.to(dtype)
-    return log_softmax_of(x, dim)
+    shifted = x - torch.amax(x, [dim], True)
+    return shifted - torch.log(torch.sum(torch.exp(shifted), [dim], True))
 
 
 @decomposition("aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
@@ -36,7 +32,8 @@ def log_softmax_of_half(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
     x = self
     if half_to_float:
         x = self.to(torch.float)
-    return log_softmax_of(x, dim)
+    shifted = x - torch.amax(x, [dim], True)
+    return shifted - torch.log(torch.sum(torch.exp(shifted), [dim], True))
 
 
 @decomposition("aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")

@@ -70,22 +70,6 @@ def heads(x: Tensor, num_heads: int) -> Tensor:
     return x.reshape([x.size(0), x.size(1), num_heads, -1]).transpose(1, 2)
 
 
-def projected(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    d: int,
-    num_heads: int,
-    weight: Tensor,
-    bias: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    # the three projections of width d, whose weights are stacked
-    q = heads(torch.ops.aten.linear(query, weight[:d], bias[:d]), num_heads)
-    k = heads(torch.ops.aten.linear(key, weight[d : 2 * d], bias[d : 2 * d]), num_heads)
-    v = heads(torch.ops.aten.linear(value, weight[2 * d :], bias[2 * d :]), num_heads)
-    return q, k, v
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, mask_type: int | None) -> Tensor:
     # mask_type 0: (queries, keys), 1: (batch, keys), 2: (batch, heads, queries, keys). A mask that
     # is not bool masks its nonzero positions.
@@ -126,7 +110,10 @@ def native_multi_head_attention(
     mask_type: int | None,
 ) -> tuple[Tensor, Tensor]:
     """The fused attention of nn.MultiheadAttention in evaluation mode"""
-    q, k, v = projected(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias)
+    d = embed_dim
+    q = heads(torch.ops.aten.linear(query, qkv_weight[:d], qkv_bias[:d]), num_head)
+    k = heads(torch.ops.aten.linear(key, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_head)
+    v = heads(torch.ops.aten.linear(value, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_head)
     weights = attend(q, k, v, mask, mask_type)
     result = torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if need_weights:
@@ -173,7 +160,9 @@ def transformer_encoder_layer(
     x = src
     if norm_first:
         x = torch.layer_norm(src, [d], norm_weight_1, norm_bias_1, eps)
-    q, k, v = projected(x, x, x, d, num_heads, qkv_weight, qkv_bias)
+    q = heads(torch.ops.aten.linear(x, qkv_weight[:d], qkv_bias[:d]), num_heads)
+    k = heads(torch.ops.aten.linear(x, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_heads)
+    v = heads(torch.ops.aten.linear(x, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_heads)
     weights = attend(q, k, v, mask, mask_type)
     x = src + torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if not norm_first:

@@ -81,11 +81,9 @@ def because(asked: str = "auto") -> str:
         return f"${ENVIRONMENT_VARIABLE} is set to it"
     if resolve() == "tensorrt":
         return "a CUDA device was found"
-    return (
-        "tensorrt is not installed here"
-        if "tensorrt" not in installed()
-        else "no CUDA device found"
-    )
+    if "tensorrt" not in installed():
+        return "tensorrt is not installed here"
+    return "no CUDA device found"
 
 
 def gpu_answers() -> bool:

@@ -33,8 +33,6 @@ def check_targets(precision: str, targets: Sequence[tuple[int, int]]) -> None:
 
 def _too_old(capabilities: Sequence[tuple[int, int]]) -> str | None:
     old = [f"{major}.{minor}" for major, minor in capabilities if (major, minor) < SINCE]
-    return (
-        f"GPUs of compute capability {', '.join(old)} have no FP8, which came with 8.9"
-        if old
-        else None
-    )
+    if old:
+        return f"GPUs of compute capability {', '.join(old)} have no FP8, which came with 8.9"
+    return None

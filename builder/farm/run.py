@@ -83,16 +83,7 @@ def build_on_farm(
         tidy(out / target.name)
         preflight.check(out / target.name)
     signing.prepare()
-    outcomes = [
-        Outcome(one.spec.name, one.target.name, "excluded", one.because)
-        for one in chosen
-        if one.because
-    ]
-    outcomes += [
-        Outcome(name, target.name, error=error)
-        for name, error in without.items()
-        for target in farm.targets
-    ]
+    outcomes = _not_built(chosen, without, farm)
     wanted = [one for one in chosen if not one.because]
     with cluster.connected(farm) as library:
         if connected is not None:
@@ -108,6 +99,23 @@ def build_on_farm(
     outcomes += [*failed, *(_outcome(task) for task in builds)]
     _publish(outcomes, Folders(store), out, settings, require_all)
     return sorted(outcomes, key=lambda one: (one.model, one.target))
+
+
+def _not_built(
+    chosen: Sequence[Combination], without: Mapping[str, ManifestError], farm: Farm
+) -> list[Outcome]:
+    """The outcomes of excluded combinations, and on each target of models without a manifest."""
+    excluded = [
+        Outcome(one.spec.name, one.target.name, "excluded", one.because)
+        for one in chosen
+        if one.because
+    ]
+    failed = [
+        Outcome(name, target.name, error=error)
+        for name, error in without.items()
+        for target in farm.targets
+    ]
+    return excluded + failed
 
 
 def _store_url(settings: Settings, farm: Farm) -> str:

@@ -202,11 +202,9 @@ def _items(
     found: Any,
 ) -> list[Any]:
     """The elements of a list, or the alternating keys and values of a dictionary."""
-    return (
-        [part for pair in found.items() for part in pair]
-        if isinstance(found, dict)
-        else list(found)
-    )
+    if isinstance(found, dict):
+        return [part for pair in found.items() for part in pair]
+    return list(found)
 
 
 def _is_created(value: Value) -> bool:

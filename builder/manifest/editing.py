@@ -201,11 +201,10 @@ def _yaml(value: Any) -> str:
     """Plain letters unchanged, everything else as JSON, which is valid YAML."""
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
-    return (
-        value
-        if str(value).isalnum() and not str(value).isdigit()
-        else json.dumps(value, ensure_ascii=False)
-    )
+    text = str(value)
+    if text.isalnum() and not text.isdigit():
+        return text
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _refusal(path: Path, values: Mapping[str, Any]) -> UsageError:

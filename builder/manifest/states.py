@@ -70,11 +70,9 @@ def initial_exist(document: Document, folder: Path) -> None:
 
 
 def _mappings(value: object) -> list[dict[str, Any]]:
-    return (
-        [item if isinstance(item, dict) else {} for item in value]
-        if isinstance(value, list)
-        else []
-    )
+    if isinstance(value, list):
+        return [item if isinstance(item, dict) else {} for item in value]
+    return []
 
 
 def _texts(value: object) -> list[str]:

@@ -173,11 +173,9 @@ def _extra(name: str, answer: Arrays, expected: Arrays) -> str:
     twins = [
         other for other in expected if other not in answer and _alike(answer[name], expected[other])
     ]
-    return (
-        f"is not the model's; it has the shape and dtype of the missing {twins[0]!r}"
-        if twins
-        else "is not the model's"
-    )
+    if twins:
+        return f"is not the model's; it has the shape and dtype of the missing {twins[0]!r}"
+    return "is not the model's"
 
 
 def _alike(one: Array, other: Array) -> bool:

@@ -160,11 +160,9 @@ def milliseconds(call: Callable[[], Any]) -> float:
 
 def percentiles(times: Sequence[float]) -> tuple[float | None, float | None]:
     """Median and 95th percentile; None if nothing was timed."""
-    return (
-        (float(np.percentile(times, 50)), float(np.percentile(times, 95)))
-        if times
-        else (None, None)
-    )
+    if times:
+        return float(np.percentile(times, 50)), float(np.percentile(times, 95))
+    return None, None
 
 
 def _result_dict(result: GoldenResult) -> dict[str, Any]:

@@ -173,11 +173,9 @@ def sequence_axis(spec: ModelSpec) -> str | None:
     """
     batch = shared_first_axis(spec.stateless_inputs)
     kept = {state.input for state in spec.state}
-    return (
-        batch
-        if all(batch in tensor.shape for tensor in spec.inputs if tensor.name in kept)
-        else None
-    )
+    if all(batch in tensor.shape for tensor in spec.inputs if tensor.name in kept):
+        return batch
+    return None
 
 
 def _one_row(spec: ModelSpec, requests: Sequence[Request]) -> None:

@@ -72,26 +72,17 @@ def verify(
         for number, name in enumerate(chosen, 1):
             if progress:
                 progress(name, f"verify ({number} of {len(chosen)})")
-            own = (extra or {}).get(name, ())
-            found.append(_model(repository / name, clients, repeat, own, shared_memory))
+            folder, own = repository / name, (extra or {}).get(name, ())
+            try:
+                with shaped(folder):
+                    found.append(_model(folder, clients, repeat, own, shared_memory))
+            except UsageError as error:  # the folder cannot be read
+                problems = (str(error),)
+                found.append(ModelParity(name, "unknown", None, None, None, (), problems))
         return found
 
 
 def _model(
-    folder: Path,
-    clients: Mapping[str, Client],
-    repeat: int,
-    extra: Sequence[Golden],
-    memories: Sequence[str],
-) -> ModelParity:
-    try:
-        with shaped(folder):
-            return _read_and_asked(folder, clients, repeat, extra, memories)
-    except UsageError as error:
-        return ModelParity(folder.name, "unknown", None, None, None, (), (str(error),))
-
-
-def _read_and_asked(
     folder: Path,
     clients: Mapping[str, Client],
     repeat: int,
@@ -194,11 +185,9 @@ def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -
     turn = streams.alone() if model.keeps_state else None
     try:
         said = client.infer(model.name, golden.inputs, turn=turn).parameters
-        return (
-            said
-            if "trt_build.answered_by" in said
-            else describe(client, model.name, golden.inputs, turn)
-        )
+        if "trt_build.answered_by" in said:
+            return said
+        return describe(client, model.name, golden.inputs, turn)
     except FAILURES:
         return {}
 

@@ -105,11 +105,9 @@ def _specs(partition: Partition) -> dict[str, TensorSpec | None]:
 
 def _labels(name: str, specs: dict[str, TensorSpec | None]) -> str:
     spec = specs.get(name)
-    return (
-        f"{name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]"
-        if spec
-        else f"{name}: depends on data"
-    )
+    if spec:
+        return f"{name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]"
+    return f"{name}: depends on data"
 
 
 def _boxes(partition: Partition, specs: dict[str, TensorSpec | None]) -> Iterator[Box]:
@@ -225,11 +223,9 @@ def _draw_arrow(
 def _fit(words: str, room: float) -> str:
     """The text; if it is wider than this many pixels, its middle is removed."""
     most = int(room / LETTER)
-    return (
-        words
-        if len(words) <= most
-        else f"{words[: most // 2 - 1]}\u2026{words[len(words) - most // 2 :]}"
-    )
+    if len(words) <= most:
+        return words
+    return f"{words[: most // 2 - 1]}\u2026{words[len(words) - most // 2 :]}"
 
 
 def _text(root: ElementTree.Element, x: int, y: int, words: str, style: str = "") -> None:

@@ -59,11 +59,9 @@ class Repeats:
     def _symbols(self, value: object) -> set[Any]:
         if isinstance(value, list):
             return set().union(*map(self._symbols, value))
-        return (
-            set().union(*(e.free_symbols for e in _exprs(self.ctx, value)))
-            if is_tensor(value)
-            else set()
-        )
+        if is_tensor(value):
+            return set().union(*(e.free_symbols for e in _exprs(self.ctx, value)))
+        return set()
 
 
 def _signature(ctx: ConversionContext, value: object) -> Any:
@@ -82,11 +80,9 @@ def _signature(ctx: ConversionContext, value: object) -> Any:
 def _constant(value: torch.Tensor) -> Any:
     if value.is_floating_point():
         return value.shape, value.dtype
-    return (
-        (value.shape, value.dtype, *value.flatten().tolist())
-        if value.numel() <= MOST_VALUES
-        else None
-    )
+    if value.numel() <= MOST_VALUES:
+        return (value.shape, value.dtype, *value.flatten().tolist())
+    return None
 
 
 def _exprs(ctx: ConversionContext, tensor: ITensor) -> Sequence[Any]:

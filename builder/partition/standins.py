@@ -36,11 +36,9 @@ def common(one: object, other: object) -> Any:
             not is_unknown([one, other]) and one.shape == other.shape and one.dtype == other.dtype
         )
         return without_data(one) if same else MISSING
-    return (
-        one
-        if type(one) is type(other) and isinstance(one, bool | int | float) and one == other
-        else MISSING
-    )
+    if type(one) is type(other) and isinstance(one, bool | int | float) and one == other:
+        return one
+    return MISSING
 
 
 def on_meta(values: Sequence[Any]) -> bool:
@@ -61,11 +59,9 @@ def without_data(value: object) -> Any:
         return [without_data(v) for v in value]
     if isinstance(value, torch.Tensor) and value.is_meta:
         return value
-    return (
-        value.to("meta")
-        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
-        else value
-    )
+    if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+        return value.to("meta")
+    return value
 
 
 def fake(value: object) -> Any:

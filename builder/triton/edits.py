@@ -35,25 +35,28 @@ def carry_over(former: Path, folder: Path) -> None:
     `former`, field by field. Raises PublishError where both changed a field, UsageError where the
     edited file is no config.
     """
-    said = published.read(former / published.SIDECAR)
-    before, edited = said.get(GENERATED), former / published.CONFIG
-    if not isinstance(before, str) or not edited.is_file():
+    before, edited = _generated(former), former / published.CONFIG
+    if before is None or not edited.is_file():
         return
     file = folder / published.CONFIG
-    old, by_hand, new = (
-        parse_config(text, str(where))
-        for text, where in (
-            (before, former),
-            (edited.read_text(encoding="utf-8"), edited),
-            (file.read_text(encoding="utf-8"), file),
-        )
-    )
+    old, by_hand, new = parse_config(before, str(former)), _config_in(edited), _config_in(file)
     for field in pb.ModelConfig.DESCRIPTOR.fields:
         if field.name == "parameters":
             _parameters(old, by_hand, new)
         elif _only(old, field) != _only(by_hand, field):
             _field(field, old, by_hand, new, edited)
     file.write_text(config_text(new))
+
+
+def _generated(folder: Path) -> str | None:
+    """The config that was generated for the model in `folder`; None where it is not recorded."""
+    before = published.read(folder / published.SIDECAR).get(GENERATED)
+    return before if isinstance(before, str) else None
+
+
+def _config_in(file: Path) -> pb.ModelConfig:
+    """The config in a file. Raises UsageError."""
+    return parse_config(file.read_text(encoding="utf-8"), str(file))
 
 
 def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
@@ -117,16 +120,14 @@ def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
     """What the manifest of `spec` must say to give the edited config: values by section and key, []
     for a key that must go. Raises UsageError for what it cannot say.
     """
-    said = published.read(folder / published.SIDECAR)
-    before, edited = said.get(GENERATED), folder / published.CONFIG
-    if not isinstance(before, str):
+    before, edited = _generated(folder), folder / published.CONFIG
+    if before is None:
         raise UsageError(
             f"{folder.name!r} does not record the config that was generated",
             where=str(folder),
             fix="build the model again",
         )
-    old = parse_config(before, str(folder))
-    by_hand = parse_config(edited.read_text(encoding="utf-8"), str(edited))
+    old, by_hand = parse_config(before, str(folder)), _config_in(edited)
     found: dict[str, dict[str, Any]] = {}
     for field in pb.ModelConfig.DESCRIPTOR.fields:
         if _only(old, field) == _only(by_hand, field):

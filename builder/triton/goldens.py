@@ -61,11 +61,9 @@ def _keys(side: str, arrays: Mapping[str, NDArray[Any]]) -> list[tuple[str, NDAr
 
 def _pack(item: tuple[str, NDArray[Any]]) -> tuple[str, NDArray[Any]]:
     key, array = item
-    return (
-        (key + BFLOAT16, array.view(np.uint16))
-        if array.dtype == ml_dtypes.bfloat16
-        else (key, array)
-    )
+    if array.dtype == ml_dtypes.bfloat16:
+        return (key + BFLOAT16, array.view(np.uint16))
+    return (key, array)
 
 
 def _unpack(key: str, array: NDArray[Any]) -> tuple[str, NDArray[Any]]:

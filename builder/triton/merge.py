@@ -343,11 +343,9 @@ def _seal(folder: Path, said: Mapping[str, Any]) -> None:
 
 
 def _file(capability: str) -> str:
-    return (
-        f"model_{capability}.plan"
-        if capability == AMPERE_PLUS
-        else f"model_sm{capability.replace('.', '')}.plan"
-    )
+    if capability == AMPERE_PLUS:
+        return f"model_{capability}.plan"
+    return f"model_sm{capability.replace('.', '')}.plan"
 
 
 def _copy(source: Path, folder: Path) -> None:

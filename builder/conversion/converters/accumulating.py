@@ -72,11 +72,9 @@ def accumulated(
         None if include_self and reduction != "mean" else _count(ctx, mask, src, x, axis, computed)
     )
     result = _with_self(ctx, x, found, count, reduction, include_self)
-    return (
-        ctx.cast(ctx.copy_sizes(x, result), dtype)
-        if computed != dtype
-        else ctx.wrapped(alike(ctx, x, result), dtype)
-    )
+    if computed != dtype:
+        return ctx.cast(ctx.copy_sizes(x, result), dtype)
+    return ctx.wrapped(alike(ctx, x, result), dtype)
 
 
 def _mask_sizes(ctx: ConversionContext, places: Size, src: ITensor, axis: int) -> list[Size]:
@@ -128,11 +126,9 @@ def _with_self(
         found = ctx.elementwise(
             "DIV" if ctx.dtype(x).is_floating_point else "FLOOR_DIV", found, divisor
         )
-    return (
-        found
-        if include_self
-        else choose(ctx, less(ctx, ctx.like_scalar(count, 0), count), found, x, ctx.dtype(x))
-    )
+    if include_self:
+        return found
+    return choose(ctx, less(ctx, ctx.like_scalar(count, 0), count), found, x, ctx.dtype(x))
 
 
 def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:

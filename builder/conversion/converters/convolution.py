@@ -61,11 +61,9 @@ def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses integer inputs."""
     x = getattr(call, "input", None)
     dtype = ctx.dtype(call.self if x is None else x)
-    return (
-        None
-        if dtype.is_floating_point
-        else f"TensorRT convolves floating tensors only, the input is {dtype}"
-    )
+    if dtype.is_floating_point:
+        return None
+    return f"TensorRT convolves floating tensors only, the input is {dtype}"
 
 
 _GENERAL = (

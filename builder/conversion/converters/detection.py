@@ -30,11 +30,9 @@ def _too_many(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
         ranges = ctx.ranges()
         known = boxes.expr.free_symbols <= set(ranges)
         boxes = int(boxes.expr.subs({s: r[1] for s, r in ranges.items()})) if known else 0
-    return (
-        f"INMSLayer supports at most {MOST_BOXES} boxes; the profiles allow {boxes}"
-        if boxes > MOST_BOXES
-        else None
-    )
+    if boxes > MOST_BOXES:
+        return f"INMSLayer supports at most {MOST_BOXES} boxes; the profiles allow {boxes}"
+    return None
 
 
 @converter(

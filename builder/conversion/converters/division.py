@@ -53,11 +53,9 @@ def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITe
     """The quotient rounded towards zero. DIV of integers already rounds so, as in C."""
     dtype = ctx.promoted(x, other)
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
-    return (
-        truncated(ctx, quotient)
-        if dtype.is_floating_point
-        else settle(ctx, quotient, computed_in(dtype), dtype)
-    )
+    if dtype.is_floating_point:
+        return truncated(ctx, quotient)
+    return settle(ctx, quotient, computed_in(dtype), dtype)
 
 
 def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:

@@ -117,11 +117,9 @@ def isinf(ctx: ConversionContext, x: ITensor) -> ITensor:
 def _register_signed_infinity(name: str, infinity: float) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
     def is_infinity(ctx: ConversionContext, x: ITensor) -> ITensor:
-        return (
-            equal(ctx, x, infinity)
-            if ctx.dtype(x).is_floating_point
-            else constant_answer(ctx, x, False)
-        )
+        if ctx.dtype(x).is_floating_point:
+            return equal(ctx, x, infinity)
+        return constant_answer(ctx, x, False)
 
 
 for _name, _infinity in (("isposinf", torch.inf), ("isneginf", -torch.inf)):

@@ -35,11 +35,9 @@ def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
     if not isinstance(factor, DynamicScalar) and factor == 1:
         return x
     if ctx.dtype(x) == torch.bool and not isinstance(factor, DynamicScalar):  # as PyTorch: logical
-        return (
-            x
-            if factor
-            else ctx.elementwise("AND", ctx.tensor(x), ctx.like_scalar(ctx.tensor(x), False))
-        )
+        if factor:
+            return x
+        return ctx.elementwise("AND", ctx.tensor(x), ctx.like_scalar(ctx.tensor(x), False))
     if isinstance(x, torch.Tensor) and not isinstance(factor, DynamicScalar):
         return (x * factor).to(x.dtype)
     return ctx.elementwise("PROD", *ctx.operands(x, factor, dtype=ctx.dtype(x)))

@@ -188,11 +188,9 @@ def linalg_norm(
         if dim is None
         else [ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)]
     )
-    return (
-        vector_norm(ctx, x, ord, axes, keepdim)
-        if len(axes) == 1
-        else matrix_norm(ctx, x, ord, axes, keepdim)
-    )
+    if len(axes) == 1:
+        return vector_norm(ctx, x, ord, axes, keepdim)
+    return matrix_norm(ctx, x, ord, axes, keepdim)
 
 
 @converter(f"aten::linalg_norm.ord_str(Tensor self, str ord, {_LINALG}")

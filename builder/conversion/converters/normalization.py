@@ -126,11 +126,9 @@ def scaled(ctx: ConversionContext, x: ITensor, scale: torch.Tensor, shift: torch
 def per_channel(ctx: ConversionContext, t: Tensor, x: ITensor, axis: int) -> Any:
     """A vector shaped to multiply along `axis` of x."""
     sizes = [-1] + [1] * (ctx.rank(x) - axis - 1)
-    return (
-        t.reshape(sizes)
-        if isinstance(t, torch.Tensor)
-        else ctx.reshape(t, [ctx.size(t, 0), *sizes[1:]])
-    )
+    if isinstance(t, torch.Tensor):
+        return t.reshape(sizes)
+    return ctx.reshape(t, [ctx.size(t, 0), *sizes[1:]])
 
 
 def affine(
@@ -209,11 +207,9 @@ def coefficient(
     if t is None:
         return None
     if not isinstance(t, torch.Tensor):
-        return (
-            None
-            if ctx.dtype(t) != dtype
-            else ctx.at_rank(per_channel(ctx, t, x, at) if at >= 0 else t, rank)
-        )
+        if ctx.dtype(t) != dtype:
+            return None
+        return ctx.at_rank(per_channel(ctx, t, x, at) if at >= 0 else t, rank)
     shaped = t.reshape([-1] + [1] * (rank - at - 1)) if at >= 0 else t
     leading = [1] * (rank - shaped.dim())
     return ctx.constant(shaped.to(dtype).reshape([*leading, *shaped.shape]))

@@ -44,11 +44,9 @@ def within_limit(count: Any) -> Predicate:
         most = at_most(ctx, count(ctx, arguments))
         if most is None:
             return "how many elements are kept is not bounded by the profiles"
-        return (
-            f"TensorRT's top-k keeps at most {LIMIT} elements, this keeps {most}"
-            if most > LIMIT
-            else None
-        )
+        if most > LIMIT:
+            return f"TensorRT's top-k keeps at most {LIMIT} elements, this keeps {most}"
+        return None
 
     return check
 

@@ -43,11 +43,9 @@ def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
 def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses integers."""
     dtype = ctx.dtype(call.self)
-    return (
-        None
-        if dtype.is_floating_point
-        else f"TensorRT averages floating tensors only, the input is {dtype}"
-    )
+    if dtype.is_floating_point:
+        return None
+    return f"TensorRT averages floating tensors only, the input is {dtype}"
 
 
 def _register_average(axes: int) -> None:

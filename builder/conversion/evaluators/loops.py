@@ -308,11 +308,9 @@ class _Carried:
     def _tensor(self, value: Any) -> ITensor:
         from builder.conversion.scalars import vector
 
-        return (
-            vector(self.ctx, value, self.ctx.dtype(self.value))
-            if self._is_number()
-            else self.ctx.tensor(value)
-        )
+        if self._is_number():
+            return vector(self.ctx, value, self.ctx.dtype(self.value))
+        return self.ctx.tensor(value)
 
     def _value(self, tensor: ITensor) -> Any:
         if not self._is_number():

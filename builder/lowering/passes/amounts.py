@@ -81,7 +81,9 @@ def of_item(item: Any, read: Callable[[Any], Amount | None]) -> Amount | None:
         [of_item(value, read) for value in node.inputs()] if node.kind() == "aten::mul" else [None]
     )
     known = [part for part in parts if part is not None]
-    return product(known) if len(known) == len(parts) else read(node) or of_size(item.unique())
+    if len(known) == len(parts):
+        return product(known)
+    return read(node) or of_size(item.unique())
 
 
 Shape = list[Amount]

@@ -18,11 +18,9 @@ def _matrix(value: Value) -> torch.Tensor | None:
         inner = _matrix(node.inputsAt(0))
         return inner.t() if inner is not None else None
     known = ir.constant(value)
-    return (
-        known
-        if isinstance(known, torch.Tensor) and known.dim() == 2 and known.is_floating_point()
-        else None
-    )
+    if isinstance(known, torch.Tensor) and known.dim() == 2 and known.is_floating_point():
+        return known
+    return None
 
 
 def _last_two(node: Node) -> bool:

@@ -96,11 +96,9 @@ def _plain(tensor: torch.Tensor) -> bool:
 def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
     count, start = tensor.numel() * tensor.element_size(), tensor.data_ptr()
     size = min(count, most)
-    return (
-        ctypes.string_at(start, size) + ctypes.string_at(start + count - size, size)
-        if count
-        else b""
-    )
+    if count:
+        return ctypes.string_at(start, size) + ctypes.string_at(start + count - size, size)
+    return b""
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -271,11 +271,9 @@ def _unbound(node: Node, size: int) -> list[Part] | None:
 
 def _chunked(node: Node, size: int) -> list[Part] | None:
     chunks = ir.constant(node.inputsAt(1))
-    return (
-        _unpacked(node, _pieces(size, -(-size // chunks)))
-        if isinstance(chunks, int) and chunks > 0
-        else None
-    )
+    if isinstance(chunks, int) and chunks > 0:
+        return _unpacked(node, _pieces(size, -(-size // chunks)))
+    return None
 
 
 def _split(node: Node, size: int) -> list[Part] | None:

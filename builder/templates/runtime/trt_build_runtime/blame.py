@@ -71,18 +71,7 @@ def blamed(
         for position, (declared, tensor) in enumerate(zip(inputs, tensors))
         if tensor.numel() and not tensor.is_floating_point() and tensor.dtype != torch.bool
     ]
-    outside = [
-        (name, tensor, limits[position])
-        for position, name, tensor in integers
-        if position in limits and not _within(tensor, 0, limits[position])
-    ]
-    if not outside and stated is not None:
-        outside = [
-            (name, tensor, stated)
-            for _, name, tensor in integers
-            if not _within(tensor, -stated, stated)
-        ]
-    if outside:
+    if outside := _outside(integers, limits, stated):
         return InvalidRequest(
             "; ".join(
                 f"input {name!r} has values from {int(tensor.min())} to {int(tensor.max())}, and"
@@ -96,6 +85,26 @@ def blamed(
         f"{name!r} has {int(tensor.min())} to {int(tensor.max())}" for _, name, tensor in integers
     )
     return InvalidRequest(f"an index is out of range, in one of the inputs: {spans}")
+
+
+def _outside(
+    integers: list[tuple[int, str, torch.Tensor]], limits: Any, stated: int | None
+) -> list[tuple[str, torch.Tensor, int]]:
+    """The inputs with indices beyond their table, and its size: by `limits`, else by the size that
+    the error states.
+    """
+    found = [
+        (name, tensor, limits[position])
+        for position, name, tensor in integers
+        if position in limits and not _within(tensor, 0, limits[position])
+    ]
+    if found or stated is None:
+        return found
+    return [
+        (name, tensor, stated)
+        for _, name, tensor in integers
+        if not _within(tensor, -stated, stated)
+    ]
 
 
 def table_sizes(module: Any) -> dict[int, int]:

@@ -45,11 +45,9 @@ def handed_out(
     read before it is written.
     """
     if not stays:
-        return (
-            landing.land(outputs, stream)
-            if landing and lends
-            else [output.cpu() for output in outputs]
-        )
+        if landing and lends:
+            return landing.land(outputs, stream)
+        return [output.cpu() for output in outputs]
     row = torch.contiguous_format
     kept = [output.contiguous() if lends else output.clone(memory_format=row) for output in outputs]
     stream.synchronize()
