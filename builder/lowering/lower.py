@@ -144,7 +144,7 @@ AS_WRITTEN = (
     torch_passes.propagate_constants,  # arguments that are bound decide branches
     resolve_static_ifs,
     flatten_outputs,
-    torch_passes.lower_tuples,
+    torch_passes.lower_tuples_of_torch,
     torch_passes.eliminate_dead_code,
 )
 """What makes tensors of a graph's inputs and outputs, and leaves what it does as it is."""

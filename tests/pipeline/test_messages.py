@@ -176,3 +176,10 @@ def test_compile_does_not_mention_a_manifest(tmp_path: Path) -> None:
     compiled = builder.compile(Large(), [spec], goldens=tmp_path / "own.npz")
     assert torch.equal(compiled(torch.full((2, 4), 1e15)), torch.full((2, 4), 2e15))
     assert not any("manifest" in text for text in compiled.warnings)
+
+
+def test_a_plugins_mistake_has_its_line() -> None:
+    with pytest.raises(ValueError, match=r"'acme::swish' is no schema: write it with all arg"):
+        builder.converter("acme::swish")(lambda ctx, x: x)
+    with pytest.raises(ValueError, match=r"test_messages.py:\d+\): the decomposition of acme::s"):
+        builder.decomposition("acme::swish(Tensor x, float beta=1.0) -> Tensor")(lambda x, b: x)
