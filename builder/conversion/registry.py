@@ -87,8 +87,16 @@ WITH_NODE: set[str] = set()
 
 
 def key_of(schema: str) -> str:
-    """`aten::add.Tensor` of the schema text `aten::add.Tensor(Tensor self, ...) -> Tensor`."""
-    return schema[: schema.index("(")]
+    """`aten::add.Tensor` of the schema text `aten::add.Tensor(Tensor self, ...) -> Tensor`. Raises
+    ValueError for other text.
+    """
+    key, parenthesis, _ = schema.partition("(")
+    if not parenthesis:
+        raise ValueError(
+            f"{schema!r} is no schema: write it with all arguments, such as `{key}(Tensor self) ->"
+            " Tensor`"
+        )
+    return key
 
 
 NO_SCHEMA = "(no schema)"

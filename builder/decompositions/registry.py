@@ -24,6 +24,13 @@ While lowering, an argument that is not a constant is the graph's value.
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def _location(function: Callable[..., Any]) -> str:
+    """`clip (/models/plugin.py:12)`."""
+    code = getattr(function, "__code__", None)
+    at = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"{getattr(function, '__name__', function)}{at}"
+
+
 @dataclass(frozen=True)
 class Decomposition:
     """A schema, and the function that computes the same with operators that have converters.
@@ -40,8 +47,8 @@ class Decomposition:
         parameters = torchscript.parameters(self.function)
         if parameters != self.names:
             raise ValueError(
-                f"the decomposition of {self.key} takes ({', '.join(parameters)}), its schema has"
-                f" ({', '.join(self.names)})"
+                f"{_location(self.function)}: the decomposition of {self.key} takes"
+                f" ({', '.join(parameters)}), its schema has ({', '.join(self.names)})"
             )
 
     @property

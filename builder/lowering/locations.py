@@ -23,6 +23,8 @@ _HERE = str(Path(torch.__file__).parent)
 _EXPORTED = re.compile(r"^exported: (.*)$", re.MULTILINE)
 """The last line of an exported node's range (builder.frontends.export.origins)."""
 _TRACER = re.compile(r"[/\\]torch[/\\]jit[/\\]_trace\.py$")
+_BUILTIN = "<string>"
+"""The file of operators that torch itself compiles of source, such as `x.shape`."""
 _NEIGHBOURS = 16
 """Maximum number of producers to search for a line of the model's own source, for a node from
 torch's library.
@@ -97,7 +99,7 @@ def _frames(node: Node) -> list[Frame]:
     calls = [(call["path"], call["line"]) for call in _TRACED.finditer(text)]
     if calls:
         return list(takewhile(lambda frame: not _TRACER.search(frame[0]), calls)) or calls[:1]
-    return _SCRIPTED.findall(text)[:1]
+    return [found for found in _SCRIPTED.findall(text)[:1] if found[0] != _BUILTIN]
 
 
 def _is_traced(node: Node) -> bool:

@@ -140,7 +140,7 @@ AS_WRITTEN = (
     torch_passes.propagate_constants,  # arguments that are bound decide branches
     resolve_static_ifs,
     flatten_outputs,
-    torch_passes.lower_tuples,
+    torch_passes.lower_tuples_of_torch,
     torch_passes.eliminate_dead_code,
 )
 """Passes that flatten a graph's inputs and outputs to tensors, and do not change its computation.

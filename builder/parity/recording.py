@@ -23,7 +23,7 @@ from builder.parity.coverage import Outcome
 from builder.parity.golden_search import GoldenSearch, is_finite
 from builder.parity.structure import ListTooLong, check_lengths, leaves, length_of
 from builder.parity.user_inputs import user_inputs
-from builder.triton import Golden
+from builder.triton import ROLLED, Golden, moved
 
 GOLDEN_MAX_BYTES, GOLDEN_MAX_SECONDS = 64 << 20, 60
 MEASURABLE_SECONDS = 2.0
@@ -213,6 +213,7 @@ class _Recorder:
     def _usual(self) -> Iterator[Golden]:
         for index, profile in enumerate(self.spec.profiles or ({},)):
             merged = {**_dims(self.spec), **profile}
+            batches: list[Golden] = []
             for kind, sizes in inputs.sizes_of(merged).items():
                 name = f"p{index}-{kind}"
                 started = time.monotonic()
@@ -221,14 +222,19 @@ class _Recorder:
                     continue
                 self._measured(golden, time.monotonic() - started)
                 yield golden
-                if kind == "opt" and self._batch_like(merged):
-                    yield self._answered(f"p{index}-row", self._rows(golden))
+                if kind in ("opt", "max") and self._batch_like(merged) and self._count(golden) > 1:
+                    if not batches:
+                        yield self._answered(f"p{index}-row", self._rows(golden))
+                    batches.append(golden)
+            if batches:
+                yield from self._rolled(f"p{index}", batches[-1])
         yield from sequences.record(self.spec, self.answer, self.styles[0])
         for name, tensors in user_inputs(self.spec):
             golden = self._answered(name, tensors)
             yield golden
-            if self.left_out and self.batch is not None and self._count(tensors) > 1:
+            if self.left_out and self._count(golden) > 1:
                 yield self._answered(f"{name}-row", self._rows(golden))
+                yield from self._rolled(name, golden)
 
     def _drawn(self, name: str, sizes: Mapping[str, int], profile: Profile) -> Golden | None:
         """The golden of these sizes. None, with a line in `reduced`, where the module fails on all
@@ -242,6 +248,22 @@ class _Recorder:
             self.left_out[name] = error.message.rpartition("): ")[2]
             return None
 
+    def _rolled(self, name: str, golden: Golden) -> Iterator[Golden]:
+        """The answer to the rows in another order, where the golden's rows do not move with them: a
+        row's answer depends on its position.
+        """
+        pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
+        rolled = [
+            t.roll(1, s.shape.index(self.batch)) if self.batch in s.shape else t for s, t in pairs
+        ]
+        try:
+            answer = self.answer(f"{name}{ROLLED}", rolled)
+        except (*FAILURES, ListTooLong):  # such as rows that must be sorted by length
+            return
+        kept = {state.output for state in self.spec.state}
+        if moved(golden, answer, self._count(golden), kept):
+            yield answer
+
     def _user_shows(self, profile: Profile) -> bool:
         """Whether the user has inputs that show enough; where requests may be joined, more than
         one row.
@@ -251,8 +273,9 @@ class _Recorder:
         one_row = self._batch_like(profile)
         return any(not one_row or self._count(own) > 1 for _, own in user_inputs(self.spec))
 
-    def _count(self, tensors: Sequence[torch.Tensor]) -> int:
+    def _count(self, golden: Golden | Sequence[torch.Tensor]) -> int:
         """How many rows the inputs have."""
+        tensors = self._tensors(golden) if isinstance(golden, Golden) else golden
         pairs = zip(self.spec.inputs, tensors, strict=True)
         counts = (t.shape[s.shape.index(self.batch)] for s, t in pairs if self.batch in s.shape)
         return next(counts, 1)
@@ -430,7 +453,7 @@ class _Recorder:
         ]
 
     def _batch_like(self, profile: Profile) -> bool:
-        return self.batch is not None and profile[self.batch][0] <= 1 < profile[self.batch][1]
+        return self.batch is not None and profile[self.batch][0] <= 1 < profile[self.batch][2]
 
     @property
     def _rows_needed(self) -> str:

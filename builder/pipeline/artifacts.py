@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from builder.dtypes import name_of
 from builder.errors import PublishError
 from builder.manifest import ModelSpec, Profile, TensorSpec
@@ -14,6 +16,8 @@ from builder.pipeline import branches
 from builder.pipeline.fallback import Pieces
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from builder.conversion import Conversion
     from builder.engine import Plan
     from builder.lowering import LoweredGraph
@@ -163,21 +167,27 @@ def endpoint(
         return IO(
             name, spec.dtype, tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape)
         )
-    recorded = [
-        side[other]
-        for golden in goldens
-        for side in (golden.inputs, golden.outputs)
-        for other in alike or [name]
-        if other in side
-    ]
+    recorded = _recorded([name], goldens) or _recorded(alike, goldens)
     ranks, known = {array.ndim for array in recorded}, dtypes.by_numpy(recorded[0].dtype)
+    if np.iscomplexobj(recorded[0]):
+        raise PublishError(
+            f"output {name!r} is {recorded[0].dtype}, and Triton has no complex numbers",
+            fix="return torch.view_as_real of it",
+        )
     if len(ranks) != 1 or known is None:
         raise PublishError(
             f"output {name!r} has no fixed rank or dtype: {recorded[0].dtype}, ranks "
             f"{sorted(ranks)}",
-            fix="return a tensor of one rank and of a dtype that Triton supports",
+            fix="return a tensor of one rank and of a dtype that Triton supports"
+            + (", or reduce max_lengths to what the goldens have" if len(alike) > 1 else ""),
         )
     return IO(name, known.name, (-1,) * ranks.pop())
+
+
+def _recorded(names: Collection[str], goldens: Sequence[Golden]) -> list[NDArray[Any]]:
+    """The goldens' tensors of these names."""
+    sides = [side for golden in goldens for side in (golden.inputs, golden.outputs)]
+    return [side[name] for side in sides for name in names if name in side]
 
 
 def whole(

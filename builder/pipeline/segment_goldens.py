@@ -81,6 +81,23 @@ def _kinds(segments: Sequence[Segment]) -> str:
     return ", ".join(f"{number}.{segment.kind}" for number, segment in enumerate(segments))
 
 
+def _defect() -> str:
+    """What to do where the lowered graph is wrong; a pass of a plugin is named."""
+    from builder import lowering
+
+    added = [
+        f"{step.name} ({step.defined_at})" for step in lowering.every_pass() if step.defined_at
+    ]
+    if added:
+        return (
+            f"a pass of a plugin may change the answer: {', '.join(added)}; `trt-build check"
+            " --paranoid` names the pass"
+        )
+    return (
+        "this is a defect of trt-build: please report it with the model's graph (`trt-build lower`)"
+    )
+
+
 def _raise_unless(comparison: Any, message: str, where: str, random: str | None = None) -> None:
     if not comparison.passed:
         raise ParityError(
@@ -90,10 +107,7 @@ def _raise_unless(comparison: Any, message: str, where: str, random: str | None 
                 f"{random} is random, so outputs cannot be compared: pass the random numbers as an "
                 "input"
                 if random
-                else (
-                    "this is a defect of trt-build: please report it with the model's graph"
-                    " (`trt-build lower`)"
-                )
+                else _defect()
             ),
         )
 

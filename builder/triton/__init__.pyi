@@ -18,7 +18,9 @@ from .artifact import EnsembleArtifact as EnsembleArtifact
 from .artifact import Golden as Golden
 from .artifact import ModelArtifact as ModelArtifact
 from .artifact import SegmentFiles as SegmentFiles
+from .batching import ROLLED as ROLLED
 from .batching import lost_batches as lost_batches
+from .batching import moved as moved
 from .config import config as config
 from .config import config_text as config_text
 from .config import parse_config as parse_config

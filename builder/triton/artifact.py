@@ -34,8 +34,8 @@ class Golden:
     """The original module's answer to one set of inputs; arrays have the module's dtypes and
     shapes.
 
-    `name` is "p<profile>-min|opt|max|odd|row", "p0-reach<n>" or "user-<n>"; bfloat16 arrays are
-    ml_dtypes.bfloat16.
+    `name` is "p<profile>-min|opt|max|odd|row|rolled", "p0-reach<n>" or "user-<n>"; bfloat16 arrays
+    are ml_dtypes.bfloat16.
     """
 
     name: str

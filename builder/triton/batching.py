@@ -4,7 +4,7 @@ confirm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,11 +183,33 @@ def _contradiction(artifact: ModelArtifact) -> str | None:
     return _mixing(artifact.goldens)
 
 
+ROLLED = "-rolled"
+"""The end of the name of a golden whose rows are those of another golden in another order, and
+whose answers are not.
+"""
+
+
+def moved(golden: Golden, rolled: Golden, rows: int, kept: Collection[str] = ()) -> bool:
+    """Whether the rows of an output, other than those of `kept`, are not the golden's moved by one,
+    as the inputs of `rolled` are. `rows` is the size of the batch.
+    """
+    for name, array in golden.outputs.items():
+        other = rolled.outputs.get(name)
+        if name in kept or array.shape[:1] != (rows,) or other is None:
+            continue
+        if not _same(other, np.roll(array, 1, 0)):
+            return True
+    return golden.outputs.keys() != rolled.outputs.keys()
+
+
 def _mixing(goldens: tuple[Golden, ...]) -> str | None:
     whole = {golden.name: golden for golden in goldens}
     for row in goldens:
+        if row.name.endswith(ROLLED):
+            return f"a row's answer depends on its position in the batch (golden {row.name})"
         name = row.name.removesuffix("-row")
-        batch = whole.get(f"{name}-opt") or whole.get(name)
+        bases = map(whole.get, (f"{name}-opt", f"{name}-max", name))
+        batch = next((base for base in bases if base is not None and _rows(base) > 1), None)
         if not row.name.endswith("-row") or batch is None:
             continue
         for name, array in row.outputs.items():
@@ -197,6 +219,10 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
                     f" {row.name}, {batch.name})"
                 )
     return None
+
+
+def _rows(golden: Golden) -> int:
+    return max((array.shape[0] for array in golden.outputs.values() if array.ndim), default=1)
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -154,7 +154,7 @@ def test_masks_of_either_meaning_leave_something_to_attend_to(keep: bool) -> Non
 def test_a_model_that_is_never_finite_is_recorded_all_the_same() -> None:
     class Log(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.log()
+            return (-1 - x.abs()).log()
 
     assert np.isnan(record(Log(), spec(X))[0].outputs["output"]).any()
 
@@ -303,3 +303,45 @@ def test_a_module_that_fails_on_the_users_inputs_names_their_golden(tmp_path: Pa
     np.savez(tmp_path / "own.npz", x=np.full((2, 3), 42, np.float32))
     with pytest.raises(ModelFileError, match=r"golden .*\(x \[2, 3\]\): no answer for 42"):
         record(Picky(), spec(X, goldens=tmp_path / "own.npz"))
+
+
+class FirstRowIsZero(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[0] = 0
+        return y
+
+
+class EveryOtherRow(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[::2] *= 3
+        return y
+
+
+class LastRowsOnly(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[3:] += 1
+        return y
+
+
+@pytest.mark.parametrize("module", [FirstRowIsZero, EveryOtherRow, LastRowsOnly])
+@pytest.mark.parametrize("usual", [1, 2, 4])
+def test_rows_that_depend_on_their_position_are_shown(
+    module: type[torch.nn.Module], usual: int
+) -> None:
+    given = tensor("x", "float32", "batch", 3, batch=(1, usual, 4))
+    goldens = {golden.name: golden for golden in record(module(), spec(given))}
+    rolled, whole = goldens["p0-rolled"], goldens["p0-opt" if usual == 4 else "p0-max"]
+    np.testing.assert_array_equal(rolled.inputs["x"], np.roll(whole.inputs["x"], 1, 0))
+    assert (rolled.outputs["output"] != np.roll(whole.outputs["output"], 1, 0)).any()
+
+
+@pytest.mark.parametrize("usual", [1, 2, 4])
+def test_independent_rows_have_no_further_golden(usual: int) -> None:
+    given = tensor("x", "float32", "batch", 3, batch=(1, usual, 4))
+    goldens = {golden.name: golden for golden in record(torch.nn.Linear(3, 3), spec(given))}
+    assert "p0-rolled" not in goldens
+    whole = goldens["p0-max" if usual == 1 else "p0-opt"]
+    np.testing.assert_array_equal(goldens["p0-row"].inputs["x"], whole.inputs["x"][:1])

@@ -48,7 +48,22 @@ class Detections(nn.Module):
         return found
 
 
-LISTS = {ForLoop: "output", WhileLoop: "output_1", AsWritten: "rows", Detections: "output"}
+class Numbered(nn.Module):
+    def forward(self, x: Tensor) -> List[Tuple[Tensor, int]]:  # noqa: UP006
+        found: List[Tuple[Tensor, int]] = []  # noqa: UP006
+        for i in range(x.size(0)):
+            if bool(x[i].sum() != 1):
+                found.append((x[i], i))
+        return found
+
+
+LISTS = {
+    ForLoop: "output",
+    WhileLoop: "output_1",
+    AsWritten: "rows",
+    Detections: "output",
+    Numbered: "output",
+}
 """The name of the list that each module returns."""
 LARGEST = 8
 """The largest length that the manifests declare."""

@@ -139,6 +139,31 @@ def test_init_writes_a_length_to_look_at(tmp_path: Path) -> None:
     assert "max_lengths: {output_1: 16}  # ?" in text and "outputs:" not in text
 
 
+class Text(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        return x, "ok"
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (Text, "output 'output_1' is a str, and an endpoint gives tensors only"),
+        (Spectrum, "complex64, and Triton has no complex numbers"),
+    ],
+)
+def test_what_no_endpoint_can_give_is_named(
+    tmp_path: Path, module: type[nn.Module], text: str
+) -> None:
+    _, file = prepared(module, tmp_path)
+    (result,) = build_repository(file.parent, tmp_path / "out", isolate=False)
+    assert text in str(result.error) and "fix:" in str(result.error)
+
+
 def test_keys_by_data_are_an_error_that_says_what_to_return(tmp_path: Path) -> None:
     class ByData(nn.Module):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:

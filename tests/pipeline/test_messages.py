@@ -15,6 +15,8 @@ from builder.cli import main
 from builder.errors import InPlaceError, ModelFileError, UnboundedListError
 from builder.lowering import ir
 from builder.manifest import TensorSpec
+from builder.parity import served
+from builder.repository import build_repository
 from tests.pipeline.list_outputs import ForLoop
 from tests.pipeline.test_known_cases import checked
 
@@ -69,6 +71,22 @@ def test_a_module_that_fails_on_all_drawn_inputs_needs_the_users(tmp_path: Path)
         assert names[:2] == ["user-0", "user-0-row"]
         (warning,) = [text for text in found.warnings if "left out" in text]
         assert "p0-opt, p0-min, p0-max, p0-odd" in warning and "large only" in warning
+
+
+class FirstRowIsZero(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[0] = 0
+        return y
+
+
+def test_requests_are_not_joined_where_a_row_depends_on_its_position(tmp_path: Path) -> None:
+    saved(tmp_path, torch.jit.script(FirstRowIsZero()), X)
+    (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
+    assert result.ok
+    published = served.read(tmp_path / "out" / result.name)
+    assert published.config.max_batch_size == 0
+    assert "depends on its position" in published.sidecar["batching"]["reason"]
 
 
 class Embedded(nn.Module):
@@ -158,3 +176,10 @@ def test_compile_does_not_mention_a_manifest(tmp_path: Path) -> None:
     compiled = builder.compile(Large(), [spec], goldens=tmp_path / "own.npz")
     assert torch.equal(compiled(torch.full((2, 4), 1e15)), torch.full((2, 4), 2e15))
     assert not any("manifest" in text for text in compiled.warnings)
+
+
+def test_a_plugins_mistake_has_its_line() -> None:
+    with pytest.raises(ValueError, match=r"'acme::swish' is no schema: write it with all arg"):
+        builder.converter("acme::swish")(lambda ctx, x: x)
+    with pytest.raises(ValueError, match=r"test_messages.py:\d+\): the decomposition of acme::s"):
+        builder.decomposition("acme::swish(Tensor x, float beta=1.0) -> Tensor")(lambda x, b: x)

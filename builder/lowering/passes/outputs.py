@@ -456,8 +456,8 @@ def _not_a_tensor(value: Any, name: str) -> LoweringError:
             ),
         )
     return LoweringError(
-        f"output {name or 'output'!r} is a {value.type().annotation_str} whose elements are known "
-        "only at run time",
-        where=source_line(value.node()),
-        fix="return a tensor, or a tuple or dictionary of tensors with a fixed number of elements",
+        f"output {name or 'output'!r} is a {value.type().annotation_str}, and an endpoint returns"
+        " only tensors",
+        where=source_line(located(value)),
+        fix="return tensors and numbers, in tuples, lists and dictionaries",
     )

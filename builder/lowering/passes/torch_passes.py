@@ -63,6 +63,16 @@ def _gives_list(node: Node) -> bool:
 TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice")
 
 
+@lowering_pass("lower-tuples-of-torch", ours=False)
+def lower_tuples_of_torch(graph: Graph, context: Context) -> None:
+    """As lower-tuples, for a graph that torch runs: the tuples stay where one is chosen from a
+    list.
+    """
+    chosen = ir.nodes_of(graph, "aten::__getitem__")
+    if not any(node.output().type().kind() == "TupleType" for node in chosen):
+        lower_tuples.rewrite(graph, context)
+
+
 @lowering_pass(
     "lower-tuples",
     removes=TUPLES,
