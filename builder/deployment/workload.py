@@ -55,6 +55,11 @@ class Storage:
         """Of `s3://BUCKET/PATH`, `gs://BUCKET/PATH`, `as://ACCOUNT/CONTAINER/PATH` or
         `pvc://CLAIM/PATH`. Raises UsageError.
         """
+        if "@" in url:  # which no address needs: the message does not repeat it
+            raise UsageError(
+                "--storage has a user name or a password, which would be written to logs",
+                fix="leave it out; --storage-secret names the secret with the credentials",
+            )
         found = _STORAGE.fullmatch(url)
         path = found.group(3).strip("/") if found else ""
         if found is None or any(part in (".", "..") for part in path.split("/")):

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ NAMESPACE = "trt-build"
 OBJECT_STORE_BYTES = 100 << 20
 """Of a cluster that a command starts itself: its tasks return only words."""
 MIB = 1 << 20
+CONNECT_SECONDS = 10.0
+"""For the cluster's address to take a connection. Ray itself tries for two minutes and more."""
 
 
 def ray() -> Any:
@@ -53,18 +56,34 @@ def connected(farm: Farm) -> Iterator[Any]:
         options |= {"object_store_memory": OBJECT_STORE_BYTES, "num_cpus": local_cpus(farm)}
     else:
         options |= {"address": farm.address}
+        _answers(farm)
     try:
         library.init(**options)
     except Exception as error:  # of many kinds: connection, version, protocol
-        raise EnvironmentProblem(
-            f"the Ray cluster {farm.address} cannot be used: {error}",
-            where=farm.file or None,
-            fix="check `address`, and that `ray status` shows the cluster on this machine",
-        ) from error
+        raise _unusable(farm, error) from error
     try:
         yield library
     finally:
         library.shutdown()
+
+
+def _answers(farm: Farm) -> None:
+    """Raise EnvironmentProblem where nothing listens at an address of the form host:port."""
+    host, _, port = farm.address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return  # auto, and ray://..., which Ray resolves
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _unusable(farm, error) from error
+
+
+def _unusable(farm: Farm, error: Exception) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the Ray cluster {farm.address} cannot be used: {error}",
+        where=farm.file or None,
+        fix="check `address`, and that `ray status` shows the cluster on this machine",
+    )
 
 
 def dashboard(library: Any) -> str:

@@ -1,5 +1,5 @@
-"""`python -m tests.chaos load|push|limit|kill`: prints its counts as JSON; exit code 1: some are
-bad.
+"""`python -m tests.chaos load|push|reload|limit|kill`: prints its counts as JSON; exit code 1:
+some are bad.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import kill, limit, load, page, pushing, streams
+from tests.chaos import kill, limit, load, page, pushing, reload, streams
 
 NOT_RECORDED = ("--record", "--out", "--lines")
 Found = tuple[int, dict[str, Any]]
@@ -44,6 +44,10 @@ def _asked() -> argparse.Namespace:
     summing = commands.add_parser("sum", help="sum the records of `push --streams`")
     summing.add_argument("--out", type=Path, required=True)
     summing.add_argument("--command-line", default="push", help="what to record them as")
+    reloading = commands.add_parser("reload", help="load and unload a trivial model, without us")
+    reloading.add_argument("--mode", choices=pushing.MODES, default="explicit")
+    reloading.add_argument("--loads", type=int, default=400)
+    reloading.add_argument("--new-names", action="store_true", help="another name each time")
     limiting = commands.add_parser("limit", help="load a server at its limit, and watch its memory")
     limiting.add_argument("--minutes", type=float, default=10.0)
     limiting.add_argument("--out", type=Path, help="a folder for the samples")
@@ -111,6 +115,11 @@ def _push(asked: argparse.Namespace, folder: Path) -> Found:
     return counts.bad, counts.as_dict()
 
 
+def _reload(asked: argparse.Namespace, folder: Path) -> Found:
+    counts = reload.run(folder, asked.mode, asked.loads, new_names=asked.new_names)
+    return 0, counts.as_dict()
+
+
 def _limit(asked: argparse.Namespace, folder: Path) -> Found:
     if asked.out is not None:
         asked.out.mkdir(parents=True, exist_ok=True)
@@ -130,7 +139,7 @@ def _kill(asked: argparse.Namespace, folder: Path) -> Found:
     return counts.torn + counts.served_wrong + counts.not_repaired, counts.as_dict()
 
 
-RUNS = {"load": _load, "push": _push, "limit": _limit, "kill": _kill}
+RUNS = {"load": _load, "push": _push, "reload": _reload, "limit": _limit, "kill": _kill}
 
 
 if __name__ == "__main__":

@@ -32,9 +32,16 @@ TABLES = {
         "leaked_models": "leaked models",
         "leaked_processes": "leaked processes",
         "flat": "memory flat",
+        "kib_per_push": "KiB a push",
         "p50_ms": "p50 ms",
         "p99_ms": "p99 ms",
         "slowest_ms": "slowest ms",
+    },
+    "reload": {
+        "loads": "loads",
+        "start_mib": "MiB before",
+        "end_mib": "MiB after",
+        "kib_per_load": "KiB a load",
     },
     "limit": {
         "clients": "clients",

@@ -52,6 +52,8 @@ class Counts(ServedCounts):
     ensembles: int = 0
     rejected: int = 0
     wrong_verdicts: int = 0
+    kib_per_push: float | None = None
+    """By which the server's memory rises with each push; of the stream where it is most."""
     seconds: float = 0.0
     """Of the load, in the longest stream."""
     between_p99_ms: float = 0.0
@@ -219,7 +221,10 @@ def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None
     for lines in pushes:
         servers = [line["server_mib"] for line in lines]
         stubs = [line["stubs_mib"] / max(1, line["processes"] - 1) for line in lines]
-        counts.server_growth = _larger(counts.server_growth, flat.growth(servers))
+        if found := flat.trend(servers, [line["processes"] for line in lines]):
+            counts.server_growth = _larger(counts.server_growth, flat.growth(found.level))
+            rise = round(found.per_sample * 1024, 1)
+            counts.kib_per_push = _larger(counts.kib_per_push, rise)
         counts.stub_growth = _larger(counts.stub_growth, flat.growth(stubs))
         counts.server_mib += servers
         counts.stub_mib += [round(one, 1) for one in stubs]

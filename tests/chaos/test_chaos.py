@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +17,18 @@ import pytest
 
 from builder.serving import PLAIN, control, serve
 from builder.store import published
-from tests.chaos import asking, census, flat, kill, limit, load, page, pushing, streams
+from tests.chaos import (
+    asking,
+    census,
+    flat,
+    kill,
+    limit,
+    load,
+    page,
+    pushing,
+    reload,
+    streams,
+)
 
 
 def test_the_page_has_the_recorded_counts() -> None:
@@ -69,6 +87,91 @@ def test_memory_is_compared_after_the_warm_up() -> None:
     assert flat.is_flat(1.1, None) is True and flat.is_flat(1.0, 1.101) is False
 
 
+def test_memory_is_compared_at_one_number_of_processes() -> None:
+    held = [4, 6, 6, 8, 10, 8, 6, 4, 6, 8, 12, 12, 10, 12, 12, 10]
+    flat_memory = [10 + 0.6 * count for count in held]
+    assert flat.growth(flat_memory) != 1.0
+    found = flat.trend(flat_memory, held)
+    assert found and flat.growth(found.level) == 1.0
+    assert found.per_sample == pytest.approx(0, abs=1e-9)
+    found = flat.trend([one + 0.5 * n for n, one in enumerate(flat_memory)], held)
+    assert (
+        found
+        and found.per_sample == pytest.approx(0.5)
+        and not flat.is_flat(flat.growth(found.level))
+    )
+    alike = flat.trend([10 + 0.5 * n for n in range(16)], [4] * 16)
+    assert alike and alike.per_sample == pytest.approx(0.5) and flat.trend([1.0], [1]) is None
+
+
+MAPPING = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    sum(mapped[n] for n in range(0, len(mapped), 4096))
+own = b"x" * int(sys.argv[2])
+print(flush=True)
+input()
+"""
+
+
+def test_memory_does_not_depend_on_other_processes_that_map_the_same_file(tmp_path: Path) -> None:
+    """As two servers map the same libraries."""
+    file = tmp_path / "library"
+    file.write_bytes(bytes(32 << 20))
+    with contextlib.ExitStack() as stack:
+
+        def started(own: int) -> float:
+            process = subprocess.Popen(
+                [sys.executable, "-c", MAPPING, file, str(own)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout and process.stdout.readline() == b"\n"
+            pids.append(process.pid)
+            return census.memory(process.pid).allocated
+
+        pids: list[int] = []
+        alone = started(0)
+        assert started(32 << 20) == pytest.approx(alone + 32, abs=1)
+        assert census.memory(pids[0]).allocated == pytest.approx(alone, abs=1)
+        assert alone < 20
+
+
+SHARING = """
+import mmap, os, sys
+with open(sys.argv[1], "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+    mapped[:] = bytes(len(mapped))
+if os.fork() == 0:
+    mapped[:] = bytes(len(mapped))
+    print(flush=True)
+input()
+"""
+
+
+def test_a_shared_region_is_the_servers_only_once_its_process_has_ended() -> None:
+    """A region of 32 MiB in /dev/shm, as each process of the Python backend has one."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as region:
+        region.truncate(32 << 20)
+        words = [sys.executable, "-c", SHARING, region.name]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+            assert server.stdout and server.stdout.readline() == b"\n"
+            (child,) = census.children(server.pid)
+            found, leaked = census.Census(), census.Census()
+            census._weigh(server.pid, found)
+            os.kill(child, signal.SIGKILL)
+            while census.children(server.pid):
+                time.sleep(0.05)
+            census._weigh(server.pid, leaked)
+            server.kill()
+    assert (found.processes, leaked.processes) == (2, 1)
+    assert found.stubs_mib > 32 > found.server_mib and leaked.stubs_mib == 0
+    assert leaked.server_mib == pytest.approx(found.server_mib + 32, abs=4)
+
+
 def test_percentiles_are_right_to_the_width_of_a_bucket() -> None:
     window = asking.Window()
     for milliseconds in range(1, 1001):
@@ -122,6 +225,19 @@ def test_a_model_that_stays_loaded_is_found_with_its_process(tmp_path: Path) -> 
         found = census.take(server, made.parent, "explicit")
         assert not found.leaked_models and not found.leaked_processes
         assert found.processes == 3 and found.server_mib > 0
+
+
+@pytest.mark.slow
+@pytest.mark.live
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("new_names", [True, False])
+def test_a_model_without_us_that_is_loaded_again_and_again_costs_little(
+    tmp_path: Path, new_names: bool
+) -> None:
+    """Some KiB a load, which the page states, and no MiB."""
+    counts = reload.run(tmp_path, "explicit", reload.SAMPLES * 2, new_names=new_names)
+    assert len(counts.server_mib) == reload.SAMPLES
+    assert 0 < counts.start_mib < counts.end_mib < counts.start_mib + 16
 
 
 @pytest.mark.slow

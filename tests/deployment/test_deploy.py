@@ -485,3 +485,11 @@ def test_the_validator_finds_a_planted_mistake(
     inner[field] = value
     with pytest.raises(ValueError, match=field):
         check(planted)
+
+
+def test_a_password_in_the_address_is_not_repeated(
+    repositories: dict[str, Path], tmp_path: Path
+) -> None:
+    url = "s3://key:hunter2@bucket/repo"
+    done = run("kubernetes", repositories["plans"], tmp_path / "out", "--storage", url)
+    assert done.exit_code == 2 and "a password" in done.output and "hunter2" not in done.output

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -197,3 +199,17 @@ def test_without_ray_the_command_names_the_package(
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 4
     assert json.loads(done.stdout)["error"]["fix"] == "pip install 'trt-build[farm]'"
+
+
+def test_an_address_at_which_nothing_listens_is_named_at_once(tmp_path: Path) -> None:
+    """Ray would try for minutes, and print warnings of its own."""
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    file = tmp_path / "farm.yaml"
+    file.write_text(f"address: 127.0.0.1:{port}\ntargets: {{a: {{}}}}\n")
+    began = time.monotonic()
+    for command in ("status", "cancel"):
+        done = CliRunner().invoke(main, ["farm", command, str(file)])
+        assert done.exit_code == 4 and f"cluster 127.0.0.1:{port} cannot be used" in done.output
+    assert time.monotonic() - began < 15 and "Connection refused" in done.output

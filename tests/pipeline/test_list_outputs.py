@@ -152,7 +152,7 @@ class Spectrum(nn.Module):
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        (Text, "output 'output_1' is a str, and an endpoint gives tensors only"),
+        (Text, "output 'output_1' is a str, and an endpoint returns only tensors"),
         (Spectrum, "complex64, and Triton has no complex numbers"),
     ],
 )

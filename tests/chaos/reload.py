@@ -1,0 +1,141 @@
+"""A trivial model of Triton's Python backend, written without trt-build, is loaded again and again:
+what the server keeps of it is Triton's own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from builder.serving import Server, find
+from builder.serving.server import start
+from tests.chaos import census
+from tests.chaos.load import POLL
+
+KEPT = "kept"
+EXPLICIT = ["--model-control-mode=explicit", f"--load-model={KEPT}"]
+CODE = """
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb.InferenceResponse([pb.Tensor("y", tensor)]) for tensor in tensors]
+"""
+CONFIG = """
+backend: "python"
+input {{ name: "x" data_type: TYPE_FP32 dims: 2 }}
+output {{ name: "y" data_type: TYPE_FP32 dims: 2 }}
+instance_group {{ kind: KIND_CPU count: 1 }}
+parameters {{ key: "load" value {{ string_value: "{}" }} }}
+"""
+LOAD_TIMEOUT = 60.0
+SAMPLES = 16
+
+
+@dataclass
+class Counts:
+    """`server_mib`: what the server has allocated, at equal distances. `kib_per_load`: between the
+    medians of the second and the last quarter of them; the first quarter is warm-up.
+    """
+
+    mode: str
+    loads: int
+    new_names: bool
+    """Whether each load is of a model of another name, as former steps of ensembles are."""
+    start_mib: float = 0.0
+    end_mib: float = 0.0
+    kib_per_load: float = 0.0
+    seconds: float = 0.0
+    server_mib: list[float] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def run(folder: Path, mode: str, loads: int, *, new_names: bool = False) -> Counts:
+    """Load and unload a model `loads` times, at least SAMPLES, in a server of its own."""
+    counts, served = Counts(mode, loads, new_names), folder / "served"
+    _write(served, KEPT, 0)
+    server = start(
+        served,
+        port=dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0),
+        address="127.0.0.1",
+        options=POLL if mode == "poll" else EXPLICIT,
+        log_path=folder / "log",
+        installation=find(),
+        models=[KEPT] if mode == "explicit" else None,
+    )
+    with server:
+        server.wait_ready(LOAD_TIMEOUT)
+        counts.start_mib = round(census.memory(server.process.pid).allocated, 2)
+        began = time.monotonic()
+        for number in range(loads):
+            _load_once(server, served, f"m{number}" if new_names else "m", number, mode)
+            if (number + 1) % (loads // SAMPLES) == 0:
+                held = census.memory(server.process.pid).allocated
+                counts.server_mib.append(round(held, 2))
+        counts.seconds = round(time.monotonic() - began, 1)
+    _sum(counts)
+    return counts
+
+
+def _load_once(server: Server, served: Path, name: str, number: int, mode: str) -> None:
+    """Add the model, wait until it is ready, remove it, and wait until it is unloaded."""
+    control = f"{server.http_url}/v2/repository/models/{name}"
+    _write(served, name, number)
+    if mode == "explicit":
+        _post(f"{control}/load")
+    _await(lambda: _is_ready(server, name))
+    if mode == "explicit":
+        _post(f"{control}/unload")
+    shutil.rmtree(served / name)
+    _await(lambda: not _is_ready(server, name))
+
+
+def _write(served: Path, name: str, number: int) -> None:
+    """Beside the repository, and moved into it by one rename: a poll may come at any time."""
+    staging = served.parent / "staging"
+    (staging / "1").mkdir(parents=True)
+    (staging / "1" / "model.py").write_text(CODE)
+    (staging / "config.pbtxt").write_text(CONFIG.format(number))
+    served.mkdir(exist_ok=True)
+    staging.rename(served / name)
+
+
+def _post(address: str) -> None:
+    asked = urllib.request.Request(f"http://{address}", data=b"{}")
+    with urllib.request.urlopen(asked, timeout=LOAD_TIMEOUT):
+        pass
+
+
+def _is_ready(server: Server, name: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{server.http_url}/v2/models/{name}/ready", timeout=10):
+            return True
+    except OSError:
+        return False
+
+
+def _await(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LOAD_TIMEOUT
+    while not is_done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the server changed nothing for {LOAD_TIMEOUT:g} s")
+        time.sleep(0.05)
+
+
+def _sum(counts: Counts) -> None:
+    found, quarter = counts.server_mib, len(counts.server_mib) // 4
+    grown = median(found[-quarter:]) - median(found[quarter : 2 * quarter])
+    counts.end_mib = found[-1]
+    # the middles of the two quarters are half of the run apart
+    counts.kib_per_load = round(grown * 1024 / (counts.loads / 2), 1)
