@@ -117,6 +117,12 @@ def _guesses(
         if isinstance(loaded, frontends.ExportedModule):
             raise
         lowered = lowering.as_written(loaded, error)  # torch can serve it all the same
+    if not lowered.inputs:
+        raise LoweringError(
+            "the model takes no tensors, so no request could be sent to it",
+            where=str(file),
+            fix="let forward take a tensor",
+        )
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)
