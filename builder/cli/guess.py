@@ -116,6 +116,12 @@ def _guesses(
     loading.load(plugins)
     loaded = frontends.load(file, module, libraries=libraries)
     lowered, max_lengths = _lowered(loaded)
+    if not lowered.inputs:
+        raise LoweringError(
+            "the model has no tensor inputs, so no request can be sent to it",
+            where=str(file),
+            fix="let forward take a tensor",
+        )
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)

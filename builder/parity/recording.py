@@ -380,12 +380,10 @@ class _Recorder:
     def _with_numbers(
         self, drawn: Sequence[torch.Tensor], numbers: Mapping[str, Any]
     ) -> list[torch.Tensor]:
-        pairs = zip(drawn, self.spec.inputs, strict=True)
+        values = [numbers.get(spec.name or "") for spec in self.spec.inputs]
         return [
-            torch.full_like(tensor, numbers[spec.name])
-            if spec.name and spec.name in numbers
-            else tensor
-            for tensor, spec in pairs
+            tensor if value is None else torch.full_like(tensor, value)
+            for tensor, value in zip(drawn, values, strict=True)
         ]
 
     def answer(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from builder import frontends, torchscript
-from builder.errors import ModelFileError
+from builder.errors import LoweringError, ModelFileError
 from builder.frontends.export import archive
 
 Change = Callable[[dict[str, Any]], None]
@@ -127,6 +127,58 @@ def test_compiled_code(small_file: Path, tmp_path: Path) -> None:
     made = with_member(small_file, tmp_path, "data/other.bin", b"")
     with pytest.raises(ModelFileError, match=r"torch\.export\.save does not write"):
         archive.inspect(made)
+
+
+def without(file: Path, folder: Path, name: str, data: bytes | None = None) -> Path:
+    """The file without a member, or with this content in it."""
+    made = folder / "damaged.pt2"
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
+        for one in old.namelist():
+            content = data if one.endswith(name) else old.read(one)
+            if content is not None:
+                new.writestr(one, content)
+    return made
+
+
+def test_members_that_are_missing(small_file: Path, tmp_path: Path) -> None:
+    """A weight without data would be zeros for torch."""
+    with pytest.raises(ModelFileError, match=r"has no data in the member .*weight_0"):
+        frontends.load(without(small_file, tmp_path, "weight_0", b""))
+    with pytest.raises(ModelFileError, match=r"has no member .*weight_0"):
+        frontends.load(without(small_file, tmp_path, "weight_0"))
+    with pytest.raises(ModelFileError, match=r"has no member small/models/model\.json"):
+        frontends.load(without(small_file, tmp_path, "model.json"))
+
+
+def test_names_that_are_missing(small_file: Path, tmp_path: Path) -> None:
+    """An edited program is refused; metadata that is no text is left out."""
+
+    def twice(program: dict[str, Any]) -> None:
+        names = program["graph_module"]["module_call_graph"][0]["signature"]
+        names["forward_arg_names"] = ["x", "x"]
+
+    def number(program: dict[str, Any]) -> None:
+        for node in program["graph_module"]["graph"]["nodes"]:
+            node["metadata"]["stack_trace"] = 7
+
+    def root(program: dict[str, Any]) -> None:
+        program["graph_module"]["module_call_graph"][0]["fqn"] = "inner"
+
+    with pytest.raises(ModelFileError, match="cannot be loaded"):
+        frontends.load(changed(small_file, tmp_path, root))
+    with pytest.raises(LoweringError, match="two arguments of the program have one name"):
+        frontends.load(changed(small_file, tmp_path, twice))
+    loaded = frontends.load(changed(small_file, tmp_path, number))
+    assert isinstance(loaded, frontends.ExportedModule)
+
+
+def test_other_files_under_the_suffix(tmp_path: Path) -> None:
+    """The remedy is that of exported programs."""
+    file = tmp_path / "weights.pt2"
+    torch.save(torch.nn.Linear(2, 2).state_dict(), file)
+    with pytest.raises(ModelFileError, match=r"a checkpoint of torch\.save") as caught:
+        frontends.load(file)
+    assert "torch.export.save" in str(caught.value.fix)
 
 
 def test_objects_that_are_no_tensors(small_file: Path, tmp_path: Path) -> None:

@@ -18,6 +18,10 @@ MAX_TEXT_BYTES = 256 << 20
 SCHEMA = 8
 """The major version of the format that torch reads here."""
 _SAVE_AGAIN = "save the program again with torch.export.save, from a source that you trust"
+_EXPORT_IT = (
+    "load the module in Python, then torch.export.save(torch.export.export(module, inputs),"
+    " 'model.pt2')"
+)
 _PLAIN_ARGUMENTS = (
     "export it with arguments in tuples, lists, dictionaries or named tuples of tensors, which need"
     f" no other class; or {_SAVE_AGAIN}"
@@ -62,8 +66,13 @@ def inspect(path: Path, *, custom: bool = False) -> ProgramFacts:
     """The facts of an exported program. `custom` allows operators of namespaces that torch does not
     have. Raises ModelFileError that states what the file is instead, or what is wrong with it.
     """
-    with torchscript.opened(path, "an exported program") as archive:
-        return _inspect(path, archive, custom)
+    try:
+        with torchscript.opened(path, "an exported program") as archive:
+            return _inspect(path, archive, custom)
+    except ModelFileError as error:
+        if error.fix and "torch.jit" in error.fix:  # what to do for a TorchScript file
+            error.fix = _EXPORT_IT
+        raise
 
 
 def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts:
@@ -112,6 +121,14 @@ def _root(path: Path, names: list[str]) -> str:
             raise _refuse(
                 path, "is not an exported program but TorchScript", "give it the suffix .pt"
             )
+        models = [name for name in names if name.startswith(f"{root}models/")]
+        if f"{root}models/model.json" not in names and (f"{root}archive_format" in names or models):
+            others = f" (it has {', '.join(models[:3])})" if models else ""
+            raise _refuse(
+                path,
+                f"has no member {root}models/model.json{others}",
+                "save one program by itself with torch.export.save",
+            )
         if f"{root}models/model.json" not in names:
             raise torchscript.not_expected(path, names, "an exported program")
     compiled = [name for name in names if name.startswith(f"{root}data/aotinductor/")]
@@ -145,9 +162,20 @@ def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
                 )
             if entry.get("use_pickle"):
                 _check_pickle(path, archive, f"{root}data/{kind}/{member}")
+            else:
+                _check_data(path, archive, f"{root}data/{kind}/{member}", entry)
     for member in archive.namelist():
         if member.removeprefix(root).endswith(".pt"):
             _check_pickle(path, archive, member)
+
+
+def _check_data(path: Path, archive: zipfile.ZipFile, member: str, entry: dict[str, Any]) -> None:
+    """Refuse a tensor without data, which torch would load as zeros."""
+    if member not in archive.namelist():
+        raise _refuse(path, f"has no member {member}", _SAVE_AGAIN)
+    sizes = (entry.get("tensor_meta") or {}).get("sizes", ())
+    if not archive.getinfo(member).file_size and all(size.get("as_int") != 0 for size in sizes):
+        raise _refuse(path, f"has no data in the member {member}", _SAVE_AGAIN)
 
 
 def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:

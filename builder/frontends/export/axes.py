@@ -91,7 +91,7 @@ class Axes:
             [size.node.expr if isinstance(size, torch.SymInt) else size for size in shape]
             for _, shape in self._shapes()
         ]
-        names = [spec.shape for spec in specs]
+        names: list[Sequence[int | str]] = [spec.shape for spec in specs]
         pairs = [
             pair
             for axes, expressions in zip(names, sizes, strict=True)
@@ -110,6 +110,9 @@ class Axes:
         }
         if not guarded:
             return Relations(expressions)
+        for index, (name, meta) in enumerate(self.metas.items()):
+            if isinstance(meta, torch.SymInt):
+                names[index], sizes[index] = [name], [meta.node.expr]
         return Relations(expressions, self._demands.conditions(names, sizes, fixed))
 
     @functools.cached_property

@@ -22,7 +22,7 @@ from builder.frontends.export import structure
 from builder.frontends.export.relations import Condition
 
 Place = tuple[int, int]
-"""An input, by its position among those that are no constants, and its axis."""
+"""An input, by its position among those that are no constants, and its axis; 0 of a number."""
 
 _USER_INPUT = InputKind.USER_INPUT
 
@@ -47,8 +47,8 @@ class Guard:
 
 
 class Demands:
-    """The guards and assertions of a program that are about sizes only. Others, such as those about
-    the value of a number, are left out.
+    """The guards and assertions of a program that are about sizes, and about whole numbers among
+    the arguments. Others, such as those about strides, are left out.
     """
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
@@ -166,8 +166,10 @@ def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Place
         if isinstance(spec.arg, ConstantArgument):
             continue
         meta = node.meta["val"]
-        for axis in range(meta.dim() if isinstance(meta, torch.Tensor) else 0):
-            for source in (f"L{pytree.keystr(path)}", f"L['flat_args'][{leaf}]"):
+        for source in (f"L{pytree.keystr(path)}", f"L['flat_args'][{leaf}]"):
+            if isinstance(meta, torch.SymInt):
+                yield source, (index, 0)
+            for axis in range(meta.dim() if isinstance(meta, torch.Tensor) else 0):
                 yield f"{source}.size()[{axis}]", (index, axis)
         index += 1
 

@@ -70,7 +70,9 @@ def _load(path: str) -> Any:
         torchao_operators.register()
     with _quiet() as warnings:
         try:
-            return torch.export.load(path)
+            loaded = torch.export.load(path)
+            _ = loaded.call_spec  # raises where the program's own signature is missing
+            return loaded
         except Exception as error:
             # torch logs the reason and raises another error
             if warnings:

@@ -74,7 +74,8 @@ def _entries(node: torch.fx.Node) -> tuple[tuple[Any, Any], ...]:
 
 
 def _trace(node: torch.fx.Node) -> str:
-    return node.meta.get("stack_trace") or ""
+    found = node.meta.get("stack_trace")
+    return found if isinstance(found, str) else ""
 
 
 def _stack(entries: tuple[tuple[Any, Any], ...]) -> Stack:

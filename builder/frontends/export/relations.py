@@ -14,6 +14,8 @@ _TRIED = 2048
 """Values of a size that are tried, nearest first."""
 _COMBINATIONS = 6_000
 """Sizes of several axes that are tried together."""
+_NUMBERS = 9
+"""Values of a number among the arguments for which guards are evaluated, from 0."""
 _SAMPLES = 4096
 """Sizes of one request for which guards are evaluated, to find out which of them matter."""
 
@@ -91,6 +93,8 @@ class Relations:
             low, high = spans[self.axes[symbol]]
             return list(range(low, min(high, low + _SAMPLES) + 1))
         alone = self._alone(symbol)
+        if not alone:
+            return list(range(_NUMBERS))
         low = _solved(alone, symbol, {axis: span[0] for axis, span in spans.items()})
         high = _solved(alone, symbol, {axis: span[1] for axis, span in spans.items()})
         tried = range(max(low, 0), min(high, low + _SAMPLES) + 1)
@@ -101,7 +105,11 @@ class Relations:
         return not self.refusals(sizes)
 
     def refusals(self, sizes: Sizes) -> list[str]:
-        """Why no request may have these sizes: the relations and conditions that do not hold."""
+        """Why no request may have these sizes: the relations and conditions that do not hold, with
+        numbers among the arguments that fulfill most of what depends on them alone.
+        """
+        if self._found(sizes, {axis: (size, size) for axis, size in sizes.items()}) is not None:
+            return []
         values = {symbol: sizes[axis] for symbol, axis in self.axes.items()}
         for symbol in self._symbols():
             if symbol not in values:
@@ -118,20 +126,28 @@ class Relations:
         """The sizes next to these that the program allows, each within its span; the given ones
         where none are found.
         """
-        if not self.derived and not self.conditions:
+        values = self._found(sizes, spans)
+        if values is None:
             return dict(sizes)
+        found = {
+            self.axes[symbol]: value for symbol, value in values.items() if symbol in self.axes
+        }
+        derived = {axis: int(size.subs(values)) for axis, size in self.derived.items()}
+        return {**sizes, **found, **derived}
+
+    def _found(self, sizes: Sizes, spans: Spans) -> dict[Any, int] | None:
+        """The values of the symbols that give the sizes next to these that the program allows."""
+        if not self.derived and not self.conditions:
+            return {}
         symbols = self._symbols()
         lists = [_Candidates(self._candidates(symbol, sizes, spans)) for symbol in symbols]
         several = [one for one in self.conditions if len(one.symbols) > 1]
         joint = {axis: size for axis, size in self.derived.items() if len(size.free_symbols) != 1}
         for chosen in _combinations(lists):
             values = dict(zip(symbols, chosen, strict=True))
-            fits = _all_within(joint, values, spans)
-            if fits and all(condition.holds(values) for condition in several):
-                found = {self.axes[s]: value for s, value in values.items() if s in self.axes}
-                derived = {axis: int(size.subs(values)) for axis, size in self.derived.items()}
-                return {**sizes, **found, **derived}
-        return dict(sizes)
+            if _all_within(joint, values, spans) and _all_hold(several, values):
+                return values
+        return None
 
     def _symbols(self) -> list[Any]:
         """The symbols that something depends on."""

@@ -21,8 +21,11 @@ def input_names(program: torch.export.ExportedProgram) -> list[str]:
 
 def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
     """How each leaf of the arguments is reached, from the name of its argument on."""
-    (root,) = [entry for entry in program.module_call_graph if entry.fqn == ""][:1]
-    names = list(root.signature.forward_arg_names or ()) if root.signature else []
+    roots = (entry.signature for entry in program.module_call_graph if entry.fqn == "")
+    signature = next(roots, None)
+    names = list(signature.forward_arg_names or ()) if signature else []
+    if len(set(names)) < len(names):
+        raise LoweringError(f"two arguments of the program have one name ({', '.join(names)})")
     spec = program.call_spec.in_spec
     leaves = [object() for _ in range(spec.num_leaves)]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
