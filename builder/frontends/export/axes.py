@@ -105,7 +105,7 @@ class Axes:
         return tuple(replace(spec, name=spec.name or mine.name) for spec, mine in pairs)
 
     def comment(self, axis: str) -> str:
-        """What the program states of an axis of `specs`."""
+        """The program's constraint of an axis of `specs`."""
         size = next(size for size, name in self.names.items() if name == axis)
         low, high = self.bounds(size)
         if high is None:
@@ -117,8 +117,8 @@ class Axes:
         return self._bounds.get(size, (0, None))
 
     def check(self, specs: Sequence[TensorSpec], where: str | None = None) -> None:
-        """Raise UsageError where a spec allows what the program does not: another rank, dtype or
-        fixed size, a range beyond its constraint, or different sizes where it has one.
+        """Raise UsageError if a spec allows inputs that the program excludes: another rank, dtype
+        or static size, a range beyond its constraint, or different sizes for one symbol.
         """
         if len(specs) != len(self.metas):
             raise UsageError(
