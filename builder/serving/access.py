@@ -1,4 +1,4 @@
-"""How clients reach an endpoint: its address, TLS, and the headers of each request."""
+"""Access to an endpoint: its address, TLS, and the headers of each request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Access:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise UsageError where a file is missing, or the certificate or the key stands alone."""
+        """Raise UsageError if a file is missing, or only one of the certificate and the key is
+        set.
+        """
         if (self.certificate is None) != (self.key is None):
             raise UsageError(
                 "a client certificate needs its key, and the key its certificate",
