@@ -1,5 +1,5 @@
-"""Whether a build can fit, asked before it starts: TensorRT runs for minutes before it says so
-itself, or is killed.
+"""Check before a build that its memory suffices: TensorRT otherwise fails after minutes, or is
+killed.
 """
 
 from __future__ import annotations
