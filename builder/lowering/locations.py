@@ -45,16 +45,16 @@ def source_location(node: Node) -> str:
     own = _own(frames)
     if exported := _EXPORTED.search(node.sourceRange()):
         shown = own or frames[0]
-        inner = f" (in {_told(frames[0])})" if shown != frames[0] else ""
-        return _told(shown, exported[1]) + inner
+        inner = f" (in {_described(frames[0])})" if shown != frames[0] else ""
+        return _described(shown, exported[1]) + inner
     if not _is_traced(node):
         near = _near(node) if own is None else None
-        return _told(frames[0], text) + (f", near {_told(near)}" if near else "")
+        return _described(frames[0], text) + (f", near {_described(near)}" if near else "")
     shown = own or frames[0]
-    inner = f" (in {_told(frames[0])})" if shown != frames[0] else ""
+    inner = f" (in {_described(frames[0])})" if shown != frames[0] else ""
     saved = f", saved as: {text}" if text else ""
     return (
-        _told(shown, "" if saved else linecache.getline(shown[0], int(shown[1])).strip())
+        _described(shown, "" if saved else linecache.getline(shown[0], int(shown[1])).strip())
         + saved
         + inner
     )
@@ -71,7 +71,7 @@ def source_line(node: Node) -> str:
     near = [node, *(value.node() for value in reversed(list(node.inputs()))), node.prev()]
     frames = next(filter(None, map(_frames, near)), None)
     if frames:
-        return _told(_own(frames) or frames[0]) + within
+        return _described(_own(frames) or frames[0]) + within
     return f"a node of kind {node.kind()}{within} (the file has no source for it)"
 
 
@@ -115,5 +115,5 @@ def _near(node: Node) -> Frame | None:
     return None
 
 
-def _told(frame: Frame, text: str = "") -> str:
+def _described(frame: Frame, text: str = "") -> str:
     return f"{frame[0]}:{frame[1]}: {text}" if text else f"{frame[0]}:{frame[1]}"

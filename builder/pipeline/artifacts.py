@@ -222,14 +222,14 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
         lowered=b"",
         goldens=model.goldens,
         serve_as=serve_as,
-        segments=_piece_files(model.pieces, model.plans, model.branch_plans),
+        segments=_segment_files(model.pieces, model.plans, model.branch_plans),
         flags={name: flag for name, flag in flags.items() if name not in unknown},
         unknown=unknown,
         mixes=mixes(model, model.segments),
     )
 
 
-def _piece_files(
+def _segment_files(
     pieces: Pieces,
     plans: Sequence[Plan | None],
     branch_plans: Mapping[branches.Location, Plan],
@@ -274,4 +274,4 @@ def _side(
     pieces: Pieces, plans: Mapping[branches.Location, Plan], location: branches.Location
 ) -> tuple[SegmentFiles, ...]:
     own = [plans.get((*location, number)) for number in range(len(pieces.conversions))]
-    return _piece_files(pieces, own, plans, location)
+    return _segment_files(pieces, own, plans, location)

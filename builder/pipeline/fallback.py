@@ -109,7 +109,7 @@ def convert_or_partition(
             defects = (str(defect),)
     else:
         defects = (*earlier.reasons, *beyond)
-    return _Cutter(lowered, spec, kept, list(defects), earlier=earlier).run()
+    return _Partitioner(lowered, spec, kept, list(defects), earlier=earlier).run()
 
 
 def _of_optional(lowered: LoweredGraph) -> ConversionError:
@@ -159,7 +159,7 @@ def _with_inner(node: Any) -> Iterator[Any]:
         yield from ir.walk(block)
 
 
-class _Cutter:
+class _Partitioner:
     """Partitions, converts every TensorRT segment, and partitions again if one fails to convert."""
 
     def __init__(
@@ -270,7 +270,7 @@ class _Cutter:
 
 def _partition_branch(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
     """The partition of a branch's graph, one segment if the whole branch converts."""
-    found = _Cutter(lowered, spec, kept_nodes(lowered), [], is_branch=True).run()
+    found = _Partitioner(lowered, spec, kept_nodes(lowered), [], is_branch=True).run()
     assert isinstance(found, Pieces)
     return found
 
