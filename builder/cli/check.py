@@ -110,7 +110,7 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
         if report.get("quantized"):
             show_quantized(terminal, report["name"], report["quantized"])
         if report.get("fallback"):
-            _show_pieces(terminal, report)
+            _show_segments(terminal, report)
         if with_config or terminal.verbose:
             terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
             terminal.line(report["config"].rstrip())
@@ -134,7 +134,7 @@ def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None
     terminal.table(("product", "computes in", "SQNR dB", "because"), rows, numbers=("SQNR dB",))
 
 
-def _show_pieces(terminal: Terminal, report: dict[str, Any]) -> None:
+def _show_segments(terminal: Terminal, report: dict[str, Any]) -> None:
     """Print the segments and their boundary tensors."""
     found = report["fallback"]
     layout = f"; {found['layout']}: {found['reason']}" if "layout" in found else ""

@@ -1,4 +1,4 @@
-"""What the TensorRT in use can do: probed once from the library, and asked from then on.
+"""The capabilities of the TensorRT in use, probed once from the library.
 
 Conversion reads it as `ctx.capabilities`; everything else calls `current()`. A converter asks for
 the capability that it needs (`takes`, `has_layer`, `has_operation`), never for a version.

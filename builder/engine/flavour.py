@@ -1,4 +1,4 @@
-"""Which TensorRT this process uses, and the one place where the flavours' differences stand.
+"""The TensorRT flavor of this process. All differences between the flavors are in this file.
 
 `trt` is the chosen module: `tensorrt` (8, 10, 11) or `tensorrt_rtx` (1.x). One process uses one
 flavour; it is settled when `trt` is first touched. Every other file of trt-build says `from

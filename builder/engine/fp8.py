@@ -1,4 +1,4 @@
-"""Where FP8 exists: in which TensorRT, and on which GPUs."""
+"""The TensorRT versions and GPUs that support FP8."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The GPUs of this machine, asked from the driver itself: no torch, no TensorRT, and no context on
-the device.
-"""
+"""The GPUs of this machine, from the driver: without torch, TensorRT, or a CUDA context."""
 
 from __future__ import annotations
 

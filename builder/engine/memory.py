@@ -1,5 +1,5 @@
-"""Whether a build can fit, asked before it starts: TensorRT runs for minutes before it says so
-itself, or is killed.
+"""Check before a build that its memory suffices: TensorRT otherwise fails after minutes, or is
+killed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def check(conversion: Conversion) -> None:
     """
     weights = weights_bytes(conversion.lowered.graph)
     # one copy, the graph's, is there already
-    _room("host", HOST_COPIES * weights - weights, host_available())
+    _check_free_memory("host", HOST_COPIES * weights - weights, host_available())
     if flavour.name() == "tensorrt":
-        _room("GPU", weights + endpoint_bytes(conversion), gpu.free_memory())
+        _check_free_memory("GPU", weights + endpoint_bytes(conversion), gpu.free_memory())
 
 
-def _room(where: str, needed: int, free: int | None) -> None:
+def _check_free_memory(where: str, needed: int, free: int | None) -> None:
     if free is not None and needed > free:
         raise EngineError(
             f"the build needs at least {needed / 2**20:.0f} MiB of {where} memory, and"

@@ -1,4 +1,4 @@
-"""A new, empty network of the flavour in use, and the logger that keeps TensorRT's words for our
+"""A new, empty network of the flavor in use, and the logger that keeps TensorRT's messages for
 errors.
 """
 

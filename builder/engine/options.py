@@ -1,4 +1,4 @@
-"""What changes a plan besides the network, and which flavour has which of it."""
+"""Builder options, and the flavors that support each of them."""
 
 from __future__ import annotations
 

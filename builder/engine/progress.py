@@ -1,4 +1,4 @@
-"""Where a build stands, and how it is stopped: TensorRT's IProgressMonitor, where the flavour has
+"""Report the progress of a build, and stop it, by TensorRT's IProgressMonitor, if the flavor has
 one (10, 11, RTX).
 """
 

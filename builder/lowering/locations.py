@@ -46,16 +46,16 @@ def source_location(node: Node) -> str:
         return "graph"
     own = _own(frames)
     shown = own or frames[0]
-    inner = f" (in {_told(frames[0])})" if shown != frames[0] else ""
+    inner = f" (in {_described(frames[0])})" if shown != frames[0] else ""
     if exported := _EXPORTED.search(node.sourceRange()):
-        return _told(shown, exported[1]) + inner
+        return _described(shown, exported[1]) + inner
     if not _is_traced(node):
         near = _near(node) if own is None else None
-        return _told(frames[0], text) + (f", near {_told(near)}" if near else "")
+        return _described(frames[0], text) + (f", near {_described(near)}" if near else "")
     if text:
-        return f"{_told(shown)}, saved as: {text}{inner}"
+        return f"{_described(shown)}, saved as: {text}{inner}"
     line = linecache.getline(shown[0], int(shown[1])).strip()
-    return _told(shown, line) + inner
+    return _described(shown, line) + inner
 
 
 def source_line(node: Node) -> str:
@@ -69,7 +69,7 @@ def source_line(node: Node) -> str:
     near = [node, *(value.node() for value in reversed(list(node.inputs()))), node.prev()]
     frames = next(filter(None, map(_frames, near)), None)
     if frames:
-        return _told(_own(frames) or frames[0]) + within
+        return _described(_own(frames) or frames[0]) + within
     return f"a node of kind {node.kind()}{within} (the file has no source for it)"
 
 
@@ -126,5 +126,5 @@ def _near(node: Node) -> Frame | None:
     return None
 
 
-def _told(frame: Frame, text: str = "") -> str:
+def _described(frame: Frame, text: str = "") -> str:
     return f"{frame[0]}:{frame[1]}: {text}" if text else f"{frame[0]}:{frame[1]}"

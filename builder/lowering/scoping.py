@@ -34,11 +34,11 @@ class Lines(dict[str, Line]):
     """Parsed lines. A missing line is parsed on first use."""
 
     def __missing__(self, text: str) -> Line:
-        line = self[text] = _taken_apart(text)
+        line = self[text] = _parsed_line(text)
         return line
 
 
-def _taken_apart(text: str) -> Line:
+def _parsed_line(text: str) -> Line:
     plain = _STRING.sub("", text) if '"' in text else text
     line, placed, _ = plain.partition(" # ")
     body = line.lstrip()

@@ -1,4 +1,4 @@
-"""Suggests the known word that is nearest to what the user wrote."""
+"""Suggest the known word that is closest to the user's input."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def verify_engines(
             fix="use `trt-build verify --serve`, which also verifies models that torch runs",
         )
     if open_plan is None:
-        _settle(planned)
+        _select_flavour(planned)
     results = []
     for number, one in enumerate(planned, 1):
         if progress:
@@ -95,7 +95,7 @@ def verify_engines(
     return results
 
 
-def _settle(planned: Sequence[Planned]) -> None:
+def _select_flavour(planned: Sequence[Planned]) -> None:
     """Raise EnvironmentProblem if this machine cannot run the plans; else select their flavor."""
     from builder.engine import flavour
 

@@ -89,7 +89,7 @@ def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
         [i for i, stage in enumerate(stages) if stage == number]
         for number in range(len(chosen) + 1)
     ]
-    taken = [_Taken(seen, names, index) for index in chosen]
+    taken = [_ExtractedBranch(seen, names, index) for index in chosen]
     wanted = {value.debugName() for value in lowered.graph.outputs()}
     wanted.update(name for group in groups for name in inputs_of(seen, closure(seen, group)))
     wanted.update(name for branch in taken for name in branch.read)
@@ -121,7 +121,7 @@ def _torch(
     return [extract(seen, indices, inputs_of(seen, indices), outputs, names)]
 
 
-class _Taken:
+class _ExtractedBranch:
     """One branch while it is extracted into separate graphs."""
 
     def __init__(self, seen: View, names: TensorNames, index: int) -> None:

@@ -203,7 +203,7 @@ class ShapeInterpreter(operators.Operators):
         """The node's outputs, with sizes that are numbers or unknown."""
         key = key_of_node(node)
         try:
-            with _disable_current_modes(), _without_words(), self.unknowns:
+            with _disable_current_modes(), _without_logs(), self.unknowns:
                 result = _IN_PYTHON.get(key, functools.partial(fold_static, key))(
                     [fake(v) for v in values]
                 )
@@ -278,7 +278,7 @@ class ShapeInterpreter(operators.Operators):
 
 
 @contextlib.contextmanager
-def _without_words() -> Iterator[None]:
+def _without_logs() -> Iterator[None]:
     """Silence torch's log: it prints a page for each operator that cannot infer a shape, which is a
     normal case here.
     """

@@ -37,13 +37,13 @@ def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> lis
         before = now
         now = melt(now, seen.parents, [1.0] * len(now), least)
         if least > 1:
-            now = _without_islands(seen, now, shapes)
-        now = _with_known_borders(seen, _beside_readers(seen, now, shapes), shapes)
+            now = _without_small_segments(seen, now, shapes)
+        now = _with_known_inputs(seen, _beside_readers(seen, now, shapes), shapes)
         now = together(seen, kept_whole(seen, now))
     return now
 
 
-def _without_islands(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
+def _without_small_segments(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
     """Move TensorRT segments between torch segments to torch if their transitions cost more than
     they save.
     """
@@ -80,7 +80,7 @@ def _beside_readers(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[st
     return found
 
 
-def _with_known_borders(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
+def _with_known_inputs(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
     """Move a TensorRT node to torch if it reads a tensor with a data-dependent shape from another
     segment. TensorRT supports such tensors inside an engine (from nonzero), but an engine input
     must have a range.

@@ -118,7 +118,7 @@ def split(
         wished = [_kind(step, index, found) for index, step in enumerate(steps)]
         kinds = settled(seen, wished, shapes, fallback.min_block_size)
     inputs = tuple(str(spec.name) for spec in specs)
-    crossing = _Crossing(seen, replace(lowered, inputs=inputs), shapes, profiles, positions)
+    crossing = _Boundary(seen, replace(lowered, inputs=inputs), shapes, profiles, positions)
     segments = crossing.segments(members(seen, kinds))
     unbounded = tuple(
         (kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known
@@ -178,7 +178,7 @@ def _kind(step: Step, index: int, found: Support) -> str:
     return TORCH if index in found.refused else TENSORRT
 
 
-class _Crossing:
+class _Boundary:
     """The boundary tensors: the values that each segment reads, and those that others read from
     it.
     """

@@ -63,7 +63,7 @@ def _split(
 ) -> LoweredGraph | SplitBranch:
     """The partitioned `if`, or its whole graph if no branch benefits from an engine."""
     yes, no = (_pieces(side, branch, shapes, spec, partitioner) for side in branch.blocks)
-    worth = any(_is_worth(pieces, spec) for pieces in (yes, no))
+    worth = any(_is_worthwhile(pieces, spec) for pieces in (yes, no))
     return SplitBranch(branch, (yes, no)) if worth else branch.whole
 
 
@@ -106,7 +106,7 @@ def _whole(side: LoweredGraph) -> Pieces:
     return Pieces(Partition((segment,), (), (), side.inputs, side.outputs), (None,), ())
 
 
-def _is_worth(pieces: Pieces, spec: ModelSpec) -> bool:
+def _is_worthwhile(pieces: Pieces, spec: ModelSpec) -> bool:
     """Whether the branch's engines save more time than their calls cost. A min_block_size of 1
     accepts every engine.
     """

@@ -158,7 +158,7 @@ def _batched(
     ]
     whole = all(able)
     return [
-        replace(step, spec=replace(step.spec, batching=_wishes(step, wanted, can, whole)))
+        replace(step, spec=replace(step.spec, batching=_step_batching(step, wanted, can, whole)))
         for step, can in zip(steps, able, strict=True)
     ]
 
@@ -170,7 +170,7 @@ def _by_own_axis(step: ModelArtifact, axes: Collection[str]) -> bool:
     return all(spec.shape and spec.shape[0] in axes for spec in step.spec.inputs)
 
 
-def _wishes(step: ModelArtifact, wanted: Batching, can: bool, whole: bool) -> Batching:
+def _step_batching(step: ModelArtifact, wanted: Batching, can: bool, whole: bool) -> Batching:
     has_vectors = any(len(io.shape) == 1 for io in (*step.inputs, *step.outputs))
     if not can or (not whole and has_vectors):
         return Batching(enabled=False)

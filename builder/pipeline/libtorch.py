@@ -49,7 +49,7 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     if loose:
         return f"the backend has no {', '.join(loose)}"
     rounded = next(
-        (n.kind() for n in ir.nodes_of(lowered.graph, *BY_CUDNN) if not _can_say(n)), None
+        (n.kind() for n in ir.nodes_of(lowered.graph, *BY_CUDNN) if not _has_tf32_argument(n)), None
     )
     if rounded and step.spec.precision != "tf32":
         return (
@@ -64,7 +64,7 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     )
 
 
-def _can_say(node: Any) -> bool:
+def _has_tf32_argument(node: Any) -> bool:
     """Whether the call itself has an argument for TF32."""
     return bool(node.kind() == "aten::_convolution" and node.inputsSize() > ALLOW_TF32)
 
@@ -119,7 +119,7 @@ def saved(
     from builder.partition import with_axis
 
     graph = lowered.graph.copy()
-    for node in filter(_can_say, ir.nodes_of(graph, "aten::_convolution")):
+    for node in filter(_has_tf32_argument, ir.nodes_of(graph, "aten::_convolution")):
         node.replaceInput(ALLOW_TF32, ir.insert_constant(graph, tf32, node))
     with_axis(graph, *([not tensor.shape for tensor in side] for side in (inputs, outputs)))
     return artifacts.saved(replace(lowered, graph=graph))

@@ -1,8 +1,8 @@
-"""A batch normalization taken into the weights of the convolution before it, before the weights are
-rounded.
+"""Fold batch normalization into the weights of the convolution before it, before the weights are
+quantized.
 
-Behind quantized weights conversion cannot do it any more, and a scale of its own between a
-convolution and its activation is work that int8 was meant to save.
+Conversion cannot fold it into quantized weights, and a separate scale between a convolution and its
+activation costs time that int8 should save.
 """
 
 from __future__ import annotations

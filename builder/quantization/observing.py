@@ -1,7 +1,7 @@
-"""Running a graph with observers in it: nodes that look at a tensor and hand it on.
+"""Run a graph with observers: nodes that read a tensor and return it.
 
-An observer sees its tensor while the graph runs, so no more memory is needed than the graph needs
-itself, and what stands in loops and branches is seen too.
+An observer reads its tensor while the graph runs, so that no additional memory is needed, and
+tensors in loops and branches are also observed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The operators whose operands are rounded to 8 bits, as data: where the operands stand, and a
-weight's channels.
+"""Operators whose operands are quantized to 8 bits: the indices of the operands, and the channel
+axis of a weight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of each product of a graph."""
+"""The quantization result of each product of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gathered of tensors while calibration runs."""
+"""Statistics of tensors that calibration collects."""
 
 from __future__ import annotations
 

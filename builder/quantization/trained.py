@@ -1,6 +1,4 @@
-"""What a module's own fake quantization is worth to TensorRT: not every rounding is one that int8
-kernels compute.
-"""
+"""Find the fake quantization of a module that TensorRT can compute with int8 kernels."""
 
 from __future__ import annotations
 

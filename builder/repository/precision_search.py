@@ -286,10 +286,10 @@ class _Trials:
             for golden in goldens:
                 problems = _differences(run, conversion, golden, spec)
                 if problems:
-                    self._ask_first(golden.name)
+                    self._compare_first(golden.name)
                     raise ParityError(f"golden {golden.name}: {'; '.join(problems)}")
 
-    def _ask_first(self, name: str) -> None:
+    def _compare_first(self, name: str) -> None:
         """Compare this golden first from now on."""
         goldens = sorted(self.recorded.goldens, key=lambda golden: golden.name != name)
         self.recorded = replace(self.recorded, goldens=tuple(goldens))

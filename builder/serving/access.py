@@ -1,4 +1,4 @@
-"""How clients reach an endpoint: its address, TLS, and the headers of each request."""
+"""Access to an endpoint: its address, TLS, and the headers of each request."""
 
 from __future__ import annotations
 

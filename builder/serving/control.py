@@ -1,4 +1,4 @@
-"""Has a running server take up what was published, over its model-control API (explicit mode)."""
+"""Load published models into a running server, over its model-control API (explicit mode)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from builder.store import published
 LOAD_TIMEOUT = 180.0
 DRAIN_SECONDS = 10.0
 """Between the switch and the unloading of former steps: a request that the former ensemble has
-begun still asks for its next step by name."""
+begun still needs its next step by name.
+"""
 POLL_SECONDS = 0.2
 NOT_EXPLICIT = "explicit model load / unload is not allowed"
 NO_MODEL = "trt-build.no-model"
@@ -114,7 +115,7 @@ class Control:
         return {str(one["name"]) for one in self._index() if one.get("state") == "READY"}
 
     def why_not_ready(self, name: str) -> str | None:
-        """What the server says of a model that it could not load; None where it says nothing."""
+        """The server's error for a model that it could not load, or None."""
         reasons = [str(one.get("reason") or "") for one in self._index() if one["name"] == name]
         return next((text for text in reasons if text and text != "unloaded"), None)
 

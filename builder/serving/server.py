@@ -408,7 +408,7 @@ def _answers(address: str) -> bool:
 
 
 def _asked(address: str, body: bytes | None = None, headers: Mapping[str, str] = NONE) -> Any:
-    """What a GET, or a POST of `body`, answers. Raises OSError, ValueError."""
+    """The response to a GET, or to a POST of `body`. Raises OSError, ValueError."""
     asked = urllib.request.Request(f"http://{address}", data=body, headers=dict(headers))
     with urllib.request.urlopen(asked, timeout=5) as answer:
         return json.load(answer)

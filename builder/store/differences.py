@@ -1,4 +1,4 @@
-"""Which parts of a key changed, in words."""
+"""Describe the changed parts of a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people changed in a published model by hand: its config, and files that are not ours."""
+"""Manual changes of a published model: edits of its config, and additional files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the store is by default."""
+"""The default location of the store."""
 
 from __future__ import annotations
 

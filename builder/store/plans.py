@@ -1,4 +1,4 @@
-"""Builds a plan, or takes it from the store: the one place where a key is asked for."""
+"""Build a plan, or read it from the store by its key."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Whether a published model is still what a build would give: read from its trt-build.json, without
-torch.
-"""
+"""Check whether a published model is current, from its trt-build.json, without torch."""
 
 from __future__ import annotations
 

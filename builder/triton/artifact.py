@@ -45,10 +45,9 @@ class Golden:
 
 @dataclass(frozen=True)
 class SegmentFiles:
-    """One piece of a model that is served fused: `kind` "tensorrt" or "torch", the TorchScript
-    archive of its graph, and for TensorRT its plan. `inputs` and `outputs` are tensors by names
-    that the whole model knows, in the graph's order; `ranges` the shapes of a plan's inputs in each
-    profile.
+    """One segment of a fused model: `kind` "tensorrt" or "torch", the TorchScript archive of its
+    graph, and for TensorRT its plan. `inputs` and `outputs` are tensors with names that are unique
+    in the model, in the graph's order; `ranges` the shapes of a plan's inputs in each profile.
     """
 
     kind: str
@@ -58,7 +57,7 @@ class SegmentFiles:
     plan: bytes | None = None
     plan_facts: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    """Of a plan's tensors: the element type that the other pieces expect, by torch's name."""
+    """Of a plan's tensors: the dtype that the other segments expect, by torch's name."""
     ranges: tuple[Ranges, ...] = ()
     parts: tuple[SegmentFiles | BranchFiles, ...] = ()
     """What runs in place of the segment's own graph, which is not written then."""
@@ -66,7 +65,7 @@ class SegmentFiles:
 
 @dataclass(frozen=True)
 class BranchFiles:
-    """Two blocks of which the data choose one: `condition` is the archive of a graph from the
+    """A data-dependent branch with two blocks: `condition` is the archive of a graph from the
     tensors `reads` to one bool tensor, true for the first of `blocks`. `inputs` are what it and the
     blocks read, `outputs` what each block makes.
     """
@@ -102,8 +101,7 @@ class ModelArtifact:
     segments: tuple[SegmentFiles, ...] = ()
     step_of: str | None = None
     ensemble_names: Mapping[str, str] = field(default_factory=dict)
-    """Of a step: what the ensemble calls a tensor, where the step must call it otherwise
-    (INPUT__0).
+    """Of a step: the ensemble's name of a tensor, if the step requires another name (INPUT__0).
     """
     padding: Padding | None = None
     """How requests of different lengths are joined, where the goldens have confirmed it."""
@@ -125,12 +123,12 @@ class ModelArtifact:
     """
 
     def client_inputs(self) -> tuple[IO, ...]:
-        """What a request carries: every input but the state that the server keeps."""
+        """The inputs of a request: all except state that the server keeps."""
         kept = {state.input for state in self.spec.server_state}
         return tuple(io for io in self.inputs if io.name not in kept)
 
     def client_outputs(self) -> tuple[IO, ...]:
-        """What a response carries."""
+        """The outputs of a response."""
         kept = {state.output for state in self.spec.server_state}
         return tuple(io for io in self.outputs if io.name not in kept)
 

@@ -23,7 +23,7 @@ for rows that mix.
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """Triton's max_batch_size (0: the batch is no axis of Triton's) and, in words, why."""
+    """Triton's max_batch_size (0: Triton does not batch), and the reason."""
 
     max_batch_size: int
     reason: str

@@ -33,7 +33,7 @@ class Candidate:
 
     @property
     def folder(self) -> Path:
-        """Where the server reads it."""
+        """The folder that the server reads."""
         return self.repository / self.name
 
     def withdraw(self) -> None:

@@ -1,8 +1,7 @@
-"""What Triton would refuse, or would serve wrongly, found before anything is written: each rule one
-function.
+"""Find configs that Triton would refuse or serve incorrectly, before anything is written.
 
-Stricter than Triton where Triton checks nothing and the failure would come with the first large
-request.
+Each rule is one function. Rules are stricter than Triton if Triton has no check and the first large
+request would fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of a published model is no longer as it was written."""
+"""Find files of a published model that have changed since publication."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ EDITED = "config.pbtxt"
 
 
 def damaged(folder: Path, files: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
-    """Of the files by their SHA-256, as trt-build.json has them: each that is another one, and
-    whether there is one at all.
+    """Compare the files with their SHA-256 in trt-build.json: each file that differs, and whether
+    it exists.
     """
     for name, expected in sorted(files.items()):
         file = folder / name

@@ -1,5 +1,5 @@
-"""Element types by their three names: torch's (ours), Triton's in a config, Triton's on the
-wire.
+"""Dtypes with their three names: torch's (used in trt-build), Triton's in a config, and Triton's in
+requests.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def by_wire(name: str) -> Dtype:
 
 
 def by_numpy(dtype: np.dtype[Any]) -> Dtype | None:
-    """The entry of an array's dtype, None for one that no model of ours has."""
+    """The entry of an array's dtype; None for an unsupported dtype."""
     return _BY_NUMPY.get(np.dtype(dtype))
 
 

@@ -83,7 +83,7 @@ def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
 
 
 def edits_adopted(folder: Path, spec: ModelSpec) -> bool:
-    """Whether the manifest of `spec` has what was edited by hand in the published config."""
+    """Whether the manifest of `spec` contains the manual edits of the published config."""
     try:
         _only_own(folder)
         values = wanted(folder, spec)

@@ -103,7 +103,7 @@ def ensemble_sidecar(
     steps: Mapping[str, Any],
     hashes: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What trt-build.json says of an ensemble: as of any model, and `steps`."""
+    """The content of an ensemble's trt-build.json: as of any model, and `steps`."""
     whole = ModelArtifact(
         artifact.spec,
         artifact.inputs,
@@ -139,7 +139,7 @@ def ensemble_sidecar(
 def sidecar(
     artifact: ModelArtifact, message: pb.ModelConfig, hashes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What trt-build.json says: what verify needs, and where everything came from."""
+    """The content of trt-build.json: the facts that verify needs, and the provenance."""
     served = message.parameters["trt_build.serve_as"].string_value
     own, dtypes = module_dtypes(artifact), served_dtypes(artifact, served)
     return {
@@ -230,7 +230,7 @@ def _libraries(spec: ModelSpec, folder: Path) -> list[str]:
 
 
 def _segment(segment: SegmentFiles | BranchFiles, stem: str, folder: Path) -> dict[str, Any]:
-    """Write one piece's files, and what the runtime must know of it."""
+    """Write the files of one segment. Returns its facts for the runtime."""
     if isinstance(segment, BranchFiles):
         return _branch(segment, stem, folder)
     if not segment.parts:
@@ -318,7 +318,7 @@ def _spans(ranges: Ranges) -> dict[str, dict[str, list[int]]]:
 
 
 def versions(plan_facts: Mapping[str, Any]) -> dict[str, str | None]:
-    """What made the model: of this program, Python, torch and TensorRT."""
+    """The versions of trt-build, Python, torch and TensorRT."""
     return {
         "trt_build": builder.__version__,
         "python": host.python_version(),

@@ -171,7 +171,7 @@ def _must_be_whole(folder: Path) -> None:
     said = _json(folder / SIDECAR)
     if published.sidecar(folder) is None or not published.is_sealed(said):
         raise PublishError(
-            f"{SIDECAR} of {folder.name!r} is damaged: it is not as it was published",
+            f"{SIDECAR} of {folder.name!r} is damaged: it has changed since publication",
             where=str(folder),
             fix="build the model again",
         )
@@ -287,7 +287,7 @@ def _plans(variants: Sequence[Variant]) -> dict[str, tuple[Path, dict[str, Any]]
 
 
 def _writer(variants: Sequence[Variant]) -> Writer:
-    """What fills the folder of the joined model."""
+    """A function that fills the folder of the joined model."""
     plans = _plans(variants)
     # torch runs it anywhere, it is an ensemble of others, or one plan is for all
     if plans.keys() <= {AMPERE_PLUS}:

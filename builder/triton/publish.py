@@ -151,7 +151,7 @@ def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> N
 
 @contextlib.contextmanager
 def blocked(name: str, repository: Path) -> Iterator[None]:
-    """What the machine refuses as our error."""
+    """Convert an error of the file system to a TrtBuildError."""
     try:
         yield
     except OSError as error:

@@ -78,7 +78,7 @@ def _component(name: str, distribution: metadata.Distribution) -> Component:
 
 
 def _required(distribution: metadata.Distribution) -> Iterable[str]:
-    """The packages that a distribution asks for in this environment, without its extras."""
+    """The packages that a distribution requires in this environment, without its extras."""
     from packaging.requirements import Requirement
 
     wanted = [Requirement(text) for text in distribution.requires or ()]

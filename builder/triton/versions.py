@@ -126,7 +126,7 @@ def _together(one: Version, other: Version) -> bool:
 
 
 def _renumber(folder: Path, number: int) -> None:
-    """Give the only version in `folder` another number."""
+    """Renumber the only version in `folder`."""
     said = published.read(folder / SIDECAR)
     old = published.number_of(said)
     if old != number:
@@ -186,7 +186,7 @@ def _make_current(version: Version, folder: Path, add: Callable[[Path, Path], No
 
 
 def _of_version(version: Version) -> dict[str, Any]:
-    """What its trt-build.json says of the version alone."""
+    """The facts of one version in its trt-build.json."""
     said = {key: value for key, value in version.said.items() if key not in _OF_THE_FOLDER}
     return {**said, VERSION: version.number}
 

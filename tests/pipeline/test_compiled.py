@@ -83,7 +83,7 @@ def test_it_is_called_as_the_original(step: tuple[nn.Module, nn.Module], batch: 
         ({"mask": torch.ones(2, 4)}, "compiled for the inputs x, state.hidden, state.count; this"),
         ({"x": torch.randn(9, 4)}, "axis batch is 2, not 9"),
         ({"x": torch.randn(2, 5)}, "axis 4 is 5, not 4"),
-        ({"x": torch.randn(2, 4, dtype=torch.float64)}, "is torch.float64 of 2 axes"),
+        ({"x": torch.randn(2, 4, dtype=torch.float64)}, "is torch.float64 of rank 2"),
     ],
 )
 def test_what_it_was_not_compiled_for_is_refused(

@@ -139,7 +139,7 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
             ("time: {", "past: {min: 1, opt: 2, max: 2}\n  time: {"),
         ],
         12,
-        "axis 'past' varies",
+        "axis 'past' is dynamic",
     ),
     "a batch that one of the states has not": (
         "recognizer",
@@ -150,7 +150,7 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
             )
         ],
         11,
-        "axis 'streams' varies",
+        "axis 'streams' is dynamic",
     ),
     "a start of another kind": (
         "recognizer",

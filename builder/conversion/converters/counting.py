@@ -66,10 +66,10 @@ def bucketize(
     ctx: ConversionContext, x: ITensor, boundaries: ITensor, out_int32: bool, right: bool
 ) -> ITensor:
     """The number of boundaries below each value (with right: below or equal)"""
-    return _flat_places(ctx, boundaries, x, right, out_int32)
+    return _flat_positions(ctx, boundaries, x, right, out_int32)
 
 
-def _flat_places(
+def _flat_positions(
     ctx: ConversionContext, sequence: ITensor, values: ITensor, right: bool, int32: bool
 ) -> ITensor:
     if ctx.rank(values):
@@ -84,7 +84,7 @@ def bucketize_scalar(
     ctx: ConversionContext, x: Scalar, boundaries: ITensor, out_int32: bool, right: bool
 ) -> ITensor:
     """bucketize of one number"""
-    return _flat_places(ctx, boundaries, ctx.tensor(x), right, out_int32)
+    return _flat_positions(ctx, boundaries, ctx.tensor(x), right, out_int32)
 
 
 _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
@@ -107,7 +107,7 @@ def searchsorted(
         sorted_sequence = element_gathered(
             ctx, sorted_sequence, sorter, ctx.rank(sorted_sequence) - 1
         )
-    return _flat_places(ctx, sorted_sequence, self, right or side == "right", out_int32)
+    return _flat_positions(ctx, sorted_sequence, self, right or side == "right", out_int32)
 
 
 @converter(

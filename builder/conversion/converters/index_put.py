@@ -201,11 +201,11 @@ def slice_scatter(
     if scalars.decided(ctx, "eq", length, 0):
         return x
     if length == 1 and ctx.varies(first):
-        return _one_place_written(ctx, x, src, axis, first)
+        return _one_position_written(ctx, x, src, axis, first)
     return spliced(ctx, x, src, axis, first, ctx.arithmetic("add", first, length))
 
 
-def _one_place_written(
+def _one_position_written(
     ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, place: Size
 ) -> ITensor:
     """x with src, of size 1 along the axis, at a position that changes between iterations of a

@@ -188,11 +188,11 @@ def expand_masks(ctx: ConversionContext, indices: Sequence[Tensor | None]) -> li
         elif isinstance(index, Static):
             result += list(index.nonzero().unbind(1))
         else:
-            result += _computed_places(ctx, index)
+            result += _computed_positions(ctx, index)
     return result
 
 
-def _computed_places(ctx: ConversionContext, mask: ITensor) -> list[ITensor]:
+def _computed_positions(ctx: ConversionContext, mask: ITensor) -> list[ITensor]:
     reason = nonzero.data_dependent(ctx)
     if reason:
         raise Unconvertible(

@@ -36,10 +36,10 @@ def padded(
         before, after = pad[2 * index : 2 * index + 2]
         starts[axis] = ctx.arithmetic("sub", 0, before)
         sizes[axis] = ctx.arithmetic("add", ctx.arithmetic("add", sizes[axis], before), after)
-    return _cut_or_filled(ctx, x, pad, starts, sizes, mode, value)
+    return _cropped_or_padded(ctx, x, pad, starts, sizes, mode, value)
 
 
-def _cut_or_filled(
+def _cropped_or_padded(
     ctx: ConversionContext,
     x: ITensor,
     pad: list[Size],

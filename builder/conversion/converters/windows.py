@@ -133,7 +133,7 @@ def _placed(
     stride: list[int],
 ) -> ITensor:
     channels = images.shape[1] // (kernel[0] * kernel[1])
-    weight = _one_place_each(kernel, dilation).to(ctx.dtype(images)).repeat(channels, 1, 1, 1)
+    weight = _one_position_each(kernel, dilation).to(ctx.dtype(images)).repeat(channels, 1, 1, 1)
     window = list(weight.shape[2:])
     weights = (ctx.weights.of(weight), ctx.weights.of(None))
     layer = ctx.net.add_deconvolution_nd(images, channels, trt.Dims(window), *weights)
@@ -144,7 +144,7 @@ def _placed(
     return ctx.set_sizes(layer.get_output(0), [ctx.size(images, 0), channels, *reach])
 
 
-def _one_place_each(kernel: list[int], dilation: list[int]) -> torch.Tensor:
+def _one_position_each(kernel: list[int], dilation: list[int]) -> torch.Tensor:
     """[kh kw, 1, h, w]: window i has a one at position i. Zeros between them represent the
     dilation, which TensorRT does not support together with a stride.
     """

@@ -1,4 +1,4 @@
-"""What this version's builder writes into its error log."""
+"""Messages of this version's builder in its error log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layers and dtypes that this version refuses or computes wrongly, and what we say of it.
+"""The layers and dtypes that this version refuses or computes incorrectly, with the error messages.
 
 Observed on an H100 with 8.6.0, whose builder or network said so. Converters ask
 `ctx.capabilities.takes`, and compose what it does not take.

@@ -153,7 +153,7 @@ class Axes:
         return tuple(replace(spec, name=spec.name or name) for spec, name in pairs)
 
     def comment(self, axis: str) -> str:
-        """What the program states of an axis of `specs`."""
+        """The program's constraint of an axis of `specs`."""
         size = next(size for size, name in self.names.items() if name == axis)
         low, high = self.bounds(size)
         stated = f"the program allows {low} " + ("and more" if high is None else f"to {high}")

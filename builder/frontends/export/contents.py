@@ -1,4 +1,4 @@
-"""What the text of an exported program may say.
+"""Check the text of an exported program.
 
 `torch.export.load` evaluates some of it as Python: sizes (sympy), guards, and the code that it
 generates from names. Loading therefore follows this check: expressions have numbers, symbols and
@@ -85,8 +85,8 @@ _FACTORIES = frozenset(["builtins.list", "builtins.dict", "builtins.int", "built
 
 
 def problems(program: Any, *, custom: bool = False) -> Iterator[str]:
-    """What a program's JSON says that it may not. `custom` allows the namespaces of operators that
-    torch does not have.
+    """The forbidden expressions in a program's JSON. `custom` allows the namespaces of operators
+    that torch does not have.
     """
     yield from _problems(program, "", custom)
 

@@ -112,7 +112,7 @@ def _quiet() -> Iterator[list[str]]:
 
 
 def _fix(reason: str) -> str:
-    """What to do where torch saves a program that it cannot load."""
+    """The fix for a program that torch can save but not load."""
     if "deserialize output node" in reason:
         return "return tensors, numbers and None only, and export the model again"
     return "check the file with torch.export.load, and export the model again"

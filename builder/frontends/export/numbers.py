@@ -1,4 +1,4 @@
-"""The operators on numbers: sizes and what is computed from them."""
+"""Operators on numbers: sizes and arithmetic on sizes."""
 
 from __future__ import annotations
 

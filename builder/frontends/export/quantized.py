@@ -21,8 +21,8 @@ _PAIRS = "quantize with static scales, and a dequantize behind each quantize, as
 
 @dataclass(frozen=True)
 class Grid:
-    """What a tensor is rounded to: scales and zero points, one or one for each place of `axis`,
-    and the range of whole numbers.
+    """Quantization parameters: scales and zero points, one or one for each index of `axis`, and the
+    integer range.
     """
 
     scale: torch.Tensor
@@ -51,7 +51,7 @@ class Quantized:
 
 
 def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any]) -> Any:
-    """What a node of these operators is: a Quantized for a quantize, the rounded value for a
+    """The value of a node of these operators: a Quantized for a quantize, the rounded value for a
     dequantize. Raises LoweringError for scales that are computed, and for a quantized tensor that
     the program does not quantize itself.
     """
@@ -95,7 +95,7 @@ def _grid(walker: Walker, given: Mapping[str, Any]) -> Grid:
 
 
 def _restored(stored: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """The float tensor that these whole numbers stand for; it is on the grid already."""
+    """The float tensor that these integers represent, which is already on the grid."""
     shape = [-1 if axis == grid.axis else 1 for axis in range(stored.dim())]
     if grid.axis is None:
         return (stored.int() - grid.zero_point).float() * grid.scale

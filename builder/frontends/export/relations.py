@@ -238,7 +238,7 @@ def _within(size: Any, values: Mapping[Any, int], span: tuple[int, int]) -> bool
 
 
 def _solved(expressions: Mapping[str, Any], symbol: Any, sizes: Sizes) -> int:
-    """The value of a symbol that gives the first of these axes about its size."""
+    """The value of a symbol for which the first of these axes has about its size."""
     if not expressions:
         return 1
     axis, size = next(iter(expressions.items()))

@@ -1,10 +1,10 @@
-"""The operators of torchao that round activations (`torchao`), and the products of whole numbers
-behind them.
+"""torchao's operators that quantize activations, and the integer products that follow. torchao
+multiplies integers (`aten::_int_mm`) and scales the result.
 
-torchao multiplies whole numbers (`aten::_int_mm`) and scales the result. TensorRT has no such
-product: it multiplies what a pair of quantize and dequantize makes. So a rounded tensor is kept as
-the floats that it stands for, a product waits for its scales, and the last of them writes a linear
-layer. Sums are of floats then, which differ from torch's by their rounding only.
+TensorRT has no such product: it multiplies the outputs of pairs of quantize and dequantize. A
+quantized tensor is therefore represented by its dequantized floats, a product is deferred until its
+scales are known, and the last scale emits a linear layer. Sums are computed in float, which differs
+from torch only by rounding.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FOLDED = _SHAPES | frozenset(
 
 @dataclass(frozen=True)
 class Rounded:
-    """What a quantize makes of a float tensor. `value` has the floats that the whole numbers stand
-    for; `scale` is the program's node, and `static` whether it is a constant.
+    """The result of quantizing a float tensor. `value` has the dequantized floats; `scale` is the
+    program's node, and `static` whether it is a constant.
     """
 
     node: torch.fx.Node
@@ -75,7 +75,10 @@ def error_of(waiting: Waiting) -> LoweringError:
 
 
 def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
-    """What a node of torchao's operators is. Raises LoweringError for grids that no layer has."""
+    """The value of a node of torchao's operators.
+
+    Raises LoweringError for quantization that no layer supports.
+    """
     if name == "choose_qparams_affine":
         return _chosen(walker, node, given)
     if name == "quantize_affine":
@@ -89,7 +92,7 @@ def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
 
 
 def read(walker: Walker, node: Any, name: str, args: Sequence[Any]) -> Any:
-    """What an ATen operator makes of one that waits; None where it needs a tensor."""
+    """The result of an ATen operator on a deferred product; None if it needs a tensor."""
     first, *_ = waiting = [arg for arg in args if isinstance(arg, Waiting)]
     if len(waiting) != 1:
         return None

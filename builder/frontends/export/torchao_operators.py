@@ -88,7 +88,7 @@ def dequantize_affine(
     quant_max: Any = None,
     output_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The floats of `output_dtype` that the whole numbers stand for."""
+    """The dequantized floats of `output_dtype`."""
     whole, _, blocks = _blocks(input, block_size)
     steps = input.to(output_dtype).view(whole)
     if zero_point is not None:

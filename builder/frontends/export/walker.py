@@ -56,8 +56,8 @@ class Argument(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What is needed of an operator's schema, read once: torch creates new objects for each query.
-    `name` is `aten.add`, `kind` is `aten::add`.
+    """Cached properties of an operator's schema: torch creates new objects for each query. `name`
+    is `aten.add`, `kind` is `aten::add`.
     """
 
     name: str
@@ -259,7 +259,7 @@ class Walker:
         return node
 
     def _begin(self, node: torch.fx.Node | None) -> None:
-        """What is written from here on belongs to this node of the program."""
+        """Nodes that are emitted from here on belong to this node of the program."""
         self._node = node
         self._described = () if node is None else self.origins.described(node)
 
@@ -534,7 +534,7 @@ class Walker:
         return tuple(node.outputs())
 
     def _within(self, block: Any, write: Callable[[], Sequence[Known]]) -> list[Any]:
-        """The values of what is written into a block."""
+        """The values that are emitted into a block."""
         self._ends.append(block.returnNode())
         values = [self.value(item) for item in write()]
         self._ends.pop()

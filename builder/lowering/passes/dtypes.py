@@ -87,7 +87,7 @@ def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
             and _is_copied(node)
             and facts.rank(node.inputsAt(0)) is not None
         ):
-            ir.replace(node, [_spelt(graph, node, facts.rank(node.inputsAt(0)) or 0)])
+            ir.replace(node, [_spelled(graph, node, facts.rank(node.inputsAt(0)) or 0)])
         else:
             facts.learn(node)
             continue
@@ -107,7 +107,7 @@ def _is_copied(sizes: Node) -> bool:
 _COPIES = frozenset(f"aten::{name}" for name in ("list", "copy", "slice", "add", "mul", "len"))
 
 
-def _spelt(graph: Graph, sizes: Node, rank: int) -> Value:
+def _spelled(graph: Graph, sizes: Node, rank: int) -> Value:
     """Write the sizes of all axes as a list of single sizes."""
     emit = Emit(graph, sizes)
     return emit.ints(

@@ -45,7 +45,7 @@ def masks_to_where(graph: Graph, context: Context) -> None:
             found = _computed(graph, node, facts, picked)
         else:
             found = None
-            _settle(graph, node, facts, picked)
+            _rewrite_user(graph, node, facts, picked)
         if found is not None:
             picked[node.output().unique()] = found
 
@@ -82,7 +82,7 @@ def _computed(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked])
     return Picked(parts[0].mask, Emit(graph, node).op(node.kind(), *values), parts[0].rank)
 
 
-def _settle(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> None:
+def _rewrite_user(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> None:
     """Rewrite a node that reads selected elements to read all elements, if possible."""
     read = [value for value in node.inputs() if value.unique() in picked]
     if len(read) != 1 or node.kind() not in _ENDS:
@@ -101,7 +101,7 @@ def _put(emit: Emit, node: Node, facts: Facts, values: Picked) -> Any | None:
         or ir.constant(accumulate) is not False
     ):
         return None
-    return emit.op("aten::where", _standing(emit, facts, values), values.whole, base)
+    return emit.op("aten::where", _unsqueezed_mask(emit, facts, values), values.whole, base)
 
 
 def _summed(emit: Emit, node: Node, facts: Facts, values: Picked) -> Any | None:
@@ -122,10 +122,10 @@ def _dtype(emit: Emit, node: Node, facts: Facts, values: Picked) -> Value:
 
 
 def _or_zero(emit: Emit, facts: Facts, values: Picked) -> Value:
-    return emit.op("aten::where", _standing(emit, facts, values), values.whole, 0)
+    return emit.op("aten::where", _unsqueezed_mask(emit, facts, values), values.whole, 0)
 
 
-def _standing(emit: Emit, facts: Facts, values: Picked) -> Any:
+def _unsqueezed_mask(emit: Emit, facts: Facts, values: Picked) -> Any:
     """The mask, unsqueezed to the rank of the tensor that it selects from."""
     mask = values.mask
     for _ in range(values.rank - (facts.rank(mask) or 0)):

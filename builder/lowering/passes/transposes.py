@@ -215,7 +215,7 @@ def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
 def _together(emit: _Emit, node: Node) -> Value | None:
     """Merge two transposes, or move the nodes between them."""
     order, value = emit.order(node), node.inputsAt(0)
-    if order is None or _turns_keys(node, order):
+    if order is None or _transposes_keys(node, order):
         return None
     if order == sorted(order):
         return value
@@ -224,7 +224,7 @@ def _together(emit: _Emit, node: Node) -> Value | None:
     return emit.before_layer(value, order) if emit.is_ours(value) else None
 
 
-def _turns_keys(node: Node, order: Sequence[int]) -> bool:
+def _transposes_keys(node: Node, order: Sequence[int]) -> bool:
     """Whether it transposes the matrices of a product. Attention is recognized by it, and the
     product includes it.
     """

@@ -1,4 +1,4 @@
-"""How convolution, deconvolution and pooling compute their padding: PaddingMode's documentation."""
+"""The padding of convolution, deconvolution and pooling, by PaddingMode's documentation."""
 
 from __future__ import annotations
 

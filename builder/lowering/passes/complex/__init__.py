@@ -143,10 +143,10 @@ def _is_opaque(node: Node) -> bool:
         return True
     if kind.startswith(("aten::fft_", "aten::_fft_")) or kind in _OPAQUE:
         return kind not in _REAL
-    return kind in _TYPED and _asked_dtype(node) in PART_DTYPES
+    return kind in _TYPED and _requested_dtype(node) in PART_DTYPES
 
 
-def _asked_dtype(node: Node) -> int | None:
+def _requested_dtype(node: Node) -> int | None:
     schema = ir.schema(node)
     names = [argument.name for argument in schema.arguments] if schema else []
     return ir.constant(node.inputsAt(names.index("dtype"))) if "dtype" in names else None
