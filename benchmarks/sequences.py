@@ -23,7 +23,7 @@ import numpy as np
 from builder.choices import STATE_MODES
 from builder.manifest import load
 from builder.manifest.spec import ModelSpec
-from builder.parity.clients import GrpcClient, Turn
+from builder.parity.clients import GrpcClient, SequencePosition
 from builder.parity.served import PublishedModel, read
 from builder.repository import build_repository
 from builder.serving import serve
@@ -83,7 +83,7 @@ def _implicit(
     times = []
     for at in range(count):
         began = time.perf_counter()
-        client.infer(spec.name, sent, turn=Turn(sequence, at == 0, at == count - 1))
+        client.infer(spec.name, sent, position=SequencePosition(sequence, at == 0, at == count - 1))
         times.append(time.perf_counter() - began)
     return times
 

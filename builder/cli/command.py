@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import click
 
-from builder.cli import places
+from builder.cli import paths
 from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
 
@@ -62,7 +62,7 @@ class Command(click.Command):
 
     def _guarded(self, ctx: click.Context, terminal: Terminal) -> int:
         try:
-            with places.local(ctx, terminal):
+            with paths.local(ctx, terminal):
                 code = int(super().invoke(ctx) or 0)
             # report a full disk here; otherwise the interpreter fails at exit
             for stream in _streams(terminal):

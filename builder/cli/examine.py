@@ -94,16 +94,16 @@ def _states(spec: ModelSpec) -> list[Report]:
 def _add_conversion(report: Report, converted: stages.Converted) -> None:
     """The number of layers, and of a partitioned model its segments."""
     report["warnings"] = list(converted.warnings)
-    pieces = converted.pieces
+    partitioned = converted.partitioned
     own = [n.conversion for n in converted.networks if len(n.location) < 2]
     report["layers"] = sum(conversion.network.num_layers for conversion in own)
-    if pieces is None:
+    if partitioned is None:
         return
-    refused = pieces.partition.refused
+    refused = partitioned.partition.refused
     report["operators"]["unsupported"] = [vars(operator) for operator in refused]
     report["fallback"] = {
-        "summary": pieces.partition.summary(),
-        "segments": _segments(pieces.partition),
+        "summary": partitioned.partition.summary(),
+        "segments": _segments(partitioned.partition),
     }
 
 

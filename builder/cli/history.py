@@ -20,7 +20,7 @@ DIGITS = 12
 
 
 @click.command("history", cls=Command, short_help="Show the versions of published models.")
-@click.argument("repository", type=options.PLACE)
+@click.argument("repository", type=options.PATH_OR_URL)
 @options.only
 @click.pass_obj
 def history_command(terminal: Terminal, /, repository: Path, only: tuple[str, ...]) -> int:

@@ -75,7 +75,7 @@ def lower_command(
     """
     said = _manifest(file)
     limit = said.get("unroll_limit", 64) if unroll_limit is None else unroll_limit
-    asked = Asked(
+    asked = LowerOptions(
         file,
         module or said.get("module"),
         shown,
@@ -93,7 +93,7 @@ def lower_command(
 
 
 @dataclass(frozen=True)
-class Asked:
+class LowerOptions:
     """The options of the command: what to lower, and how."""
 
     file: Path
@@ -119,7 +119,7 @@ class Found:
     diffs: list[tuple[str, str]]
 
 
-def _lowered(asked: Asked, limits: dict[str, Any], isolate: bool) -> Found:
+def _lowered(asked: LowerOptions, limits: dict[str, Any], isolate: bool) -> Found:
     from builder.cli import isolated
     from builder.manifest import Limits
 
@@ -141,7 +141,7 @@ def _lowered(asked: Asked, limits: dict[str, Any], isolate: bool) -> Found:
     return found
 
 
-def lower_here(asked: Asked, report: Any) -> Found:
+def lower_here(asked: LowerOptions, report: Any) -> Found:
     """Lower the file in this process. Raises UsageError for an unknown pass, ModelFileError and
     LoweringError.
     """
@@ -169,7 +169,7 @@ def lower_here(asked: Asked, report: Any) -> Found:
     return _found(asked, lowered)
 
 
-def _found(asked: Asked, lowered: LoweredGraph) -> Found:
+def _found(asked: LowerOptions, lowered: LoweredGraph) -> Found:
     written = _write(lowered, asked.out, whole=asked.stop_after is None) if asked.out else []
     data = {
         "file": asked.file,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.choices import FLAVOURS, LAYOUTS, SERVE_AS, STATE_MODES, TORCH_STEPS
-from builder.cli import places
+from builder.cli import paths
 from builder.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Any], Any]
 
-PATH = places.LocalPath(path_type=Path)
-PLACE = places.Place(path_type=Path)
+PATH = paths.LocalPath(path_type=Path)
+PATH_OR_URL = paths.PathOrUrl(path_type=Path)
 """A path or URL that the command reads from."""
-CHANGED_PLACE = places.Place(path_type=Path, writes=True)
+CHANGED_PATH_OR_URL = paths.PathOrUrl(path_type=Path, writes=True)
 """A path or URL that the command may write to."""
 SECONDS = click.FloatRange(0, min_open=True)
 
@@ -285,7 +285,7 @@ write_env = click.option(
     help="Write the variables of docker-compose.yml to a block in the .env beside the repository.",
 )
 _MODELS: tuple[Decorator, ...] = (
-    click.argument("models", type=PLACE),
+    click.argument("models", type=PATH_OR_URL),
     only,
     inputs,
     sample,

@@ -13,8 +13,8 @@ from builder.cli.terminal import Terminal
 
 
 @click.command("promote", cls=Command, short_help="Copy published models into another repository.")
-@click.argument("source", type=options.PLACE, metavar="FROM")
-@click.argument("target", type=options.CHANGED_PLACE, metavar="TO")
+@click.argument("source", type=options.PATH_OR_URL, metavar="FROM")
+@click.argument("target", type=options.CHANGED_PATH_OR_URL, metavar="TO")
 @options.only
 @options.accept_incompatible
 @options.sign

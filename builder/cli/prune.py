@@ -12,7 +12,7 @@ from builder.cli.terminal import Terminal
 
 
 @click.command("prune", cls=Command, short_help="Remove old versions of published models.")
-@click.argument("repository", type=options.CHANGED_PLACE)
+@click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @click.option(
     "--keep",
     type=click.IntRange(1),

@@ -85,7 +85,7 @@ COLUMNS = ("model", "result", "segments", "precision", "of tolerance", "layers",
 )
 @click.option(
     "--out",
-    type=options.CHANGED_PLACE,
+    type=options.CHANGED_PATH_OR_URL,
     required=True,
     metavar="DIR",
     help="The model repository: a folder or a URL such as s3://bucket/repository. Created if "

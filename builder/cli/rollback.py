@@ -12,7 +12,7 @@ from builder.cli.terminal import Terminal
 
 
 @click.command("rollback", cls=Command, short_help="Serve an earlier version of a model again.")
-@click.argument("repository", type=options.CHANGED_PLACE)
+@click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @click.argument("model")
 @click.option(
     "--to",

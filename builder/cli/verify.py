@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command(
     "verify", cls=Command, short_help="Compare a running server with the goldens of its repository."
 )
-@click.argument("repository", type=options.PLACE)
+@click.argument("repository", type=options.PATH_OR_URL)
 @options.url
 @options.grpc_url
 @options.access
@@ -116,16 +116,16 @@ def verify_command(
 
     if (files or plugins) and not ladder:
         raise click.UsageError("--models and --plugin require --ladder")
-    asked = Asked(url, grpc_url, serve, engine)
-    asked.check(settings["shared_memory"])
+    server_options = ServerOptions(url, grpc_url, serve, engine)
+    server_options.check(settings["shared_memory"])
     source = ladders.source(files, plugins, isolate, engine=engine) if ladder else None
     names = list(settings.pop("only")) or None
     unsigned = _unsigned(repository, signature, names, serve)
     quiet_interrupts()
     models: list[ModelParity] = []
-    if engine or asked.has_endpoint or not ladder:
+    if engine or server_options.has_endpoint or not ladder:
         with terminal.progress() as progress:
-            models = _compared(terminal, repository, asked, names, settings, progress)
+            models = _compared(terminal, repository, server_options, names, settings, progress)
     if require == "plan":
         models = [_by_plan_or_failed(model) for model in models]
     models = [_failed_where(model, unsigned) for model in models]
@@ -155,7 +155,7 @@ def verify_command(
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServerOptions:
     """Who answers: an endpoint, a server that is started for it, or the plans themselves."""
 
     url: str | None
@@ -181,7 +181,7 @@ class Asked:
 def _compared(
     terminal: Terminal,
     repository: Path,
-    asked: Asked,
+    server_options: ServerOptions,
     names: Sequence[str] | None,
     settings: Mapping[str, Any],
     progress: Progress,
@@ -189,14 +189,14 @@ def _compared(
     """The models of `names`, or all, against their goldens."""
     from builder import parity
 
-    if asked.engine:
+    if server_options.engine:
         return parity.verify_engines(
             repository, names, repeat=settings["repeat"], progress=progress
         )
     endpoint = (
         serving(terminal, repository, names, progress, settings["shared_memory"])
-        if asked.serve
-        else nullcontext((asked.url, asked.grpc_url))
+        if server_options.serve
+        else nullcontext((server_options.url, server_options.grpc_url))
     )
     with endpoint as (http, grpc):
         return parity.verify(repository, http, grpc, names, **settings, progress=progress)

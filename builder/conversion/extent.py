@@ -96,7 +96,7 @@ class Lengths(Extent):
             )
         greatest = reduce(ctx, "MAX", self.lengths, [1], True)
         alive = ctx.squeeze(less(ctx, self._steps, greatest), [1])
-        return ctx.squeeze(nonzero.places(ctx, alive), [1])
+        return ctx.squeeze(nonzero.positions(ctx, alive), [1])
 
     @cached_property
     def _steps(self) -> ITensor:
@@ -187,11 +187,11 @@ def _number(ctx: ConversionContext, value: Size) -> ITensor:
     return ctx.at_rank(scalars.vector(ctx, value, torch.int64), 2)
 
 
-def _rows_at(ctx: ConversionContext, x: ITensor, places: ITensor) -> ITensor:
+def _rows_at(ctx: ConversionContext, x: ITensor, positions: ITensor) -> ITensor:
     """Rows of x [..., batch, width], flattened except for its width, at `places` [rows, batch]:
     [rows, batch, width].
     """
     flat = ctx.net.add_shuffle(x)
     flat.reshape_dims = trt.Dims([-1, x.shape[-1]])
-    result = ctx.net.add_gather(flat.get_output(0), places, 0).get_output(0)
-    return ctx.set_sizes(result, [*ctx.exprs(places), x.shape[-1]])
+    result = ctx.net.add_gather(flat.get_output(0), positions, 0).get_output(0)
+    return ctx.set_sizes(result, [*ctx.exprs(positions), x.shape[-1]])

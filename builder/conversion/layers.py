@@ -57,10 +57,10 @@ def combine(ctx: ConversionContext, operation: str, *values: Operand) -> ITensor
     dtype = ctx.promoted(*values)
     computed = computed_in(dtype)
     result = ctx.elementwise(operation, *ctx.operands(*values, dtype=computed))
-    return settle(ctx, result, computed, dtype)
+    return to_result_dtype(ctx, result, computed, dtype)
 
 
-def settle(
+def to_result_dtype(
     ctx: ConversionContext, result: ITensor, computed: torch.dtype, dtype: torch.dtype
 ) -> ITensor:
     """Convert the result to torch's dtype: small integers wrap around, bool is cast back from

@@ -24,7 +24,7 @@ def data_dependent(ctx: ConversionContext, args: SimpleNamespace | None = None) 
     return "its size depends on the data, and TensorRT-RTX has no kernel for that (NonZero)"
 
 
-def places(ctx: ConversionContext, x: ITensor) -> ITensor:
+def positions(ctx: ConversionContext, x: ITensor) -> ITensor:
     """[found, rank] int64: the indices of the nonzero elements, in row-major order."""
     found = ctx.net.add_non_zero(ctx.cast(x, torch.bool)).get_output(0)  # [rank, found], int32
     return ctx.cast(ctx.permute(found, [1, 0]), torch.int64)

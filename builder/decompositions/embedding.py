@@ -24,14 +24,14 @@ def bags_of(
     count = offsets.size(0)
     if include_last_offset:
         count = count - 1
-    places = torch.arange(indices.size(0)).unsqueeze(0)
+    positions = torch.arange(indices.size(0)).unsqueeze(0)
     starts = torch.narrow(offsets, 0, 0, count).unsqueeze(1)
     if include_last_offset:
         ends = torch.narrow(offsets, 0, 1, count).unsqueeze(1)
     else:
         last = torch.full([1], indices.size(0), dtype=offsets.dtype)
         ends = torch.cat([torch.narrow(offsets, 0, 1, count - 1), last], 0).unsqueeze(1)
-    inside = torch.logical_and(places >= starts, places < ends)
+    inside = torch.logical_and(positions >= starts, positions < ends)
     if padding_idx is not None:
         if padding_idx >= 0:
             inside = torch.logical_and(inside, (indices != padding_idx).unsqueeze(0))

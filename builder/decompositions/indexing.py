@@ -14,7 +14,7 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     # Selected, not concatenated: the lengths of the parts would change within a loop, and TensorRT
     # supports only static ones there.
     size = self.size(dim)
-    places = torch.arange(size, device="cpu")
-    here = torch.logical_or(places == index, places == index + size)
+    positions = torch.arange(size, device="cpu")
+    here = torch.logical_or(positions == index, positions == index + size)
     new = src.unsqueeze(dim).transpose(dim, -1)
     return torch.where(here, new, self.transpose(dim, -1)).transpose(dim, -1)

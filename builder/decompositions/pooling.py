@@ -15,8 +15,8 @@ def unpooled(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
     for n in output_size:
         volume = volume * n
     flat = torch.zeros([], dtype=self.dtype).expand(batch + [volume])
-    places = torch.flatten(indices, -spatial)
-    flat = torch.scatter(flat, -1, places, torch.flatten(self, -spatial))
+    positions = torch.flatten(indices, -spatial)
+    flat = torch.scatter(flat, -1, positions, torch.flatten(self, -spatial))
     return flat.reshape(batch + output_size)
 
 

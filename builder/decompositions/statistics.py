@@ -152,18 +152,18 @@ def along(x: Tensor, axis: int) -> list[int]:
     return shape
 
 
-def rounded(places: Tensor, interpolation: str) -> Tensor:
+def rounded(positions: Tensor, interpolation: str) -> Tensor:
     if interpolation == "lower":
-        places = torch.floor(places)
+        positions = torch.floor(positions)
     elif interpolation == "higher":
-        places = torch.ceil(places)
+        positions = torch.ceil(positions)
     elif interpolation == "nearest":
-        places = torch.round(places)
-    return places
+        positions = torch.round(positions)
+    return positions
 
 
-def fraction(places: Tensor, interpolation: str) -> Tensor:
-    rest = places - torch.floor(places)
+def fraction(positions: Tensor, interpolation: str) -> Tensor:
+    rest = positions - torch.floor(positions)
     if interpolation == "midpoint":
         rest = torch.where(rest > 0, torch.full_like(rest, 0.5), rest)
     return rest
@@ -185,10 +185,10 @@ def quantiles(
     x = flat_without_dim(self, dim)
     axis = axis_of(self, dim)
     ordered = torch.sort(x, axis)[0]
-    places = rounded(q.reshape([-1]) * (x.size(axis) - 1), interpolation)
-    low = torch.index_select(ordered, axis, torch.floor(places).to(torch.long))
-    high = torch.index_select(ordered, axis, torch.ceil(places).to(torch.long))
-    rest = fraction(places, interpolation).reshape(along(x, axis))
+    positions = rounded(q.reshape([-1]) * (x.size(axis) - 1), interpolation)
+    low = torch.index_select(ordered, axis, torch.floor(positions).to(torch.long))
+    high = torch.index_select(ordered, axis, torch.ceil(positions).to(torch.long))
+    rest = fraction(positions, interpolation).reshape(along(x, axis))
     result = torch.lerp(low, high, rest.expand_as(low))
     return arranged(result, self, axis, dim, keepdim)
 
@@ -201,11 +201,11 @@ def quantiles_past_nan(
     unknown = torch.isnan(x)
     ordered = torch.sort(torch.where(unknown, torch.full_like(x, math.inf), x), axis)[0]
     known = torch.sum(torch.logical_not(unknown), [axis], True)
-    places = q.reshape(along(x, axis)) * torch.clamp_min(known - 1, 0)
-    places = rounded(places, interpolation)
-    low = torch.gather(ordered, axis, torch.floor(places).to(torch.long))
-    high = torch.gather(ordered, axis, torch.ceil(places).to(torch.long))
-    between = torch.lerp(low, high, fraction(places, interpolation))
+    positions = q.reshape(along(x, axis)) * torch.clamp_min(known - 1, 0)
+    positions = rounded(positions, interpolation)
+    low = torch.gather(ordered, axis, torch.floor(positions).to(torch.long))
+    high = torch.gather(ordered, axis, torch.ceil(positions).to(torch.long))
+    between = torch.lerp(low, high, fraction(positions, interpolation))
     result = torch.where(known == 0, torch.full_like(low, math.nan), between)
     return arranged(result, self, axis, dim, keepdim)
 
@@ -230,8 +230,8 @@ def quantile_at_number(
     self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
     """quantile at one place"""
-    place = torch.full([], q, dtype=self.dtype)
-    return quantiles(self, place, dim, keepdim, interpolation).squeeze(0)
+    position = torch.full([], q, dtype=self.dtype)
+    return quantiles(self, position, dim, keepdim, interpolation).squeeze(0)
 
 
 @decomposition(
@@ -256,18 +256,18 @@ def nanquantile_at_number(
     self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
     """nanquantile at one place"""
-    place = torch.full([], q, dtype=self.dtype)
-    return quantiles_past_nan(self, place, dim, keepdim, interpolation).squeeze(0)
+    position = torch.full([], q, dtype=self.dtype)
+    return quantiles_past_nan(self, position, dim, keepdim, interpolation).squeeze(0)
 
 
 NO_NAN = "NaN is not handled; TensorRT does not define the order of equal values"
 
 
-def without_axis(value: Tensor, place: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+def without_axis(value: Tensor, position: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     if not keepdim:
         value = value.squeeze(dim)
-        place = place.squeeze(dim)
-    return value, place
+        position = position.squeeze(dim)
+    return value, position
 
 
 @decomposition(
@@ -279,10 +279,10 @@ def median_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]
     if self.dim() == 0:
         return self, torch.zeros([], dtype=torch.long)
     half = (self.size(dim) + 1) // 2
-    values, places = torch.topk(self, half, dim, False)
+    values, positions = torch.topk(self, half, dim, False)
     value = torch.narrow(values, dim, half - 1, 1)
-    place = torch.narrow(places, dim, half - 1, 1)
-    return without_axis(value, place, dim, keepdim)
+    position = torch.narrow(positions, dim, half - 1, 1)
+    return without_axis(value, position, dim, keepdim)
 
 
 @decomposition("aten::median(Tensor self) -> Tensor", note=NO_NAN)
@@ -305,14 +305,14 @@ def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tens
     if torch.is_floating_point(self):
         unknown = torch.isnan(self)
         x = torch.where(unknown, torch.full_like(self, math.inf), self)
-    values, places = torch.sort(x, dim)
+    values, positions = torch.sort(x, dim)
     known = torch.sum(torch.logical_not(unknown), [dim], True)
     middle = torch.div(torch.clamp_min(known - 1, 0), 2, rounding_mode="floor")
     value = torch.gather(values, dim, middle)
     if torch.is_floating_point(self):
         value = torch.where(known == 0, torch.full_like(value, math.nan), value)
-    place = torch.gather(places, dim, middle)
-    return without_axis(value, place, dim, keepdim)
+    position = torch.gather(positions, dim, middle)
+    return without_axis(value, position, dim, keepdim)
 
 
 @decomposition("aten::nanmedian(Tensor self) -> Tensor", note=NO_NAN)
@@ -335,7 +335,9 @@ def mode(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     counts = torch.sum(x.unsqueeze(-1) == x.unsqueeze(-2), [-1])
     most = counts == torch.amax(counts, [-1], True)
     value = torch.amin(torch.where(most, x, torch.amax(x, [-1], True)), [-1], True)
-    places = torch.arange(x.size(-1)).expand(x.size())
-    place = torch.amax(torch.where(x == value, places, torch.zeros_like(places)), [-1], True)
-    value, place = torch.movedim(value, -1, dim), torch.movedim(place, -1, dim)
-    return without_axis(value, place, dim, keepdim)
+    positions = torch.arange(x.size(-1)).expand(x.size())
+    position = torch.amax(
+        torch.where(x == value, positions, torch.zeros_like(positions)), [-1], True
+    )
+    value, position = torch.movedim(value, -1, dim), torch.movedim(position, -1, dim)
+    return without_axis(value, position, dim, keepdim)

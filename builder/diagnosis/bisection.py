@@ -247,11 +247,11 @@ def _wrong_segments(converted: stages.Converted) -> tuple[str, str, str] | None:
     """
     from builder.diagnosis.ladder import compared_segment
 
-    pieces = converted.pieces
-    if pieces is None or converted.prepared.graph.as_written:
+    partitioned = converted.partitioned
+    if partitioned is None or converted.prepared.graph.as_written:
         return None
-    for number, segment in enumerate(pieces.partition.segments):
-        for golden, comparison in compared_segment(segment, pieces.partition, converted):
+    for number, segment in enumerate(partitioned.partition.segments):
+        for golden, comparison in compared_segment(segment, partitioned.partition, converted):
             if not comparison.passed:
                 return f"segment {number} ({segment.kind})", golden, comparison.problems[0]
     return None

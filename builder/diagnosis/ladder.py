@@ -113,7 +113,7 @@ class _Climb:
                 converted = stages.convert(prepared, self.order.layout, compares=False)
                 converted = stages.keep_in_float32(converted)
             with self.clock.phase("compare"):
-                yield from _pieces(converted)
+                yield from _partitioned(converted)
         except EnvironmentProblem:
             raise
         except Exception as error:
@@ -213,13 +213,13 @@ def compared_graph(
         yield golden.name, parity.compare(answer, golden, spec.tolerance, precision=precision)
 
 
-def _pieces(converted: stages.Converted) -> Iterator[Step]:
+def _partitioned(converted: stages.Converted) -> Iterator[Step]:
     """Each segment by torch and its network by the reference; the one network of a whole model."""
-    pieces, networks = converted.pieces, list(converted.networks)
-    if pieces is None:
+    partitioned, networks = converted.partitioned, list(converted.networks)
+    if partitioned is None:
         yield _step("network", _network(networks[0], converted))
         return
-    partition = pieces.partition
+    partition = partitioned.partition
     for number, segment in enumerate(partition.segments):
         if not converted.prepared.graph.as_written:  # the whole graph is its only segment
             name = f"segment {number} ({segment.kind})"

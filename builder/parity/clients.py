@@ -37,7 +37,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Turn:
+class SequencePosition:
     """The position of a request in its sequence; `id` is the correlation id."""
 
     id: int | str
@@ -66,7 +66,7 @@ class Client(Protocol):
         inputs: Arrays,
         parameters: Parameters | None = None,
         regions: Regions | None = None,
-        turn: Turn | None = None,
+        position: SequencePosition | None = None,
     ) -> Answer:
         """All outputs of the model for these inputs; with `regions`, for the tensors of one golden
         in shared memory; with `turn`, as a request of that sequence.
@@ -102,9 +102,12 @@ class HttpClient:
         inputs: Arrays,
         parameters: Parameters | None = None,
         regions: Regions | None = None,
-        turn: Turn | None = None,
+        position: SequencePosition | None = None,
     ) -> Answer:
-        options = {**_tensors(triton_http, inputs, regions), **(turn.options() if turn else {})}
+        options = {
+            **_tensors(triton_http, inputs, regions),
+            **(position.options() if position else {}),
+        }
         result = self._client.infer(model, parameters=parameters, **options)
         response = result.get_response()
         outputs = {
@@ -143,9 +146,12 @@ class GrpcClient:
         inputs: Arrays,
         parameters: Parameters | None = None,
         regions: Regions | None = None,
-        turn: Turn | None = None,
+        position: SequencePosition | None = None,
     ) -> Answer:
-        options = {**_tensors(triton_grpc, inputs, regions), **(turn.options() if turn else {})}
+        options = {
+            **_tensors(triton_grpc, inputs, regions),
+            **(position.options() if position else {}),
+        }
         result = self._client.infer(
             model, parameters=parameters, client_timeout=self._timeout, **options
         )
@@ -207,7 +213,7 @@ def _open(
 
 
 def describe(
-    client: Client, model: str, inputs: Arrays, turn: Turn | None = None
+    client: Client, model: str, inputs: Arrays, position: SequencePosition | None = None
 ) -> dict[str, Any]:
     """Facts of the Python runtime, from a request that it refuses with them as JSON; {} for any
     other backend.
@@ -215,7 +221,7 @@ def describe(
     from tritonclient.utils import InferenceServerException
 
     try:
-        client.infer(model, inputs, {"trt_build.describe": True}, turn=turn)
+        client.infer(model, inputs, {"trt_build.describe": True}, position=position)
     except InferenceServerException as refusal:
         text = refusal.message() or ""
         begin = text.find("{")

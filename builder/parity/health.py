@@ -117,16 +117,16 @@ def _request(model: PublishedModel, client: Client) -> tuple[Golden, Any] | None
     state it is the first request of a sequence, which it also ends.
     """
     goldens: Sequence[Golden] = [model.wire(golden) for golden in model.goldens]
-    turn = None
+    position = None
     if model.keeps_state:
         recorded = streams.recorded_streams(model, goldens)
-        goldens, turn = [stream.requests[0] for stream in recorded], streams.alone()
+        goldens, position = [stream.requests[0] for stream in recorded], streams.alone()
     if not goldens:
         return None
     golden = min(goldens, key=lambda one: _bytes(one.inputs))
 
     def infer() -> Any:
-        return client.infer(model.name, golden.inputs, turn=turn).outputs
+        return client.infer(model.name, golden.inputs, position=position).outputs
 
     return golden, infer
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from builder.parity.clients import Client, Turn
+from builder.parity.clients import Client, SequencePosition
 from builder.parity.comparison import Comparison, compare
 from builder.parity.results import FAILURES, GoldenResult, percentiles, way
 from builder.parity.served import PublishedModel
@@ -53,9 +53,9 @@ def recorded_streams(model: PublishedModel, goldens: Sequence[Golden]) -> tuple[
     )
 
 
-def alone() -> Turn:
+def alone() -> SequencePosition:
     """A sequence of one request."""
-    return Turn(next(_ids), True, True)
+    return SequencePosition(next(_ids), True, True)
 
 
 def ask_all(
@@ -101,12 +101,12 @@ class _Player:
     def next(self) -> None:
         number = len(self.outputs)
         golden = self.stream.requests[number]
-        turn = Turn(self.id, number == 0, number == len(self.stream.requests) - 1)
+        position = SequencePosition(self.id, number == 0, number == len(self.stream.requests) - 1)
         try:
             with self.client.regions(self.memory, golden) as regions:
                 begin = time.perf_counter()
                 answer = self.client.infer(
-                    self.model.name, golden.inputs, regions=regions, turn=turn
+                    self.model.name, golden.inputs, regions=regions, position=position
                 )
                 self.times.append((time.perf_counter() - begin) * 1e3)
         except FAILURES as error:
@@ -151,11 +151,11 @@ def _interleaved(
 ) -> Iterator[GoldenResult]:
     """Send one request of each sequence in turn; each begins one round after the previous one."""
     players = [_Player(model, client, stream, way) for stream in recorded[: _open_at_once(model)]]
-    for turn in itertools.count(1):
-        for player in players[:turn]:
+    for position in itertools.count(1):
+        for player in players[:position]:
             if not player.done:
                 player.next()
-        if turn >= len(players) and all(player.done for player in players):
+        if position >= len(players) and all(player.done for player in players):
             break
     return (player.result() for player in players)
 

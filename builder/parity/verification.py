@@ -105,8 +105,8 @@ def _model(
         for golden in goldens
     ]
     if BODY in memories:
-        results += _at_once(model, clients, goldens)
-    return _parity(model, _who(model, clients, goldens[0]), results, damaged)
+        results += _in_parallel(model, clients, goldens)
+    return _parity(model, _answered_by(model, clients, goldens[0]), results, damaged)
 
 
 def _stateful(
@@ -120,7 +120,7 @@ def _stateful(
     if not recorded:
         return _parity(model, {}, (), ("it keeps state, and has no sequences to verify",))
     results = tuple(streams.ask_all(model, clients, recorded, memories))
-    return _parity(model, _who(model, clients, recorded[0].requests[0]), results, ())
+    return _parity(model, _answered_by(model, clients, recorded[0].requests[0]), results, ())
 
 
 def _parity(
@@ -171,7 +171,9 @@ def unreachable(error: Exception) -> bool:
     return isinstance(error, OSError) or status == "StatusCode.UNAVAILABLE"
 
 
-def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -> Mapping[str, Any]:
+def _answered_by(
+    model: PublishedModel, clients: Mapping[str, Client], golden: Golden
+) -> Mapping[str, Any]:
     """What ran the model: from a response's parameters if available, else from the runtime;
     Triton's own backend runs the plan.
     """
@@ -182,12 +184,12 @@ def _who(model: PublishedModel, clients: Mapping[str, Client], golden: Golden) -
     client = next(iter(clients.values()))
     if model.config.HasField("ensemble_scheduling"):
         return _who_of_steps(model, clients)
-    turn = streams.alone() if model.keeps_state else None
+    position = streams.alone() if model.keeps_state else None
     try:
-        said = client.infer(model.name, golden.inputs, turn=turn).parameters
+        said = client.infer(model.name, golden.inputs, position=position).parameters
         if "trt_build.answered_by" in said:
             return said
-        return describe(client, model.name, golden.inputs, turn)
+        return describe(client, model.name, golden.inputs, position)
     except FAILURES:
         return {}
 
@@ -198,7 +200,9 @@ def _who_of_steps(model: PublishedModel, clients: Mapping[str, Client]) -> Mappi
         model.folder.parent / step.model_name for step in model.config.ensemble_scheduling.step
     ]
     steps = [served.read(folder) for folder in folders if folder.is_dir()]
-    said = [_who(step, clients, step.wire(step.goldens[0])) for step in steps if step.goldens]
+    said = [
+        _answered_by(step, clients, step.wire(step.goldens[0])) for step in steps if step.goldens
+    ]
     joined = {key: dict.fromkeys(s[key] for s in said if s.get(key)) for key in _ANSWER}
     return {
         key: "+".join(sorted({one for v in values for one in v.split("+")}))
@@ -234,7 +238,7 @@ def _compare(model: PublishedModel, answer: Answer, golden: Golden) -> Compariso
     return compare(answer.outputs, golden, model.tolerance, precision=model.precision)
 
 
-def _at_once(
+def _in_parallel(
     model: PublishedModel, clients: Mapping[str, Client], goldens: Sequence[Golden]
 ) -> Iterator[GoldenResult]:
     """Send many requests in parallel over gRPC, for models whose requests Triton batches. Returns

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from builder.errors import UsageError
 from builder.manifest import Profile, Range, did_you_mean
-from builder.partition.naming import border_name
+from builder.partition.naming import tensor_name
 from builder.partition.view import Step
 
 
@@ -32,7 +32,7 @@ def axes(
             None,
         )
         if key is not None and not step.is_free:
-            name = f"{border_name(step.outputs[0])}_size"
+            name = f"{tensor_name(step.outputs[0])}_size"
             while name in taken:
                 name += "_"
             taken.add(name)
@@ -46,7 +46,7 @@ def check(ranges: Mapping[str, Range], opened: Mapping[str, str]) -> None:
     """
     for key in ranges:
         if not any(_names(key, kind, value) for value, kind in opened.items()):
-            known = [*dict.fromkeys(opened.values()), *map(border_name, opened)]
+            known = [*dict.fromkeys(opened.values()), *map(tensor_name, opened)]
             raise UsageError(
                 f"fallback.ranges: {key!r} matches no tensor with a data-dependent shape",
                 fix=did_you_mean(key, known) or "remove it: no shape of this model depends on data",
@@ -54,4 +54,4 @@ def check(ranges: Mapping[str, Range], opened: Mapping[str, str]) -> None:
 
 
 def _names(key: str, kind: str, value: str) -> bool:
-    return key in (value, border_name(value)) or fnmatch.fnmatchcase(kind, key)
+    return key in (value, tensor_name(value)) or fnmatch.fnmatchcase(kind, key)

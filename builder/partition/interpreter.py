@@ -32,13 +32,13 @@ from builder.conversion import (
 from builder.errors import ConversionError
 from builder.graph_types import Block, Node
 from builder.partition import packed
-from builder.partition.standins import (
+from builder.partition.abstract_values import (
     at,
     common,
     fake,
     is_unknown,
     on_meta,
-    settled,
+    with_known_sizes,
     signature,
     without_data,
 )
@@ -176,7 +176,7 @@ class ShapeInterpreter(operators.Operators):
             return None
         with _disable_current_modes(), self.unknowns:
             made = rule(values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env))
-            results = [settled(r) for r in made]
+            results = [with_known_sizes(r) for r in made]
         return self._ranged(node, results) if key == packed.PAD else results
 
     def _static(self, node: Node, values: list[Any]) -> list[Any]:
@@ -207,7 +207,9 @@ class ShapeInterpreter(operators.Operators):
                 result = _IN_PYTHON.get(key, functools.partial(fold_static, key))(
                     [fake(v) for v in values]
                 )
-                results = [settled(r) for r in (result if node.outputsSize() > 1 else [result])]
+                results = [
+                    with_known_sizes(r) for r in (result if node.outputsSize() > 1 else [result])
+                ]
         except Exception as data_dependent:
             if all(value.type().kind() in _NUMBERS for value in node.outputs()):
                 return self._or_numbers(node, [MISSING] * node.outputsSize())

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder.conversion import CONVERTERS, EVALUATORS, MISSING
+from builder.partition.abstract_values import has_data, is_unknown, signature
 from builder.partition.interpreter import ShapeInterpreter
-from builder.partition.standins import has_data, is_unknown, signature
 from builder.partition.view import Step
 
 

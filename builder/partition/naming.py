@@ -8,7 +8,7 @@ import re
 from builder.lowering import LoweredGraph
 
 
-def border_name(value: str) -> str:
+def tensor_name(value: str) -> str:
     """A value's debug name as a tensor name that is valid in Triton and file systems: `x.3` is
     `x_3`, `17` is `t17`.
     """
@@ -33,7 +33,7 @@ class TensorNames(dict[str, str]):
         self.containers = lowered.containers
 
     def __missing__(self, value: str) -> str:
-        stem = border_name(value)
+        stem = tensor_name(value)
         candidates = itertools.chain([stem], (f"{stem}_{count}" for count in itertools.count(2)))
         name = next(name for name in candidates if name not in self.taken)
         self.taken.add(name)

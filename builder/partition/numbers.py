@@ -24,7 +24,7 @@ represents it exactly.
 """
 
 
-def hand_over(graph: Graph) -> list[int]:
+def numbers_to_tensors(graph: Graph) -> list[int]:
     """Rewrite the graph in place so that every number that a node returns together with tensors is
     read through a 0-d tensor.
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from builder.conversion import BY_ROW
+from builder.partition.abstract_values import without_data
 from builder.partition.extract import closure, inputs_of
 from builder.partition.segments import TENSORRT, TORCH, assign
-from builder.partition.standins import without_data
 from builder.partition.view import Step, View
 
 PACK, PAD = "aten::_pack_padded_sequence", "aten::_pad_packed_sequence"

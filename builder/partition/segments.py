@@ -66,7 +66,7 @@ are merged at once.
 """
 
 
-def melt(
+def merge_light_segments(
     kinds: Sequence[str], parents: Sequence[Sequence[int]], weights: Sequence[float], least: float
 ) -> list[str]:
     """The kinds after every TensorRT segment with a weight below `least` is merged into its torch

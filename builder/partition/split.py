@@ -11,11 +11,11 @@ from builder.lowering import LoweredGraph
 from builder.manifest import Fallback, Profile, Range, TensorSpec
 from builder.partition import cost
 from builder.partition.extract import closure, extract, inputs_of, with_own_outputs
-from builder.partition.naming import TensorNames, border_name
-from builder.partition.numbers import hand_over
+from builder.partition.naming import TensorNames, tensor_name
+from builder.partition.numbers import numbers_to_tensors
+from builder.partition.placement import members, final_kinds
 from builder.partition.scalars import with_axis
 from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH
-from builder.partition.settling import members, settled
 from builder.partition.shapes import Shapes, infer_shapes
 from builder.partition.support import Support, support
 from builder.partition.view import Step, View, view
@@ -103,7 +103,7 @@ def split(
     """
     whole = bool(lowered.as_written)
     lowered, specs = with_own_outputs(lowered), named_inputs(specs, lowered)
-    positions = hand_over(lowered.graph)
+    positions = numbers_to_tensors(lowered.graph)
     kept = _moved(kept, positions)
     seen = view(lowered.graph)
     shapes = _infer(lowered, specs, profiles, seen, fallback, by_torch=whole)
@@ -116,12 +116,12 @@ def split(
         if found.refused and fallback.require_full:
             raise UnsupportedOperators(list(found.refused.values()))
         wished = [_kind(step, index, found) for index, step in enumerate(steps)]
-        kinds = settled(seen, wished, shapes, fallback.min_block_size)
+        kinds = final_kinds(seen, wished, shapes, fallback.min_block_size)
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Boundary(seen, replace(lowered, inputs=inputs), shapes, profiles, positions)
     segments = crossing.segments(members(seen, kinds))
     unbounded = tuple(
-        (kind, border_name(name)) for name, kind in shapes.open.items() if name not in shapes.known
+        (kind, tensor_name(name)) for name, kind in shapes.open.items() if name not in shapes.known
     )
     values = {tensor: value for value, tensor in crossing.names.items()}
     return Partition(
@@ -140,8 +140,8 @@ def split(
 
 
 def _moved(kept: Collection[int], positions: Sequence[int]) -> set[int]:
-    """The indices of the kept nodes in the graph that `hand_over` rewrote. If several nodes have
-    one former position, the first.
+    """The indices of the kept nodes in the graph that `numbers_to_tensors` rewrote. If several
+    nodes have one former position, the first.
     """
     return {
         now

@@ -13,7 +13,7 @@ from builder.dtypes import name_of
 from builder.errors import PublishError
 from builder.manifest import ModelSpec, Profile, TensorSpec
 from builder.pipeline import branches
-from builder.pipeline.fallback import Pieces
+from builder.pipeline.fallback import PartitionedConversion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class SplitModel:
     """
 
     spec: ModelSpec
-    pieces: Pieces
+    partitioned: PartitionedConversion
     plans: tuple[Plan | None, ...]
     goldens: tuple[Golden, ...]
     segment_goldens: tuple[tuple[Golden, ...], ...]
@@ -41,7 +41,7 @@ class SplitModel:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        return self.pieces.partition.segments
+        return self.partitioned.partition.segments
 
     @property
     def built(self) -> list[Plan]:
@@ -101,7 +101,7 @@ def _threshold(segment: Segment) -> str | None:
 
 def named(model: SplitModel) -> ModelSpec:
     """The spec with a name for each input, as in the segments."""
-    names = model.pieces.partition.inputs
+    names = model.partitioned.partition.inputs
     return replace(
         model.spec,
         inputs=tuple(replace(s, name=n) for s, n in zip(model.spec.inputs, names, strict=True)),
@@ -113,7 +113,7 @@ def inputs_of(model: SplitModel) -> tuple[IO, ...]:
 
 
 def outputs_of(model: SplitModel) -> tuple[IO, ...]:
-    partition = model.pieces.partition
+    partition = model.partitioned.partition
     flags = (*partition.flags.values(), *partition.too_long.values())
     hidden = {*flags, *unknown_outputs(model)}
     known: Mapping[str, TensorSpec | None] = {
@@ -139,7 +139,7 @@ def unknown_outputs(model: SplitModel) -> dict[str, str]:
     no endpoint can have it. Elements of a list have those of the list's other elements. Raises
     PublishError where the model has no other output.
     """
-    partition = model.pieces.partition
+    partition = model.partitioned.partition
     flags = partition.flags
     recorded = {name for golden in model.goldens for name in golden.outputs}
     unknown = {
@@ -236,7 +236,7 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
     from builder import triton
 
     facts = next((plan.facts for plan in model.built), {})
-    flags, unknown = model.pieces.partition.flags, unknown_outputs(model)
+    flags, unknown = model.partitioned.partition.flags, unknown_outputs(model)
     return triton.ModelArtifact(
         spec=named(model),
         inputs=inputs_of(model),
@@ -251,16 +251,16 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
         lowered=b"",
         goldens=model.goldens,
         serve_as=serve_as,
-        segments=_files_of_segments(model.pieces, model.plans, model.branch_plans),
+        segments=_files_of_segments(model.partitioned, model.plans, model.branch_plans),
         flags={name: flag for name, flag in flags.items() if name not in unknown},
         unknown=unknown,
-        too_long=model.pieces.partition.too_long,
+        too_long=model.partitioned.partition.too_long,
         mixes=mixes(model, model.segments),
     )
 
 
 def _files_of_segments(
-    pieces: Pieces,
+    partitioned: PartitionedConversion,
     plans: Sequence[Plan | None],
     branch_plans: Mapping[branches.Location, Plan],
     location: branches.Location = (),
@@ -268,10 +268,11 @@ def _files_of_segments(
     """Every segment's files; for torch segments with engines inside branches, those of their
     parts.
     """
-    found = map(segment_files, pieces.partition.segments, pieces.conversions, plans)
+    found = map(segment_files, partitioned.partition.segments, partitioned.conversions, plans)
     return tuple(
         replace(
-            files, parts=_parts(pieces.parts.get(number, ()), branch_plans, (*location, number))
+            files,
+            parts=_parts(partitioned.parts.get(number, ()), branch_plans, (*location, number)),
         )
         for number, files in enumerate(found)
     )
@@ -301,7 +302,9 @@ def _parts(
 
 
 def _side(
-    pieces: Pieces, plans: Mapping[branches.Location, Plan], location: branches.Location
+    partitioned: PartitionedConversion,
+    plans: Mapping[branches.Location, Plan],
+    location: branches.Location,
 ) -> tuple[SegmentFiles, ...]:
-    own = [plans.get((*location, number)) for number in range(len(pieces.conversions))]
-    return _files_of_segments(pieces, own, plans, location)
+    own = [plans.get((*location, number)) for number in range(len(partitioned.conversions))]
+    return _files_of_segments(partitioned, own, plans, location)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from builder.conversion import Conversion
     from builder.lowering import LoweredGraph
     from builder.partition import Branch, Segment
-    from builder.pipeline.fallback import Pieces
+    from builder.pipeline.fallback import PartitionedConversion
     from builder.triton import Golden
 
-    Partitioner = Callable[[LoweredGraph, ModelSpec], Pieces]
+    Partitioner = Callable[[LoweredGraph, ModelSpec], PartitionedConversion]
 
 Location = tuple[int, ...]
 """The location of an engine: (segment, part, branch, segment within the branch), continued for
@@ -33,7 +33,7 @@ class SplitBranch:
     """An `if` whose two branches are partitioned."""
 
     branch: Branch
-    sides: tuple[Pieces, Pieces]
+    sides: tuple[PartitionedConversion, PartitionedConversion]
 
 
 def parts(
@@ -62,14 +62,14 @@ def _split(
     branch: Branch, shapes: Any, spec: ModelSpec, partitioner: Partitioner
 ) -> LoweredGraph | SplitBranch:
     """The partitioned `if`, or its whole graph if no branch benefits from an engine."""
-    yes, no = (_pieces(side, branch, shapes, spec, partitioner) for side in branch.blocks)
-    worth = any(_is_worthwhile(pieces, spec) for pieces in (yes, no))
+    yes, no = (_partitioned(side, branch, shapes, spec, partitioner) for side in branch.blocks)
+    worth = any(_is_worthwhile(partitioned, spec) for partitioned in (yes, no))
     return SplitBranch(branch, (yes, no)) if worth else branch.whole
 
 
-def _pieces(
+def _partitioned(
     side: LoweredGraph, branch: Branch, shapes: Any, spec: ModelSpec, partitioner: Partitioner
-) -> Pieces:
+) -> PartitionedConversion:
     """The partition of the branch.
 
     Torch runs all of it if the shape of an input depends on data.
@@ -86,9 +86,9 @@ def _pieces(
     )
 
 
-def _whole(side: LoweredGraph) -> Pieces:
+def _whole(side: LoweredGraph) -> PartitionedConversion:
     from builder.partition import Partition, Segment
-    from builder.pipeline.fallback import Pieces
+    from builder.pipeline.fallback import PartitionedConversion
 
     unknown = ((None,) * len(side.inputs), (None,) * len(side.outputs))
     segment = Segment(
@@ -103,25 +103,31 @@ def _whole(side: LoweredGraph) -> Pieces:
         0,
         0,
     )
-    return Pieces(Partition((segment,), (), (), side.inputs, side.outputs), (None,), ())
+    return PartitionedConversion(
+        Partition((segment,), (), (), side.inputs, side.outputs), (None,), ()
+    )
 
 
-def _is_worthwhile(pieces: Pieces, spec: ModelSpec) -> bool:
+def _is_worthwhile(partitioned: PartitionedConversion, spec: ModelSpec) -> bool:
     """Whether the branch's engines save more time than their calls cost. A min_block_size of 1
     accepts every engine.
     """
     from builder.partition import cost
 
-    pairs = zip(pieces.partition.segments, pieces.conversions, strict=True)
+    pairs = zip(partitioned.partition.segments, partitioned.conversions, strict=True)
     engines = [segment for segment, conversion in pairs if conversion is not None]
     saved = sum(cost.seconds_saved(segment.nodes, segment.flops, 0) for segment in engines)
-    inner = any(isinstance(part, SplitBranch) for found in pieces.parts.values() for part in found)
+    inner = any(
+        isinstance(part, SplitBranch) for found in partitioned.parts.values() for part in found
+    )
     return inner or (bool(engines) and (spec.fallback.min_block_size == 1 or saved > 0))
 
 
-def engines(pieces: Pieces, location: Location = ()) -> Iterator[tuple[Location, Conversion]]:
+def engines(
+    partitioned: PartitionedConversion, location: Location = ()
+) -> Iterator[tuple[Location, Conversion]]:
     """Every engine inside branches, at any depth, and its location."""
-    for number, found in pieces.parts.items():
+    for number, found in partitioned.parts.items():
         for position, part in enumerate(found):
             for index, side in enumerate(part.sides if isinstance(part, SplitBranch) else ()):
                 here = (*location, number, position, index)
@@ -146,7 +152,7 @@ Recorded = dict[Location, tuple["Golden", ...]]
 
 
 def record(
-    pieces: Pieces,
+    partitioned: PartitionedConversion,
     segment_goldens: Sequence[Sequence[Golden]],
     spec: ModelSpec,
     location: Location = (),
@@ -155,7 +161,7 @@ def record(
     the `if`, because goldens rarely take both. A branch that raises on them is left out.
     """
     found: Recorded = {}
-    for number, inner in pieces.parts.items():
+    for number, inner in partitioned.parts.items():
         for golden in segment_goldens[number]:
             _record_parts(inner, golden, spec, (*location, number), found)
     return found
@@ -189,7 +195,7 @@ def _run(graph: LoweredGraph, values: dict[str, Any]) -> None:
 
 
 def _record_side(
-    side: Pieces,
+    side: PartitionedConversion,
     lowered: LoweredGraph,
     values: Mapping[str, Any],
     name: str,

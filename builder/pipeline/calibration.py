@@ -35,7 +35,7 @@ def batches(
         for arrays in read:
             tensors = [_tensor(tensor, arrays, where) for tensor in spec.inputs]
             _check_axes(spec, tensors, where)
-            found += _pieces(spec, tensors)
+            found += _partitioned(spec, tensors)
     return found
 
 
@@ -117,7 +117,7 @@ def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) ->
                 )
 
 
-def _pieces(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+def _partitioned(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """The batch split to the size that the engine is tuned for. The activations for a whole file
     may not fit in memory.
     """

@@ -78,7 +78,7 @@ def without_pytorch() -> str | None:
 def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
     segment, conversion, plan = (
         model.segments[number],
-        model.pieces.conversions[number],
+        model.partitioned.conversions[number],
         model.plans[number],
     )
     name = f"{model.spec.name}.{number}.{segment.kind}"

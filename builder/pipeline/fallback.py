@@ -35,7 +35,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PartitionedConversion:
     """A partition with the conversion of each segment, None for torch segments.
 
     `warnings` name the nodes in torch. `parts` are those of torch segments with engines inside
@@ -79,7 +79,7 @@ def convert_or_partition(
     spec: ModelSpec,
     names: Sequence[str],
     earlier: Kept = Kept(),
-) -> Conversion | Pieces:
+) -> Conversion | PartitionedConversion:
     """One conversion of the whole graph if TensorRT supports all of it and the manifest keeps
     nothing in torch, else the segments. `names` are the names of the outputs, `earlier` the result
     of earlier attempts. Raises UnsupportedOperators or ConversionError with
@@ -137,11 +137,11 @@ def _of_optional(lowered: LoweredGraph) -> ConversionError:
     )
 
 
-def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
+def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion:
     from builder import partition
 
     parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
-    return Pieces(
+    return PartitionedConversion(
         parts, (None,), (f"served by PyTorch only, with its in-place writes: {lowered.as_written}",)
     )
 
@@ -195,7 +195,7 @@ class _Partitioner:
         self.kept, self.branches = kept | earlier.nodes, earlier.branches
         self.late: list[UnsupportedOperator] = []
 
-    def run(self) -> Conversion | Pieces:
+    def run(self) -> Conversion | PartitionedConversion:
         from builder import partition
 
         for left in reversed(range(ROUNDS + 1)):
@@ -206,14 +206,16 @@ class _Partitioner:
                 self.spec.fallback,
                 kept=self.kept,
             )
-            pieces = self._convert_all(parts, whole=left < 2)
-            if pieces is not None:
-                return pieces
+            partitioned = self._convert_all(parts, whole=left < 2)
+            if partitioned is not None:
+                return partitioned
         nothing = replace(self.spec.fallback, ops=("*",))
         parts = partition.split(self.lowered, self.spec.inputs, self.spec.profiles, nothing)
-        return self._pieces(parts, [None] * len(parts.segments))
+        return self._partitioned(parts, [None] * len(parts.segments))
 
-    def _convert_all(self, parts: Partition, *, whole: bool) -> Conversion | Pieces | None:
+    def _convert_all(
+        self, parts: Partition, *, whole: bool
+    ) -> Conversion | PartitionedConversion | None:
         """The conversions, or None if a segment fails to convert. Its node, or with `whole` the
         whole segment, is then kept in torch.
         """
@@ -228,8 +230,8 @@ class _Partitioner:
         if refused:
             return None
         if len(parts.segments) == 1 and conversions[0] is not None and not self.is_branch:
-            return self._one_engine() or self._pieces(parts, conversions)
-        return self._pieces(parts, conversions)
+            return self._one_engine() or self._partitioned(parts, conversions)
+        return self._partitioned(parts, conversions)
 
     def _one_engine(self) -> Conversion | None:
         """The conversion of the whole graph, with the model's inputs in the model's order."""
@@ -254,7 +256,9 @@ class _Partitioner:
         self.kept |= set(segment.indices) if whole or not indices else indices
         return None
 
-    def _pieces(self, parts: Partition, conversions: Sequence[Conversion | None]) -> Pieces:
+    def _partitioned(
+        self, parts: Partition, conversions: Sequence[Conversion | None]
+    ) -> PartitionedConversion:
         from builder import partition
 
         inner = self._with_engines_inside(parts)
@@ -271,7 +275,9 @@ class _Partitioner:
             *_followers(parts, len(kept) - len(reported)),
             *converted,
         ]
-        return Pieces(parts, tuple(conversions), tuple(warnings), inner, tuple(reported))
+        return PartitionedConversion(
+            parts, tuple(conversions), tuple(warnings), inner, tuple(reported)
+        )
 
     def _with_engines_inside(
         self, parts: Partition
@@ -288,10 +294,10 @@ class _Partitioner:
         return found
 
 
-def _partition_branch(lowered: LoweredGraph, spec: ModelSpec) -> Pieces:
+def _partition_branch(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion:
     """The partition of a branch's graph, one segment if the whole branch converts."""
     found = _Partitioner(lowered, spec, kept_nodes(lowered), [], is_branch=True).run()
-    assert isinstance(found, Pieces)
+    assert isinstance(found, PartitionedConversion)
     return found
 
 

@@ -147,11 +147,11 @@ def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
 
 def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
     """The top-level nodes of the network, by their index in the model's graph."""
-    pieces = converted.pieces
-    if pieces is None:
+    partitioned = converted.partitioned
+    if partitioned is None:
         yield from enumerate(converted.prepared.graph.graph.nodes())
         return
-    segment = pieces.partition.segments[part.location[0]]
+    segment = partitioned.partition.segments[part.location[0]]
     yield from zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
 
 

@@ -83,7 +83,7 @@ def why_not_ensemble(model: SplitModel) -> str | None:
     """The reason why Triton cannot pass this model's values between models, or None."""
     if len(model.segments) == 1:
         return "it is one piece"
-    if flags := model.pieces.partition.flags:
+    if flags := model.partitioned.partition.flags:
         return (
             f"output {next(iter(flags))!r} may be None, and a step must return all of its outputs"
         )
@@ -97,7 +97,7 @@ def why_not_ensemble(model: SplitModel) -> str | None:
         if reason := _why_no_step(number, segment):
             return reason
     read = {name for segment in model.segments for name in segment.inputs}
-    unread = [name for name in model.pieces.partition.inputs if name not in read]
+    unread = [name for name in model.partitioned.partition.inputs if name not in read]
     if unread:
         return f"no segment reads input {', '.join(unread)}, and an ensemble must use every input"
     return None
@@ -133,7 +133,7 @@ def why_fused(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> st
     """
     from builder.partition import cost
 
-    if model.pieces.parts:
+    if model.partitioned.parts:
         return "its branches contain engines, and only one process can choose between them"
     flavours = {plan.facts.get("flavour") for plan in model.plans if plan}
     if serve_as == "python" or "tensorrt" not in flavours:

@@ -32,9 +32,13 @@ def at_boundaries(model: SplitModel, serve_as: str) -> SplitModel:
             zip(model.segments, model.segment_goldens, strict=True)
         )
     ]
-    partition = replace(model.pieces.partition, segments=tuple(segment for segment, _ in changed))
-    pieces = replace(model.pieces, partition=partition)
-    return replace(model, pieces=pieces, segment_goldens=tuple(goldens for _, goldens in changed))
+    partition = replace(
+        model.partitioned.partition, segments=tuple(segment for segment, _ in changed)
+    )
+    partitioned = replace(model.partitioned, partition=partition)
+    return replace(
+        model, partitioned=partitioned, segment_goldens=tuple(goldens for _, goldens in changed)
+    )
 
 
 def _served(model: SplitModel) -> dict[str, str]:

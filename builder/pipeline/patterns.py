@@ -27,7 +27,7 @@ def layer_names(conversions: Iterable[Conversion]) -> Iterator[str]:
 
 
 def unmatched(spec: ModelSpec, found: Any) -> Iterator[str]:
-    """A warning for patterns of keep_fp32 that match no layer of the Conversion or Pieces. Most
+    """A warning for patterns of keep_fp32 that match no layer of the conversion. Most
     likely they are misspelled.
     """
     names = list(layer_names(c for c in getattr(found, "conversions", (found,)) if c is not None))

@@ -134,15 +134,15 @@ class Converted:
     """All networks of the model. `segment_goldens` is empty if one network is the whole model."""
 
     prepared: Prepared
-    result: Conversion | fallback.Pieces
+    result: Conversion | fallback.PartitionedConversion
     networks: tuple[Network, ...]
     segment_goldens: tuple[Goldens, ...]
     warnings: tuple[str, ...]
 
     @property
-    def pieces(self) -> fallback.Pieces | None:
+    def partitioned(self) -> fallback.PartitionedConversion | None:
         """The partition; None if one network is the whole model."""
-        return self.result if isinstance(self.result, fallback.Pieces) else None
+        return self.result if isinstance(self.result, fallback.PartitionedConversion) else None
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ def convert(
     spec = prepared.spec
     found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs, kept)
     warnings = _conversion_warnings(prepared, found)
-    if not isinstance(found, fallback.Pieces):
+    if not isinstance(found, fallback.PartitionedConversion):
         whole = Network((), found, prepared.goldens)
         return Converted(prepared, found, (whole,), (), warnings)
     recorded = segment_goldens.record(found.partition, prepared.goldens, spec, compares=compares)
@@ -408,7 +408,7 @@ def convert(
 
 
 def _conversion_warnings(
-    prepared: Prepared, found: Conversion | fallback.Pieces
+    prepared: Prepared, found: Conversion | fallback.PartitionedConversion
 ) -> tuple[str, ...]:
     spec = prepared.spec
     return (
@@ -421,14 +421,17 @@ def _conversion_warnings(
 
 
 def _networks(
-    pieces: fallback.Pieces, recorded: tuple[Goldens, ...], spec: ModelSpec, layout: str
+    partitioned: fallback.PartitionedConversion,
+    recorded: tuple[Goldens, ...],
+    spec: ModelSpec,
+    layout: str,
 ) -> Iterator[Network]:
     """The networks of the segments, then those inside branches, which an ensemble does not run."""
-    for number, conversion in enumerate(pieces.conversions):
+    for number, conversion in enumerate(partitioned.conversions):
         if conversion is not None:
             yield Network((number,), conversion, recorded[number])
-    inner = [] if layout == "ensemble" else list(branches.engines(pieces))
-    goldens = branches.record(pieces, recorded, spec) if inner else {}
+    inner = [] if layout == "ensemble" else list(branches.engines(partitioned))
+    goldens = branches.record(partitioned, recorded, spec) if inner else {}
     for location, conversion in inner:
         yield Network(location, conversion, goldens.get(location, ()))
 
@@ -553,7 +556,7 @@ def assemble(built: Built, order: Order) -> Checked:
 
     converted, prepared = built.converted, built.converted.prepared
     artifact: ModelArtifact | EnsembleArtifact
-    if converted.pieces is None:
+    if converted.partitioned is None:
         (part,) = converted.networks
         plan = built.plans[part.location]
         artifact = artifacts.whole(
@@ -561,7 +564,7 @@ def assemble(built: Built, order: Order) -> Checked:
         )
         layout, reason = "single", ""
     else:
-        model = _split_model(built, converted.pieces)
+        model = _split_model(built, converted.partitioned)
         artifact, reason = layouts.artifact(model, order.layout, order.serve_as, order.torch_steps)
         layout = "ensemble" if isinstance(artifact, triton.EnsembleArtifact) else "fused"
     warnings = (
@@ -572,15 +575,15 @@ def assemble(built: Built, order: Order) -> Checked:
     return Checked(built, artifact, layout, reason, warnings)
 
 
-def _split_model(built: Built, pieces: fallback.Pieces) -> SplitModel:
+def _split_model(built: Built, partitioned: fallback.PartitionedConversion) -> SplitModel:
     """The model in segments, with the plans of the segments and of those inside branches."""
     from builder.pipeline.artifacts import SplitModel
 
     converted, prepared = built.converted, built.converted.prepared
-    count = len(pieces.partition.segments)
+    count = len(partitioned.partition.segments)
     return SplitModel(
         prepared.spec,
-        pieces,
+        partitioned,
         tuple(built.plans.get((number,)) for number in range(count)),
         prepared.goldens,
         converted.segment_goldens,

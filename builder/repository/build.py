@@ -17,7 +17,7 @@ from builder.pipeline import Order, Progress
 from builder.repository import jobs as slots
 from builder.repository.kept import Checked, Kept, of_variant, served_as
 from builder.repository.result import RECORDED, ModelResult
-from builder.repository.settings import Settings, settled
+from builder.repository.settings import Settings, resolved
 
 FINISHED = "finished"
 """Prefix of the phase that `progress` receives when a model is finished."""
@@ -53,7 +53,7 @@ def build_repository(
     """
     from builder.repository import preflight
 
-    chosen = settled(settings, keywords)
+    chosen = resolved(settings, keywords)
     without: dict[str, ManifestError] = {}
     asked = chosen.orders(
         chosen.specs(models, without),
@@ -93,7 +93,7 @@ def build_variant(
     batching is published from the checked artifact of that one. Otherwise like build_repository,
     which also documents the errors.
     """
-    chosen = settled(settings, keywords)
+    chosen = resolved(settings, keywords)
     asked = chosen.orders([spec], Path(out))
     (result,) = _results(asked, chosen, progress or _silent, 1, isolate, kept)
     if kept is not None:

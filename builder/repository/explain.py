@@ -14,7 +14,7 @@ from builder.errors import UsageError
 from builder.manifest import find_models
 from builder.pipeline import Order
 from builder.repository import request
-from builder.repository.settings import Settings, settled
+from builder.repository.settings import Settings, resolved
 
 
 def explain(
@@ -31,7 +31,7 @@ def explain(
     compare with the store's last record of that name. `models` may be the folder of a published
     model, for its recorded request.
     """
-    chosen, folder = settled(settings, keywords), Path(models)
+    chosen, folder = resolved(settings, keywords), Path(models)
     kept = stores.Store(str(chosen.store)) if chosen.store else None
     if (folder / stores.SIDECAR).exists():
         with stores.shaped(folder):

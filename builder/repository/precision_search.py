@@ -29,7 +29,7 @@ from builder.manifest import ModelSpec, editing
 from builder.pipeline import Order, Progress, layer_names, options_of, record, stages
 from builder.repository import jobs as slots
 from builder.repository.quickxplain import minimal
-from builder.repository.settings import Settings, settled
+from builder.repository.settings import Settings, resolved
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +102,7 @@ def search_precision(
     model has no manifest or one that cannot be edited, EnvironmentProblem if the manifest is not
     writable, and the errors of build_repository.
     """
-    chosen = settled(settings, keywords)
+    chosen = resolved(settings, keywords)
     specs = [
         wanted(spec, chosen.precision) for spec in replace(chosen, precision=None).specs(models)
     ]
@@ -268,7 +268,7 @@ class _Trials:
             if self._nodes_in_float32:
                 raise _Less(refusal.message) from refusal
             raise
-        if made.pieces and _nodes(made) < self._nodes_in_float32:
+        if made.partitioned and _nodes(made) < self._nodes_in_float32:
             raise _Less(f"TensorRT runs fewer nodes of the model in {spec.precision} than in fp32")
         return made
 

@@ -76,9 +76,11 @@ class ModelResult:
             self.warnings = stage.warnings
         elif isinstance(stage, stages.Converted):
             self.warnings = stage.warnings
-            pieces = stage.pieces
-            self.segments = tuple(s.kind for s in pieces.partition.segments) if pieces else ()
-            self.operators = tuple(map(asdict, pieces.operators)) if pieces else ()
+            partitioned = stage.partitioned
+            self.segments = (
+                tuple(s.kind for s in partitioned.partition.segments) if partitioned else ()
+            )
+            self.operators = tuple(map(asdict, partitioned.operators)) if partitioned else ()
             self.dtypes = tuple(
                 {"network": part.label, **layer_dtypes(part.conversion.network)}
                 for part in stage.networks

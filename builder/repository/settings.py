@@ -94,8 +94,6 @@ class Settings:
         return spec.layout if self.layout == "auto" else self.layout
 
 
-def settled(settings: Settings | None, keywords: Mapping[str, Any]) -> Settings:
-    """The settings with those of `keywords` over them. Raises TypeError for one that there is
-    not.
-    """
+def resolved(settings: Settings | None, keywords: Mapping[str, Any]) -> Settings:
+    """The settings with those of `keywords` replaced. Raises TypeError for an unknown keyword."""
     return replace(settings or Settings(), **keywords)

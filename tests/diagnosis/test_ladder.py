@@ -75,8 +75,8 @@ def test_a_wrong_segment_is_told_from_a_wrong_network(
 
     def damaged(*given: Any, **more: Any) -> stages.Converted:
         found = convert(*given, **more)
-        assert found.pieces is not None
-        graph = found.pieces.partition.segments[2].lowered.graph
+        assert found.partitioned is not None
+        graph = found.partitioned.partition.segments[2].lowered.graph
         node = next(iter(ir.nodes_of(graph, "aten::abs")))
         node.output().replaceAllUsesWith(node.inputsAt(0))
         return found

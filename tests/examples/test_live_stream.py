@@ -16,7 +16,7 @@ import torch
 
 from builder import build_repository
 from builder.parity import verify
-from builder.parity.clients import Client, GrpcClient, HttpClient, Turn
+from builder.parity.clients import Client, GrpcClient, HttpClient, SequencePosition
 from builder.serving import Server, serve
 from tests.examples.test_export import EXAMPLES, export
 
@@ -82,9 +82,11 @@ def stream(client: Client, samples: torch.Tensor) -> Iterator[float]:
     for number, chunk in enumerate(whole):
         frame = torch.cat([context, chunk]).unsqueeze(0)
         context = chunk[-64:]
-        turn = Turn(sequence, number == 0, number == len(whole) - 1)
+        position = SequencePosition(sequence, number == 0, number == len(whole) - 1)
         yield float(
-            client.infer("silero_vad", {"audio": frame.numpy()}, turn=turn).outputs["speech"][0, 0]
+            client.infer("silero_vad", {"audio": frame.numpy()}, position=position).outputs[
+                "speech"
+            ][0, 0]
         )
 
 

@@ -9,7 +9,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH, assign, melt
+from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH, assign, merge_light_segments
 
 Graph = tuple[list[str], list[list[int]]]
 
@@ -107,7 +107,7 @@ def test_independent_branches_do_not_chop_each_other_up() -> None:
 @given(graphs(), st.integers(1, 6))
 def test_melting_leaves_no_light_tensorrt_segment(graph: Graph, least: int) -> None:
     kinds, parents = graph
-    melted = melt(kinds, parents, [1.0] * len(kinds), least)
+    melted = merge_light_segments(kinds, parents, [1.0] * len(kinds), least)
     segments = assign(melted, parents)
     assert all(
         segments.count(s) >= least for s, k in zip(segments, melted, strict=True) if k == TENSORRT

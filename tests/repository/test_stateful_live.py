@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.engine import flavour
 from builder.parity import verify
-from builder.parity.clients import Client, GrpcClient, HttpClient, Turn
+from builder.parity.clients import Client, GrpcClient, HttpClient, SequencePosition
 from builder.parity.health import health
 from builder.repository import build_repository
 from builder.serving import serve
@@ -90,8 +90,8 @@ def test_every_sequence_answers_as_the_module_in_a_loop(served: Served) -> None:
         assert parity.answered_by in (("plan", "plan+torch") if gpu else ("torch",)), parity.why
 
 
-def ask(client: Client, model: str, turn: Turn, **inputs: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    return client.infer(model, inputs, turn=turn).outputs["y"]
+def ask(client: Client, model: str, position: SequencePosition, **inputs: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    return client.infer(model, inputs, position=position).outputs["y"]
 
 
 def count(
@@ -99,7 +99,7 @@ def count(
 ) -> int:
     """What the counter has summed up, by what it multiplies a one with."""
     x = np.array([[1, value - 1, 0]])
-    return int(ask(client, "counter", Turn(sequence, start, end), x=x)[0, 0])
+    return int(ask(client, "counter", SequencePosition(sequence, start, end), x=x)[0, 0])
 
 
 def test_a_sequence_begins_where_the_manifest_says_and_a_start_forgets_it(client: Client) -> None:
@@ -134,27 +134,37 @@ def test_a_request_that_fails_leaves_the_state_as_it_was(served: Served, client:
         x = torch.randn(1, 2, 6, generator=torch.Generator().manual_seed(number))
         with torch.no_grad():
             y, h, c = module(x, h, c)
-        turn = Turn(sequence, number == 0, number == 2)
+        position = SequencePosition(sequence, number == 0, number == 2)
         np.testing.assert_allclose(
-            ask(client, "recognizer", turn, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5
+            ask(client, "recognizer", position, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5
         )
         if number < 2:
             with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
                 ask(
                     client,
                     "recognizer",
-                    Turn(sequence, False, False),
+                    SequencePosition(sequence, False, False),
                     x=np.zeros((1, 9, 6), np.float32),
                 )
 
 
 def test_a_start_that_fails_leaves_nothing_behind(client: Client) -> None:
     sequence, wrong = next(IDS), np.zeros((1, 9, 6), np.float32)
-    ask(client, "recognizer", Turn(sequence, True, False), x=np.ones((1, 2, 6), np.float32))
+    ask(
+        client,
+        "recognizer",
+        SequencePosition(sequence, True, False),
+        x=np.ones((1, 2, 6), np.float32),
+    )
     with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
-        ask(client, "recognizer", Turn(sequence, True, False), x=wrong)
+        ask(client, "recognizer", SequencePosition(sequence, True, False), x=wrong)
     with pytest.raises(InferenceServerException, match="its start failed"):
-        ask(client, "recognizer", Turn(sequence, False, True), x=np.ones((1, 2, 6), np.float32))
+        ask(
+            client,
+            "recognizer",
+            SequencePosition(sequence, False, True),
+            x=np.ones((1, 2, 6), np.float32),
+        )
 
 
 def test_more_sequences_than_may_be_open_wait_and_lose_nothing(served: Served) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builder.parity.clients import HttpClient, Turn
+from builder.parity.clients import HttpClient, SequencePosition
 from builder.serving import serve
 
 pytestmark = pytest.mark.live
@@ -50,7 +50,9 @@ def test_the_python_backend_forgets_implicit_state(tmp_path: Path) -> None:
         client = HttpClient(server.http_url, 30)
         one = {"x": np.ones((1, 1), np.float32)}
         answers = [
-            client.infer("summing", one, turn=Turn(7, at == 0, at == 2)).outputs["y"].item()
+            client.infer("summing", one, position=SequencePosition(7, at == 0, at == 2))
+            .outputs["y"]
+            .item()
             for at in range(3)
         ]
         client.close()

@@ -100,8 +100,8 @@ def test_readers_beside_builders_see_a_whole_entry_or_none(tmp_path: Path) -> No
     store, done, seen = Store(str(tmp_path)), threading.Event(), []
 
     def build(number: int) -> None:
-        for turn in range(30):
-            store.put(KEY, PARTS, Plan(bytes([number]) * (200_000 + turn), {"by": number}))
+        for position in range(30):
+            store.put(KEY, PARTS, Plan(bytes([number]) * (200_000 + position), {"by": number}))
 
     def read() -> None:
         while not done.is_set():

@@ -138,14 +138,14 @@ _DATA = "its size depends on the data: needs TensorRT (not RTX) and, served, Tri
 )
 def find(ctx: ConversionContext, x: ITensor) -> ITensor:
     """[found, rank]: the indices of the nonzero elements"""
-    return nonzero.places(ctx, x)
+    return nonzero.positions(ctx, x)
 
 
 @converter("aten::nonzero_numpy(Tensor self) -> Tensor[]", when=nonzero.data_dependent, note=_DATA)
 def nonzero_numpy(ctx: ConversionContext, x: ITensor) -> list[ITensor]:
     """nonzero, one vector for each axis"""
-    places = nonzero.places(ctx, x)
-    return [taken(ctx, places, 1, axis) for axis in range(ctx.rank(x))]
+    positions = nonzero.positions(ctx, x)
+    return [taken(ctx, positions, 1, axis) for axis in range(ctx.rank(x))]
 
 
 @converter(
@@ -156,11 +156,11 @@ def nonzero_numpy(ctx: ConversionContext, x: ITensor) -> list[ITensor]:
 def masked_select(ctx: ConversionContext, x: ITensor, mask: ITensor) -> ITensor:
     """The values where mask is true, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
-    return values_at(ctx, ctx.expand(x, sizes), nonzero.places(ctx, ctx.expand(mask, sizes)))
+    return values_at(ctx, ctx.expand(x, sizes), nonzero.positions(ctx, ctx.expand(mask, sizes)))
 
 
-def values_at(ctx: ConversionContext, x: ITensor, places: ITensor) -> ITensor:
+def values_at(ctx: ConversionContext, x: ITensor, positions: ITensor) -> ITensor:
     """x's values (or rows) at coordinate tuples [found, axes]: one IGatherLayer in ND mode."""
-    result = ctx.net.add_gather_v2(x, places, trt.GatherMode.ND).get_output(0)
+    result = ctx.net.add_gather_v2(x, positions, trt.GatherMode.ND).get_output(0)
     ctx.remember_dtype(result, ctx.dtype(x))
     return result

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.layers import choose, computed_in, less, settle, truncated
+from builder.conversion.layers import choose, computed_in, less, to_result_dtype, truncated
 from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
@@ -55,7 +55,7 @@ def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITe
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
     if dtype.is_floating_point:
         return truncated(ctx, quotient)
-    return settle(ctx, quotient, computed_in(dtype), dtype)
+    return to_result_dtype(ctx, quotient, computed_in(dtype), dtype)
 
 
 def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
@@ -64,7 +64,7 @@ def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITen
     if dtype.is_floating_point and not power_of_two(other):
         return ctx.cast(floored(ctx, x, other)[0], dtype)
     quotient = ctx.elementwise("FLOOR_DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
-    return settle(ctx, quotient, computed_in(dtype), dtype)
+    return to_result_dtype(ctx, quotient, computed_in(dtype), dtype)
 
 
 @converter(
@@ -107,7 +107,7 @@ def rest(ctx: ConversionContext, x: Operand, other: Operand, quotient: ITensor) 
     dtype = ctx.promoted(x, other)
     x, other, quotient = ctx.operands(x, other, quotient, dtype=computed_in(dtype))
     result = ctx.elementwise("SUB", x, ctx.elementwise("PROD", quotient, other))
-    return settle(ctx, result, computed_in(dtype), dtype)
+    return to_result_dtype(ctx, result, computed_in(dtype), dtype)
 
 
 def power_of_two(divisor: Operand) -> bool:

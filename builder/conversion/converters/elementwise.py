@@ -8,7 +8,15 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.layers import choose, combine, comparison, computed_in, equal, less, settle
+from builder.conversion.layers import (
+    choose,
+    combine,
+    comparison,
+    computed_in,
+    equal,
+    less,
+    to_result_dtype,
+)
 from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Scalar, Tensor
 from builder.engine import ITensor
@@ -54,7 +62,7 @@ def _linear(
     computed = computed_in(dtype)
     scaled = _scaled(ctx, other, alpha, computed)
     result = ctx.elementwise(operation, *ctx.operands(x, scaled, dtype=computed))
-    return settle(ctx, result, computed, dtype)
+    return to_result_dtype(ctx, result, computed, dtype)
 
 
 @converter(

@@ -199,7 +199,7 @@ def _computed_positions(ctx: ConversionContext, mask: ITensor) -> list[ITensor]:
             f"a mask that the network computes is used as an index: {reason}",
             "use torch.where or masked_fill, which keep the shape",
         )
-    places = nonzero.places(ctx, mask)
+    places = nonzero.positions(ctx, mask)
     return [taken(ctx, places, 1, axis) for axis in range(ctx.rank(mask))]
 
 
@@ -224,9 +224,9 @@ def _gather_several(
 def linear_index(ctx: ConversionContext, places: Sequence[Tensor], sizes: Sequence[Size]) -> Any:
     """Several indices, one for each axis, as one index into the merged axes; static if all are."""
     result: Any = None
-    for place, size in zip(places, sizes, strict=True):
-        place = from_the_front(ctx, place, size)
-        result = place if result is None else _plus(ctx, _times(ctx, result, size), place)
+    for position, size in zip(places, sizes, strict=True):
+        position = from_the_front(ctx, position, size)
+        result = position if result is None else _plus(ctx, _times(ctx, result, size), position)
     return result
 
 

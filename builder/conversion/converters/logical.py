@@ -100,11 +100,13 @@ def bit_weights(carrier: torch.dtype) -> torch.Tensor:
 def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
     """Bit i along the last axis (of size 1): floor(x / 2^i) is odd; the last one is the sign."""
     rank = ctx.rank(x)
-    places = bit_weights(carrier)
-    places[-1] = places[-2]  # 2^31 is not an int32: its bit is the sign of the quotient by 2^30
+    positions = bit_weights(carrier)
+    positions[-1] = positions[
+        -2
+    ]  # 2^31 is not an int32: its bit is the sign of the quotient by 2^30
     last_axis = [1] * (rank - 1) + [-1]
-    shifted = ctx.elementwise("FLOOR_DIV", x, ctx.constant(places.reshape(last_axis)))
-    halves = torch.ones(len(places), dtype=carrier)
+    shifted = ctx.elementwise("FLOOR_DIV", x, ctx.constant(positions.reshape(last_axis)))
+    halves = torch.ones(len(positions), dtype=carrier)
     halves[-1] = 2
     shifted = ctx.elementwise("FLOOR_DIV", shifted, ctx.constant(halves.reshape(last_axis)))
     two = ctx.like_scalar(shifted, 2)
@@ -123,8 +125,8 @@ def _register_shift(direction: str, short: str) -> None:
     )
     def shift(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
         dtype = ctx.promoted(x, other)
-        a, places = ctx.operands(x, other, dtype=dtype)
-        return SHIFTS[direction](ctx, a, places, dtype)
+        a, positions = ctx.operands(x, other, dtype=dtype)
+        return SHIFTS[direction](ctx, a, positions, dtype)
 
 
 def powers(ctx: ConversionContext, exponents: ITensor, carrier: torch.dtype) -> ITensor:
@@ -141,40 +143,44 @@ def own_bits(dtype: torch.dtype) -> int:
     return min(torch.iinfo(dtype).bits, torch.iinfo(dtypes.carrier(dtype)).bits)
 
 
-def left(ctx: ConversionContext, x: ITensor, places: ITensor, dtype: torch.dtype) -> ITensor:
+def left(ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype) -> ITensor:
     """x 2^places with wrap-around; 0 for a negative shift, or a shift by at least the number of
     bits
     """
     bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
-    product = ctx.elementwise("PROD", x, powers(ctx, within(ctx, places, bits - 1), carrier))
-    outside = ctx.elementwise("OR", less(ctx, places, 0), ctx.unary("NOT", less(ctx, places, bits)))
+    product = ctx.elementwise("PROD", x, powers(ctx, within(ctx, positions, bits - 1), carrier))
+    outside = ctx.elementwise(
+        "OR", less(ctx, positions, 0), ctx.unary("NOT", less(ctx, positions, bits))
+    )
     return choose(ctx, outside, 0, ctx.wrapped(product, dtype), dtype)
 
 
-def right(ctx: ConversionContext, x: ITensor, places: ITensor, dtype: torch.dtype) -> ITensor:
+def right(ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype) -> ITensor:
     """floor(x / 2^places); only the sign remains for a negative shift, or a shift by at least the
     number of bits
     """
     bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
     most = bits - 1 if dtype.is_signed else bits
-    places = choose(ctx, less(ctx, places, 0), most, places, dtype)
-    places = within(ctx, places, most)
-    first = ctx.elementwise("MIN", places, ctx.like_scalar(places, torch.iinfo(carrier).bits - 2))
+    positions = choose(ctx, less(ctx, positions, 0), most, positions, dtype)
+    positions = within(ctx, positions, most)
+    first = ctx.elementwise(
+        "MIN", positions, ctx.like_scalar(positions, torch.iinfo(carrier).bits - 2)
+    )
     # 2^31 is not an int32: the last bit is shifted in a second step
-    rest = ctx.elementwise("SUB", places, first)
+    rest = ctx.elementwise("SUB", positions, first)
     for step in (first, rest):
         x = ctx.elementwise("FLOOR_DIV", x, powers(ctx, step, carrier))
     return ctx.wrapped(x, dtype)
 
 
-def within(ctx: ConversionContext, places: ITensor, most: int) -> ITensor:
+def within(ctx: ConversionContext, positions: ITensor, most: int) -> ITensor:
     """the shift clamped to 0..most"""
     limited = ctx.elementwise(
         "MIN",
-        ctx.elementwise("MAX", places, ctx.like_scalar(places, 0)),
-        ctx.like_scalar(places, most),
+        ctx.elementwise("MAX", positions, ctx.like_scalar(positions, 0)),
+        ctx.like_scalar(positions, most),
     )
-    return ctx.copy_sizes(places, limited)
+    return ctx.copy_sizes(positions, limited)
 
 
 SHIFTS = {"left": left, "right": right}

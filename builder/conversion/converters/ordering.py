@@ -62,9 +62,9 @@ def best(ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool) 
     """
     dtype = ctx.dtype(x)
     if ctx.rank(x) < 2:
-        values, places = best(ctx, ctx.at_rank(x, 2), k, 1, largest)
+        values, positions = best(ctx, ctx.at_rank(x, 2), k, 1, largest)
         axes = list(range(2 - ctx.rank(x)))
-        return ctx.squeeze(values, axes), ctx.squeeze(places, axes)
+        return ctx.squeeze(values, axes), ctx.squeeze(positions, axes)
     if axis < ctx.rank(x) - 4:  # "it must be one of the last four dimensions"
         order = [a for a in range(ctx.rank(x)) if a != axis] + [axis]
         back = [order.index(a) for a in range(ctx.rank(x))]
@@ -75,11 +75,11 @@ def best(ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool) 
         return none, ctx.cast(none, torch.int64)
     x = ctx.cast(x, torch.int32) if dtype == torch.bool else x
     select = _layer if ctx.capabilities.takes("TOPK", x.dtype.name) else _of_integers
-    values, places = select(ctx, x, k, axis, largest)
+    values, positions = select(ctx, x, k, axis, largest)
     sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]
     ctx.remember_dtype(values, computed_in(dtype))
     values = ctx.cast(ctx.set_sizes(values, sizes), dtype)
-    return values, ctx.cast(ctx.set_sizes(places, sizes), torch.int64)
+    return values, ctx.cast(ctx.set_sizes(positions, sizes), torch.int64)
 
 
 RANKED_AT_MOST = 4096
@@ -93,16 +93,18 @@ def _of_integers(
     otherwise one element by a comparison with the extreme value, several by their rank.
     """
     if ctx.dtype(x) in (torch.bool, torch.uint8, torch.int8):
-        values, places = _layer(ctx, ctx.cast(x, torch.float32), k, axis, largest)
-        return ctx.cast(values, torch.int32), places
+        values, positions = _layer(ctx, ctx.cast(x, torch.float32), k, axis, largest)
+        return ctx.cast(values, torch.int32), positions
     if k == 1:
         values = reduce(ctx, "MAX" if largest else "MIN", x, [axis], True)
         key = ctx.elementwise("EQUAL", x, values)
         return values, _layer(ctx, ctx.cast(key, torch.float32), 1, axis, True)[1]
-    places = _layer(ctx, ctx.cast(_ranks(ctx, x, axis, largest), torch.float32), k, axis, False)[1]
-    layer = ctx.net.add_gather_v2(x, places, trt.GatherMode.ELEMENT)
+    positions = _layer(ctx, ctx.cast(_ranks(ctx, x, axis, largest), torch.float32), k, axis, False)[
+        1
+    ]
+    layer = ctx.net.add_gather_v2(x, positions, trt.GatherMode.ELEMENT)
     layer.axis = axis
-    return layer.get_output(0), places
+    return layer.get_output(0), positions
 
 
 def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITensor:

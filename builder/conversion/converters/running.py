@@ -30,8 +30,8 @@ def extremes(ctx: ConversionContext, x: ITensor, dim: int, operation: str) -> tu
     worst = dtypes.worst(ctx.dtype(own), operation)
     best = scanned(ctx, own, axis, worst, lambda a, b: ctx.elementwise(operation, a, b))
     shape = [ctx.size(x, axis) if a == axis else 1 for a in range(ctx.rank(x))]
-    places = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)
-    here = ctx.copy_sizes(x, choose(ctx, equal(ctx, own, best), places, 0, torch.int32))
+    positions = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)
+    here = ctx.copy_sizes(x, choose(ctx, equal(ctx, own, best), positions, 0, torch.int32))
     last = scanned(ctx, here, axis, 0, lambda a, b: ctx.elementwise("MAX", a, b))
     return ctx.cast(best, dtype), ctx.cast(last, torch.int64)
 

@@ -144,10 +144,10 @@ def _window(
     """`length` values of an axis from a start that depends on data or a loop: a gather, because a
     slice's start must follow from shapes.
     """
-    places = ctx.elementwise(
+    positions = ctx.elementwise(
         "SUM", *ctx.operands(torch.arange(length), ctx.tensor(first), dtype=first.dtype)
     )
-    return gathered(ctx, x, ctx.set_sizes(places, [length]), axis)
+    return gathered(ctx, x, ctx.set_sizes(positions, [length]), axis)
 
 
 @converter(

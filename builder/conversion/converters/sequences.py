@@ -105,8 +105,8 @@ def pick(ctx: ConversionContext, x: Tensor, index: int) -> ITensor:
         return ctx.constant(x[index])
     if x.shape[0] == 1:
         return ctx.squeeze(x, [0])
-    place = ctx.constant(torch.tensor(index, dtype=torch.int32))
-    return ctx.set_sizes(ctx.net.add_gather(x, place, 0).get_output(0), ctx.exprs(x)[1:])
+    position = ctx.constant(torch.tensor(index, dtype=torch.int32))
+    return ctx.set_sizes(ctx.net.add_gather(x, position, 0).get_output(0), ctx.exprs(x)[1:])
 
 
 def stack(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:

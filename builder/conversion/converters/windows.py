@@ -74,8 +74,8 @@ def im2col(
     x = ctx.permute(x, order)
     sizes = ctx.sizes(x)
     *front, channels, high, wide, rows, columns = sizes
-    values, places = ctx.product([channels, high, wide]), ctx.product([rows, columns])
-    return ctx.reshape(x, [*front, values, places])
+    values, positions = ctx.product([channels, high, wide]), ctx.product([rows, columns])
+    return ctx.reshape(x, [*front, values, positions])
 
 
 def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:

@@ -62,11 +62,11 @@ def remainder(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
 @evaluator("aten::__lshift__.int", "aten::__rshift__.int")
 def shift(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
     """a << b, a >> b: a product or quotient with a power of two"""
-    places = static(b, "the number of bits")
-    if places < 0:
+    positions = static(b, "the number of bits")
+    if positions < 0:
         raise Unconvertible("a shift by a negative number of bits, which Python also refuses")
     operation = "mul" if node.kind() == "aten::__lshift__" else "floordiv"
-    return scalars.binary(ctx, operation, a, 2**places)
+    return scalars.binary(ctx, operation, a, 2**positions)
 
 
 MOST_SORTED = 8

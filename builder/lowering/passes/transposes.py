@@ -82,7 +82,7 @@ class _Emit(Emit):
         before = self.order(value.node())
         if before is not None:
             return self.permuted(value.node().inputsAt(0), [before[axis] for axis in order])
-        made = self.before_layer(value, order) if self.is_ours(value) else None
+        made = self.before_layer(value, order) if self.is_replaceable(value) else None
         return self.op("aten::permute", value, list(order)) if made is None else made
 
     def before_layer(self, value: Value, order: Sequence[int]) -> Value | None:
@@ -95,7 +95,7 @@ class _Emit(Emit):
         if node.kind() != "aten::linear" or not _is_layer(node) or order[-1] != len(order) - 1:
             return None
         read = node.inputsAt(0)
-        joined = read.node().kind() == "aten::reshape" and self.is_ours(read)
+        joined = read.node().kind() == "aten::reshape" and self.is_replaceable(read)
         made = self._before_join(read.node(), order) if joined else None
         if made is None:
             return None
@@ -124,7 +124,7 @@ class _Emit(Emit):
         length = self.lengths.of(item)
         return item if length is None or length.names else length.number
 
-    def is_ours(self, value: Value) -> bool:
+    def is_replaceable(self, value: Value) -> bool:
         """Whether the value's node can be replaced: it has no other user, and runs as often as the
         user.
         """
@@ -221,7 +221,7 @@ def _together(emit: _Emit, node: Node) -> Value | None:
         return value
     if emit.order(value.node()) is not None:
         return emit.permuted(value, order)
-    return emit.before_layer(value, order) if emit.is_ours(value) else None
+    return emit.before_layer(value, order) if emit.is_replaceable(value) else None
 
 
 def _transposes_keys(node: Node, order: Sequence[int]) -> bool:

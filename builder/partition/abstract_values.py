@@ -81,13 +81,13 @@ def at(value: object, size: int) -> Any:
     return torch.empty(shape, dtype=value.dtype, device="meta")
 
 
-def settled(value: object) -> Any:
+def with_known_sizes(value: object) -> Any:
     """The value as a plain meta tensor if all sizes are known. An unknown size is assumed not to be
     0 or 1, as in torch.export: these change the behavior of operators (broadcasting), but rarely
     the result's shape.
     """
     if isinstance(value, list | tuple):
-        return [settled(v) for v in value]
+        return [with_known_sizes(v) for v in value]
     if not isinstance(value, FakeTensor):
         return value
     unknown = [size for size in value.shape if isinstance(size, torch.SymInt)]

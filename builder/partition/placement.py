@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from builder.partition import cost
+from builder.partition.colocation import colocated
 from builder.partition.extract import closure, inputs_of
 from builder.partition.packed import kept_whole
-from builder.partition.segments import NOWHERE, TENSORRT, TORCH, assign, melt
+from builder.partition.segments import NOWHERE, TENSORRT, TORCH, assign, merge_light_segments
 from builder.partition.shapes import Shapes
-from builder.partition.together import together
 from builder.partition.view import View
 
 Members = list[tuple[str, list[int]]]
@@ -27,7 +27,7 @@ def members(seen: View, kinds: Sequence[str]) -> Members:
     return [(kinds[groups[number][0]], groups[number]) for number in sorted(groups)]
 
 
-def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> list[str]:
+def final_kinds(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> list[str]:
     """The kinds after all rules have moved nodes to torch. One rule can enable another, so they
     repeat until nothing changes. Every iteration except the last moves at least one node.
     """
@@ -35,11 +35,11 @@ def settled(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> lis
     now = list(kinds)
     while now != before:
         before = now
-        now = melt(now, seen.parents, [1.0] * len(now), least)
+        now = merge_light_segments(now, seen.parents, [1.0] * len(now), least)
         if least > 1:
             now = _without_small_segments(seen, now, shapes)
         now = _with_known_inputs(seen, _beside_readers(seen, now, shapes), shapes)
-        now = together(seen, kept_whole(seen, now))
+        now = colocated(seen, kept_whole(seen, now))
     return now
 
 

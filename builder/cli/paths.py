@@ -25,7 +25,7 @@ class Url(str):
     """A folder that is not local."""
 
 
-class Place(click.Path):
+class PathOrUrl(click.Path):
     """A path, or a URL that fsspec opens.
 
     With `writes` the command may change the files at the URL.
@@ -72,7 +72,7 @@ def local(context: click.Context, terminal: Terminal) -> Iterator[None]:
     writes = {
         one.name
         for one in context.command.params
-        if isinstance(one.type, Place) and one.type.writes
+        if isinstance(one.type, PathOrUrl) and one.type.writes
     }
     with contextlib.ExitStack() as stack:
         for name, url in urls.items():

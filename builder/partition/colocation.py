@@ -10,7 +10,7 @@ from builder.partition.segments import TENSORRT, TORCH, assign
 from builder.partition.view import View, is_tensor
 
 
-def together(seen: View, kinds: Sequence[str]) -> list[str]:
+def colocated(seen: View, kinds: Sequence[str]) -> list[str]:
     """The kinds, with additional nodes in torch so that each user of such a list is in its
     producer's segment. The moved nodes are the user's TensorRT dependencies in segments after the
     producer's.
