@@ -38,8 +38,8 @@ from builder.partition.abstract_values import (
     fake,
     is_unknown,
     on_meta,
-    with_known_sizes,
     signature,
+    with_known_sizes,
     without_data,
 )
 from builder.partition.view import Step
