@@ -24,7 +24,9 @@ _EXPORTED = re.compile(r"^exported: (.*)$", re.MULTILINE)
 """The last line of an exported node's range (builder.frontends.export.origins)."""
 _TRACER = re.compile(r"[/\\]torch[/\\]jit[/\\]_trace\.py$")
 _BUILTIN = "<string>"
-"""The file of operators that torch itself compiles of source, such as `x.shape`."""
+"""The file name of torch's own operators in TorchScript, such as `x.shape`, and of models that were
+scripted from a string.
+"""
 _NEIGHBOURS = 16
 """Maximum number of producers to search for a line of the model's own source, for a node from
 torch's library.
@@ -50,7 +52,7 @@ def source_location(node: Node) -> str:
     if exported := _EXPORTED.search(node.sourceRange()):
         return _described(shown, exported[1]) + inner
     if not _is_traced(node):
-        near = _near(node) if own is None else None
+        near = _near(node) if own is None or own[0] == _BUILTIN else None
         return _described(frames[0], text) + (f", near {_described(near)}" if near else "")
     if text:
         return f"{_described(shown)}, saved as: {text}{inner}"
@@ -67,7 +69,8 @@ def source_line(node: Node) -> str:
     module = node.scopeName().rsplit("/", 1)[-1].replace("__module.", "")
     within = module and f" in module {module}"
     near = [node, *(value.node() for value in reversed(list(node.inputs()))), node.prev()]
-    frames = next(filter(None, map(_frames, near)), None)
+    found = [frames for frames in map(_frames, near) if frames]
+    frames = next((frames for frames in found if frames[0][0] != _BUILTIN), next(iter(found), None))
     if frames:
         return _described(_own(frames) or frames[0]) + within
     return f"a node of kind {node.kind()}{within} (the file has no source for it)"
@@ -99,7 +102,7 @@ def _frames(node: Node) -> list[Frame]:
     calls = [(call["path"], call["line"]) for call in _TRACED.finditer(text)]
     if calls:
         return list(takewhile(lambda frame: not _TRACER.search(frame[0]), calls)) or calls[:1]
-    return [found for found in _SCRIPTED.findall(text)[:1] if found[0] != _BUILTIN]
+    return _SCRIPTED.findall(text)[:1]
 
 
 def _is_traced(node: Node) -> bool:
@@ -120,8 +123,10 @@ def _near(node: Node) -> Frame | None:
     searched = [value.node() for value in node.inputs()]
     for count, producer in enumerate(searched):
         own = _own(_frames(producer))
-        if own or count == _NEIGHBOURS:
+        if own and own[0] != _BUILTIN:
             return own
+        if count == _NEIGHBOURS:
+            return None
         searched += [value.node() for value in producer.inputs()]
     return None
 

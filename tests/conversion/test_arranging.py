@@ -205,7 +205,10 @@ def test_col2im_of_dynamic_height_and_width() -> None:
     ("function", "words"),
     [
         (lambda x: x.as_strided((2,), (1,)), "no strides"),
-        (lambda x: x.repeat_interleave(x.abs().to(torch.int64), 0), "how often"),
+        (
+            lambda x: x.repeat_interleave(x.abs().to(torch.int64), 0),
+            "the network computes the repeats",
+        ),
         (lambda x: torch.combinations(x), "dynamic axis 0"),
     ],
 )

@@ -132,8 +132,8 @@ def test_positions_and_causal_masks_of_a_dynamic_length() -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda x: torch.rand_like(x), "other numbers each time"),
-        (lambda x: x + torch.randn(x.size(0), 3), "other numbers each time"),
+        (lambda x: torch.rand_like(x), "is random"),
+        (lambda x: x + torch.randn(x.size(0), 3), "is random"),
         (lambda x: torch.tril_indices(x.size(0), x.size(0)), "only at run time"),
     ],
 )

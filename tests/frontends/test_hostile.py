@@ -151,6 +151,6 @@ def test_init_refuses_a_model_without_inputs(tmp_path: Path) -> None:
     """A manifest without inputs would be an error later."""
     file = tmp_path / "constant.pt2"
     torch.export.save(torch.export.export(Constant(), ()), file)
-    with pytest.raises(LoweringError, match="takes no tensors") as caught:
+    with pytest.raises(LoweringError, match="has no tensor inputs") as caught:
         guess.guesses(file)
     assert caught.value.fix

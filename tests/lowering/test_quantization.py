@@ -85,7 +85,7 @@ def test_weights_are_not_rounded_beforehand(kind: Any, how: str) -> None:
 @KINDS
 @HOW
 def test_an_observer_at_work_is_refused_by_name(kind: Any, how: str) -> None:
-    with pytest.raises(LoweringError, match=r"observes|changes a constant") as caught:
+    with pytest.raises(LoweringError, match=r"enabled observer|changes a constant") as caught:
         builder.lower(_exported(_trained(kind), how))
     assert "torch.ao.quantization.disable_observer" in caught.value.fix
     assert (

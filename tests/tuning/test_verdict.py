@@ -150,7 +150,7 @@ def test_the_default_is_beaten_in_each_measurement(
     found = tuned(tmp_path, answer, goal=Goal(50.0, 10.0))
     assert found.verdict == verdict
     assert found.changes == ({"instances": 2} if verdict == BETTER else {})
-    never = "does not hold the limit" in _change(found)
+    never = "does not keep the limit" in _change(found)
     assert never == (default == [30.0, 30.0])
     assert never or "in some measurements only" in _change(found)
 
