@@ -26,10 +26,10 @@ class Dtype(NamedTuple):
     """The number in c10/core/ScalarType.h, by which TorchScript passes dtypes."""
 
     tensorrt: str | None = None
-    """The name in `trt.DataType`; None where TensorRT has no such type."""
+    """The name in `trt.DataType`; None if TensorRT has no such type."""
 
     triton: str | None = None
-    """Triton's name in a request, such as "FP16" (`TYPE_FP16` in a config); None where it has
+    """Triton's name in a request, such as "FP16" (`TYPE_FP16` in a config); None if it has
     none."""
 
     aliases: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ class Precision(NamedTuple):
     """The dtype of 8 bits that the operands of products are rounded to."""
 
     rest: str | None = None
-    """The precision of all that is not rounded to 8 bits; None where nothing is rounded."""
+    """The precision of all that is not rounded to 8 bits; None if nothing is rounded."""
 
     least_sqnr: float | None = None
     """In dB: a product whose own rounding leaves a lower signal-to-quantization-noise ratio is not

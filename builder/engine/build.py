@@ -40,8 +40,8 @@ def build(
 ) -> Plan:
     """Compile a Conversion; `report` gets TensorRT's progress.
 
-    Raises EngineError with TensorRT's own words where it refuses the network, or memory cannot
-    suffice; UsageError for options that the flavour lacks; BuildCancelled (a KeyboardInterrupt)
+    Raises EngineError with TensorRT's own words if it refuses the network, or memory cannot
+    suffice; UsageError for options that the flavor lacks; BuildCancelled (a KeyboardInterrupt)
     when progress.CANCEL was set.
     """
     monitor = progress.monitor(report)  # must outlive the build

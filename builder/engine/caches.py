@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 
 
 def beside(path: Path) -> Path:
-    """The path, whose folder is there now. Raises EnvironmentProblem where it cannot be made or
+    """The path, whose folder is there now. Raises EnvironmentProblem if it cannot be made or
     written to.
     """
     try:
@@ -66,7 +66,7 @@ def timing_cache(asked: Path | None = None) -> Path:
 
 
 def digest(path: Path) -> str | None:
-    """SHA-256 of a timing cache in hexadecimal; None where there is none yet."""
+    """SHA-256 of a timing cache in hexadecimal; None if there is none yet."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

@@ -1,4 +1,4 @@
-"""Polygraphy's CreateConfig of the flavour in use, from a Conversion and its BuildOptions."""
+"""Polygraphy's CreateConfig of the flavor in use, from a Conversion and its BuildOptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) -> Any:
-    """A function (builder, network) -> IBuilderConfig. Raises UsageError for what this flavour does
+    """A function (builder, network) -> IBuilderConfig. Raises UsageError for what this flavor does
     not have.
 
     TF32 is on only where the precision asks for it: in a fresh config it is on.
@@ -53,7 +53,7 @@ def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) ->
 
 
 def check(chosen: BuildOptions) -> None:
-    """Raise UsageError for an option that this flavour, its version or this machine does not
+    """Raise UsageError for an option that this flavor, its version or this machine does not
     have.
     """
     options.check(chosen, flavour.name(), trt, trt.__version__)
@@ -65,10 +65,10 @@ def check(chosen: BuildOptions) -> None:
 
 
 def timing_cache(chosen: BuildOptions) -> Path | None:
-    """The timing cache that a build uses; None where the flavour measures nothing. Its folder is
+    """The timing cache that a build uses; None if the flavor measures nothing. Its folder is
     made.
 
-    Raises EnvironmentProblem where nothing can be written there.
+    Raises EnvironmentProblem if nothing can be written there.
     """
     if flavour.name() == "tensorrt-rtx":
         return None
@@ -76,7 +76,7 @@ def timing_cache(chosen: BuildOptions) -> Path | None:
 
 
 def _measured(chosen: BuildOptions) -> dict[str, Any]:
-    """The settings of a flavour that times tactics."""
+    """The settings of a flavor that times tactics."""
     cache = timing_cache(chosen)
     return {
         "load_timing_cache": str(cache) if cache and cache.is_file() else None,

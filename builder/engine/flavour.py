@@ -1,7 +1,7 @@
 """The TensorRT flavor of this process. All differences between the flavors are in this file.
 
 `trt` is the chosen module: `tensorrt` (8, 10, 11) or `tensorrt_rtx` (1.x). One process uses one
-flavour; it is settled when `trt` is first touched. Every other file of trt-build says `from
+flavor; it is settled when `trt` is first touched. Every other file of trt-build says `from
 builder.engine.flavour import trt`.
 """
 
@@ -28,15 +28,15 @@ _wanted: str | None = None
 
 
 def installed() -> list[str]:
-    """The flavours whose Python package is found here, without importing any."""
+    """The flavors whose Python package is found here, without importing any."""
     return [name for name, module in MODULES.items() if importlib.util.find_spec(module)]
 
 
 def select(name: str = "auto") -> str:
-    """Settle the flavour of this process: `auto`, `tensorrt` or `tensorrt-rtx`; returns the one
+    """Settle the flavor of this process: `auto`, `tensorrt` or `tensorrt-rtx`; returns the one
     chosen.
 
-    Raises UsageError where another flavour is loaded already, EnvironmentProblem where none is
+    Raises UsageError if another flavor is loaded already, EnvironmentProblem if none is
     installed.
     """
     global _wanted
@@ -50,7 +50,7 @@ def select(name: str = "auto") -> str:
 
 
 def resolve(name: str = "auto") -> str:
-    """The flavour that `name` means here: auto takes `tensorrt` where it imports and a GPU answers,
+    """The flavor that `name` means here: auto takes `tensorrt` where it imports and a GPU answers,
     else RTX.
     """
     name = os.environ.get(ENVIRONMENT_VARIABLE, "auto") if name == "auto" else name
@@ -96,17 +96,17 @@ def gpu_answers() -> bool:
 
 
 def chosen() -> str:
-    """The flavour that this process uses or would use, without loading it."""
+    """The flavor that this process uses or would use, without loading it."""
     return _wanted or resolve()
 
 
 def needs_no_gpu() -> bool:
-    """Whether this process's flavour builds plans on a machine without a GPU."""
+    """Whether this process's flavor builds plans on a machine without a GPU."""
     return chosen() == "tensorrt-rtx"
 
 
 def installed_version(name: str) -> str | None:
-    """The version of a flavour's package without importing it; None where it is not installed."""
+    """The version of a flavor's package without importing it; None if it is not installed."""
     spec = importlib.util.find_spec(MODULES[name])
     for distribution in (MODULES[name], *(f"{MODULES[name]}_cu{cuda}" for cuda in (13, 12, 11))):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -13,7 +13,7 @@ SINCE = (8, 9)
 
 
 def missing() -> str | None:
-    """Why this TensorRT, or the GPU that it builds for, has no FP8; None where both have."""
+    """Why this TensorRT, or the GPU that it builds for, has no FP8; None if both have."""
     if not capabilities.current().has_fp8:
         return (
             f"TensorRT {trt.__version__} quantizes to int8 only: FP8 needs TensorRT 10, 11 or RTX"
@@ -23,7 +23,7 @@ def missing() -> str | None:
 
 
 def check_targets(precision: str, targets: Sequence[tuple[int, int]]) -> None:
-    """Raise UsageError where an RTX plan in FP8 is asked for GPUs that have none."""
+    """Raise UsageError if an RTX plan in FP8 is asked for GPUs that have none."""
     reason = _too_old(targets) if precision == "fp8" else None
     if reason:
         raise UsageError(

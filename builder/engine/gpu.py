@@ -26,7 +26,7 @@ class Device:
 
 @lru_cache(maxsize=1)
 def driver() -> Any:
-    """libcuda, initialized; None where there is none or it finds no device."""
+    """libcuda, initialized; None if there is none or it finds no device."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -41,7 +41,7 @@ def driver() -> Any:
 
 
 def devices() -> list[Device]:
-    """Every GPU that CUDA shows this process, in CUDA's order; empty where there is none."""
+    """Every GPU that CUDA shows this process, in CUDA's order; empty if there is none."""
     library = driver()
     if library is None:
         return []
@@ -79,7 +79,7 @@ def identity() -> dict[str, str] | None:
 
 
 def free_memory() -> int | None:
-    """Bytes free on the current GPU, as NVML says; None where it does not answer."""
+    """Bytes free on the current GPU, as NVML says; None if it does not answer."""
     device = current()
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")

@@ -24,7 +24,7 @@ plan.
 
 
 def check(conversion: Conversion) -> None:
-    """Raise EngineError where host or GPU memory is less than the build needs at the very least.
+    """Raise EngineError if host or GPU memory is less than the build needs at the very least.
 
     The least: the weights' copies on the host; on the GPU the weights and the endpoints at their
     greatest shapes.

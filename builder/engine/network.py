@@ -35,7 +35,7 @@ def logger() -> Any:
 
 
 def new_network() -> tuple[Any, Any, list[str]]:
-    """(trt.Builder, INetworkDefinition, TensorRT's messages); strongly typed where the flavour can
+    """(trt.Builder, INetworkDefinition, TensorRT's messages); strongly typed where the flavor can
     be.
     """
     builder = trt.Builder(logger())
@@ -89,7 +89,7 @@ def _layer_type_names() -> dict[int, str]:
 
 @lru_cache(maxsize=1)
 def _layer_classes() -> dict[str, Any]:
-    flavour.load()  # Polygraphy imports the flavour that this process uses
+    flavour.load()  # Polygraphy imports the flavor that this process uses
     from polygraphy.backend.trt.util import get_layer_class_mapping
 
     return {kind.name: layer_class for kind, layer_class in get_layer_class_mapping().items()}

@@ -54,7 +54,7 @@ class BuildOptions:
 
     def over(self, manifest: Mapping[str, Any]) -> BuildOptions:
         """These options where they are set, else what the manifest's `build` section says; of the
-        pools each by itself. Raises UsageError where the workspace is limited twice.
+        pools each by itself. Raises UsageError if the workspace is limited twice.
         """
         under = from_manifest(manifest)
         pools = {**under.memory_pools, **self.memory_pools}
@@ -107,7 +107,7 @@ LACKS = {
         )
     },
 }
-"""By flavour the options that it does not have, each with what to do."""
+"""By flavor the options that it does not have, each with what to do."""
 
 CALLED = {
     "compute_capabilities": "choice of compute capabilities",
@@ -130,7 +130,7 @@ NEEDED = {
 """What of the library an option needs: versions before it lack the option."""
 
 NEEDS_GPU = {"tensorrt-rtx": ("refit", "strip_plan")}
-"""By flavour the options that are built only with a GPU: RTX 1.7 ends with a failed CUDA
+"""By flavor the options that are built only with a GPU: RTX 1.7 ends with a failed CUDA
 call without one.
 """
 
@@ -147,7 +147,7 @@ def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
 
 
 def check(options: BuildOptions, flavour: str, library: ModuleType, version: str) -> None:
-    """Raise UsageError for an option that the flavour, or this version of it, does not have."""
+    """Raise UsageError for an option that the flavor, or this version of it, does not have."""
     for name in options.set():
         if name in LACKS[flavour]:
             raise UsageError(f"{flavour} has no {called(name)}", fix=LACKS[flavour][name])

@@ -29,7 +29,7 @@ class BuildCancelled(KeyboardInterrupt):
 def building() -> Iterator[None]:
     """Around a build: a signal sets CANCEL and is handled when TensorRT is back, for what a handler
     raises in one of its callbacks is printed and forgotten. Raises what the handler does, and
-    BuildCancelled where CANCEL was set.
+    BuildCancelled if CANCEL was set.
     """
     heard: list[int] = []
 
@@ -55,7 +55,7 @@ def building() -> Iterator[None]:
 
 
 def monitor(report: Report | None) -> Any:
-    """A monitor that reports the outermost phases and stops on CANCEL; None where the flavour has
+    """A monitor that reports the outermost phases and stops on CANCEL; None if the flavor has
     no such interface.
     """
     if not hasattr(trt, "IProgressMonitor"):

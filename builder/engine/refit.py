@@ -78,7 +78,7 @@ def refit(plan: Plan, conversion: Any, before: Digests, options: BuildOptions) -
     """The plan with the weights of the conversion's network. `before` are the digests of the
     network that the plan was built from, which has the same structure.
 
-    Raises EngineError where TensorRT cannot replace a weight that differs, or refuses the new ones.
+    Raises EngineError if TensorRT cannot replace a weight that differs, or refuses the new ones.
     """
     started = time.monotonic()
     new = {f"{name}/{role}": (name, role, w) for name, role, w in _weights(conversion.network)}

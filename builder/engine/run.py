@@ -18,7 +18,7 @@ class Engine:
     """A deserialised plan that is called with tensors; a context manager, since it holds GPU
     memory.
 
-    Raises EnvironmentProblem where no GPU answers, EngineError where TensorRT refuses the plan.
+    Raises EnvironmentProblem if no GPU answers, EngineError if TensorRT refuses the plan.
     """
 
     def __init__(self, plan: bytes) -> None:
@@ -49,7 +49,7 @@ class Engine:
         engine's output order.
 
         int64 is narrowed where the engine takes int32. The first optimization profile that holds
-        the shapes is used. Raises EngineError where no profile does, or the run fails.
+        the shapes is used. Raises EngineError if no profile does, or the run fails.
         """
         return [tensor.clone() for tensor in self._run(tensors, None, to_host=True)]
 

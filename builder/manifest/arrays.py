@@ -14,7 +14,7 @@ MOST_TIMES = 20
 
 
 def check_array_file(path: Path) -> None:
-    """Raise ValueError where the .npz or .npy is no regular file, has members that are no arrays or
+    """Raise ValueError if the .npz or .npy is no regular file, has members that are no arrays or
     hold pickles, or claims more than it has or may have; zipfile.BadZipFile and OSError for one
     that is damaged or missing.
     """

@@ -107,7 +107,7 @@ def _overridden(spec: ModelSpec, precision: str | None, state: str | None) -> Mo
 
 def variant(spec: ModelSpec, values: Mapping[str, Any]) -> ModelSpec:
     """The model as its manifest would have it after `editing.edit` with these values; no file is
-    written. Raises UsageError as `edit` does, ManifestError where the values are not valid.
+    written. Raises UsageError as `edit` does, ManifestError if the values are not valid.
     """
     assert spec.manifest is not None
     read = document.parsed(editing.preview(spec.manifest, values), str(spec.manifest))

@@ -103,7 +103,7 @@ def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
 
 
 def _problem(model: PublishedModel, outputs: Any, golden: Golden) -> str | None:
-    """What is wrong with the answer; None where nothing is."""
+    """What is wrong with the answer; None if nothing is."""
     try:
         with shaped(model.folder):
             compared = compare(outputs, golden, model.tolerance, precision=model.precision)

@@ -149,7 +149,7 @@ def _left_out(reasons: Mapping[str, str]) -> Iterator[str]:
 
 def example(module: Module, spec: ModelSpec) -> tuple[torch.Tensor, ...]:
     """Inputs at the optimum of the first profile, which the module runs: those of the first golden.
-    Raises ModelFileError where it fails on all that are drawn.
+    Raises ModelFileError if it fails on all that are drawn.
     """
     recorder = _Recorder(module, spec, ())
     golden = next(recorder.all())
@@ -158,7 +158,7 @@ def example(module: Module, spec: ModelSpec) -> tuple[torch.Tensor, ...]:
 
 
 def list_lengths(module: Module, spec: ModelSpec, name: str) -> list[int]:
-    """How many elements the list `name` of the module's answer has for drawn inputs. Empty where
+    """How many elements the list `name` of the module's answer has for drawn inputs. Empty if
     the module fails on them.
     """
     try:
@@ -411,8 +411,8 @@ class _Recorder:
         return Golden(name, given, {n: to_numpy(t) for n, t in present.items()})
 
     def _outputs(self, golden: str, module: Module, tensors: Sequence[torch.Tensor]) -> Outputs:
-        """What the module returns for copies of the tensors; None where one of `paths` is None.
-        Raises ListTooLong where a list is longer than the manifest declares.
+        """What the module returns for copies of the tensors; None if one of `paths` is None.
+        Raises ListTooLong if a list is longer than the manifest declares.
         """
         copies = [tensor.clone() for tensor in tensors]
         answer = call_module(module, self.spec.inputs, copies, self.spec.constants)

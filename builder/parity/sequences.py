@@ -38,7 +38,7 @@ def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
     """The goldens of all sequences: drawn ones, and the user's. None for a model without state, or
     whose state changes its size on the way.
 
-    Raises UsageError, with the line of the manifest, where state does not fit: another dtype or
+    Raises UsageError, with the line of the manifest, if state does not fit: another dtype or
     shape out than in.
     """
     if not spec.state or loose_axes(spec):

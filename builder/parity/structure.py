@@ -49,7 +49,7 @@ class ListTooLong(ModelFileError):
 
 
 def check_lengths(tensors: Tensors, declared: Mapping[str, int], golden: str) -> None:
-    """Raise ListTooLong where one of the `declared` lists has more elements in these tensors."""
+    """Raise ListTooLong if one of the `declared` lists has more elements in these tensors."""
     for name, most in declared.items():
         if (length := length_of(tensors, name)) > most:
             raise ListTooLong(
@@ -68,7 +68,7 @@ def length_of(tensors: Iterable[str], name: str) -> int:
 
 def rebuilt(kind: Any, tensors: Tensors, name: str = "", lists: Collection[str] = ()) -> Any:
     """The value of torch's type `kind` with these tensors: the inverse of `leaves`. A part without
-    tensors is None where the type is Optional, else an empty list or dictionary. `lists` are
+    tensors is None if the type is Optional, else an empty list or dictionary. `lists` are
     the names of lists of unknown length, which may be empty.
     """
     form = kind.kind()

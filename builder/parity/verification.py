@@ -157,7 +157,7 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
 
 
 def raise_if_unreachable(error: Exception, protocol: str) -> None:
-    """Raise EnvironmentProblem where no server listens; for other errors do nothing."""
+    """Raise EnvironmentProblem if no server listens; for other errors do nothing."""
     if unreachable(error):
         raise EnvironmentProblem(
             f"no Triton server responds over {protocol}: {error}",

@@ -33,7 +33,7 @@ class ForkServer:
         """A connection to a new worker, in which `modules` are imported.
 
         In a worker the new one is forked from the worker itself, and inherits its limits. Raises
-        EnvironmentProblem where the fork server does not start.
+        EnvironmentProblem if the fork server does not start.
         """
         ours, theirs = map(_connection, socket.socketpair())
         if worker.is_worker():

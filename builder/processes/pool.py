@@ -174,7 +174,7 @@ class _Pool:
             self._end_late()
 
     def _until_next_deadline(self) -> float | None:
-        """Seconds; None where no task has a deadline."""
+        """Seconds; None if no task has a deadline."""
         next_one = min(running.deadline for running in self.active.values())
         return None if next_one == math.inf else max(0.0, next_one - time.monotonic())
 

@@ -77,7 +77,7 @@ def missing() -> tuple[str, ...]:
 
 
 def require(isolate: bool = True) -> None:
-    """Raise EnvironmentProblem where models would not run confined here.
+    """Raise EnvironmentProblem if models would not run confined here.
 
     `isolate`: whether they run in processes of their own at all; if not, UsageError.
     """

@@ -67,7 +67,7 @@ def additions(
 
 
 def _residual(node: Node) -> int | None:
-    """The position of the operand to quantize; None where no convolution can absorb the node."""
+    """The position of the operand to quantize; None if no convolution can absorb the node."""
     operands = [node.inputsAt(0), node.inputsAt(1)]
     if any(not _computed(value) for value in operands) or ir.constant(node.inputsAt(2)) != 1:
         return None

@@ -49,7 +49,7 @@ class Quantized:
 
 
 def own(lowered: LoweredGraph) -> Quantized | None:
-    """The graph as it is, with what its own fake quantization makes of its products; None where it
+    """The graph as it is, with what its own fake quantization makes of its products; None if it
     has none.
     """
     if not quantizes(lowered.graph):

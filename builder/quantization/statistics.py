@@ -16,7 +16,7 @@ NOT_FINITE = "calibration met values that are not finite"
 
 @dataclass
 class Range:
-    """The greatest magnitude of a tensor over all batches; `dtype` None where it never came by."""
+    """The greatest magnitude of a tensor over all batches; `dtype` None if it never came by."""
 
     dtype: torch.dtype | None = None
     greatest: float = 0.0

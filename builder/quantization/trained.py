@@ -19,7 +19,7 @@ AXIS = "the module scales its weights on another axis than that of the output ch
 
 
 def unfit(node: Node) -> str:
-    """Why TensorRT computes a product of rounded operands in float all the same; empty where
+    """Why TensorRT computes a product of rounded operands in float all the same; empty if
     nothing is in the way.
     """
     left, right, _ = PRODUCTS[node.kind()]

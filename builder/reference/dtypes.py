@@ -41,7 +41,7 @@ class _RawWeights(ctypes.Structure):
 
 
 def weights_tensor(weights: object, shape: Sequence[int] = (-1,)) -> Tensor | None:
-    """Weights read from a layer, as a tensor of `shape` over the same memory; None where the layer
+    """Weights read from a layer, as a tensor of `shape` over the same memory; None if the layer
     has none.
     """
     flat = torch.from_numpy(weights) if isinstance(weights, np.ndarray) else _without_numpy(weights)

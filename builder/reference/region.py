@@ -65,7 +65,7 @@ class Region:
 def ordered(steps: Sequence[Step], wanted: Iterable[ITensor]) -> list[Step]:
     """The steps that make the wanted tensors or have no output at all (assertions), inputs first.
 
-    Raises NetworkEvaluationError where steps wait for one another.
+    Raises NetworkEvaluationError if steps wait for one another.
     """
     maker = {tensor: step for step in steps for tensor in step.outputs}
     needed = {id(maker[tensor]) for tensor in wanted if tensor in maker}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-# An evaluator takes the layer (typed as its own class) and its input values, None where an optional
+# An evaluator takes the layer (typed as its own class) and its input values, None if an optional
 # input is missing; it returns the output value, or a tuple of them. Names and not enum members: a
-# flavour need not have every LayerType.
+# flavor need not have every LayerType.
 Evaluator = Callable[..., Any]
 EVALUATORS: dict[str, Evaluator] = {}
 

@@ -31,7 +31,7 @@ def opened(url: str, *, writes: bool = False) -> Iterator[Mirror]:
     """A copy of the folder at `url`, or of the folder of a file, until the end of the block.
 
     With `writes` a folder that is missing is an empty one, and the block may call `publish`.
-    Raises UsageError for a URL that is none or has nothing there, and EnvironmentProblem where it
+    Raises UsageError for a URL that is none or has nothing there, and EnvironmentProblem if it
     cannot be read or, with `writes`, written.
     """
     with tempfile.TemporaryDirectory(prefix="trt-build-mirror-") as scratch:
@@ -73,8 +73,8 @@ class Mirror:
     def publish(self) -> None:
         """Write back what was changed in the copy.
 
-        Raises PublishError where somebody else has changed the same models, UsageError where a file
-        that is served would be overwritten, EnvironmentProblem where the bucket cannot be written.
+        Raises PublishError if somebody else has changed the same models, UsageError if a file
+        that is served would be overwritten, EnvironmentProblem if the bucket cannot be written.
         What was written of a model that fails is taken back.
         """
         now = {name: sha256(self.copy / name) for name in self._in_copy()}
@@ -184,7 +184,7 @@ class Mirror:
         return {}
 
     def _name(self, path: str) -> str | None:
-        """The path of a file from the folder's parent; None where it is none of a file below."""
+        """The path of a file from the folder's parent; None if it is none of a file below."""
         found = PurePosixPath(path)
         inside = found.is_relative_to(self.folder) and found != self.folder
         if not inside or path.endswith("/") or ".." in found.parts:

@@ -37,7 +37,7 @@ def changes(
 def because(
     before: Mapping[str, Any] | None, after: Mapping[str, Any], derived: Sequence[str] = ()
 ) -> str:
-    """The changes in one line; `there was none before` without a `before`, empty where nothing
+    """The changes in one line; `there was none before` without a `before`, empty if nothing
     changed.
     """
     return "there was none before" if before is None else ", ".join(changes(before, after, derived))

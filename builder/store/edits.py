@@ -24,7 +24,7 @@ SHOWN = 6
 
 @dataclass(frozen=True)
 class Edit:
-    """One config that is not as it was generated; `before` None where the text is not known."""
+    """One config that is not as it was generated; `before` None if the text is not known."""
 
     file: Path
     before: str | None
@@ -117,7 +117,7 @@ def notes(folder: Path, hashes: Hashes) -> list[str]:
 
 
 def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
-    """Raise UsageError where a new publication would lose what a user wrote: edits of the config
+    """Raise UsageError if a new publication would lose what a user wrote: edits of the config
     unless `policy` says otherwise, edits of steps that KEEP cannot carry over, and other versions.
     """
     if policy == OVERWRITE:

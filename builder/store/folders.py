@@ -45,7 +45,7 @@ class FileSet:
 class Folders:
     """Files and published models in the store at `url`.
 
-    Raises UsageError for a URL that is none, and EnvironmentProblem where the store cannot be used:
+    Raises UsageError for a URL that is none, and EnvironmentProblem if the store cannot be used:
     unlike a plan, these entries cannot be built again by the reader.
     """
 
@@ -62,7 +62,7 @@ class Folders:
         return digest
 
     def fetch(self, digest: str, path: Path) -> None:
-        """Write the file with this SHA-256 to `path`. Raises EnvironmentProblem where the store
+        """Write the file with this SHA-256 to `path`. Raises EnvironmentProblem if the store
         does not have it whole.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ class Folders:
         return Publication(name, folders, result)
 
     def find(self, key: str) -> Publication | None:
-        """What was published under the key; None where there is no record of it that this builder's
+        """What was published under the key; None if there is no record of it that this builder's
         key signed, or one of its files is missing.
         """
         with _explained(self.store.url, "read"):
@@ -125,7 +125,7 @@ class Folders:
             self.store.write_record(self._record(key, kind), record)
 
     def find_files(self, kind: str, key: str) -> FileSet | None:
-        """What `keep_files` was last given; None where there is no record that this builder's key
+        """What `keep_files` was last given; None if there is no record that this builder's key
         signed. A file of it may be missing or damaged: `fetch` raises for those.
         """
         with _explained(self.store.url, "read"):

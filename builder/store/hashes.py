@@ -37,7 +37,7 @@ class Hashes:
             self._known = {path: said for path, said in known if isinstance(said, list) and said}
 
     def sha256(self, path: Path) -> str:
-        """The file's hash in hexadecimal. Raises OSError where it cannot be read."""
+        """The file's hash in hexadecimal. Raises OSError if it cannot be read."""
         path = path.resolve()
         state = _state(path)
         if not path.is_file():  # opening a pipe waits for somebody to write

@@ -110,7 +110,7 @@ class Plans:
     def _refitted(
         self, conversion: Conversion, options: BuildOptions, parts: Mapping[str, Any]
     ) -> Plan | None:
-        """A stored plan of the same structure with this network's weights; None where there is
+        """A stored plan of the same structure with this network's weights; None if there is
         none, or TensorRT refuses, which is a warning.
         """
         if self.store is None or self.rebuild or not refit.possible(options):

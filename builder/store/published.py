@@ -47,13 +47,13 @@ BUILD_ONE = "build one with trt-build repo MODELS --out REPOSITORY"
 
 
 def require_repository(repository: Path) -> None:
-    """Raise UsageError where there is no folder `repository`."""
+    """Raise UsageError if there is no folder `repository`."""
     if not repository.is_dir():
         raise UsageError(f"{repository} is not a model repository", fix=BUILD_ONE)
 
 
 def model_names(repository: Path) -> list[str]:
-    """The models of the repository: every folder in it, as Triton has it. Raises UsageError where
+    """The models of the repository: every folder in it, as Triton has it. Raises UsageError if
     there is no repository or no model.
     """
     require_repository(repository)
@@ -65,7 +65,7 @@ def model_names(repository: Path) -> list[str]:
 
 @contextlib.contextmanager
 def shaped(folder: Path) -> Iterator[None]:
-    """Raise UsageError where code that reads what is published in `folder` meets another structure
+    """Raise UsageError if code that reads what is published in `folder` meets another structure
     than trt-build writes: missing keys, other types, a folder where a file should be.
     """
     try:
@@ -99,7 +99,7 @@ def special(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What a trt-build.json says; empty where it is no regular file, or holds no JSON object."""
+    """What a trt-build.json says; empty if it is no regular file, or holds no JSON object."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return {}
@@ -127,7 +127,7 @@ def is_sealed(said: Mapping[str, Any]) -> bool:
 
 
 def sidecar(folder: Path) -> dict[str, Any] | None:
-    """What the model's trt-build.json says; None where there is none that can be read, or that we
+    """What the model's trt-build.json says; None if there is none that can be read, or that we
     wrote.
     """
     said = read(folder / SIDECAR)
@@ -198,7 +198,7 @@ class Version:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What its trt-build.json says; empty where it is not as trt-build writes it."""
+        """What its trt-build.json says; empty if it is not as trt-build writes it."""
         return sidecar(self.record) or {}
 
     @property
@@ -236,7 +236,7 @@ class Version:
 
 def versions(folder: Path) -> list[Version]:
     """The versions of a published model: the current one, then the kept ones, newest first. Empty
-    where trt-build published none there.
+    if trt-build published none there.
     """
     said = sidecar(folder)
     if said is None:
@@ -268,7 +268,7 @@ def step_names(folder: Path) -> set[str]:
 
 
 def recorded_request(folder: Path) -> dict[str, Any] | None:
-    """The request that the published model was built from; None where it is not known."""
+    """The request that the published model was built from; None if it is not known."""
     found = (sidecar(folder) or {}).get(REQUEST)
     return found if isinstance(found, dict) else None
 
@@ -289,7 +289,7 @@ def record(
 
 
 def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None:
-    """Why the model in `folder` is not what the request `wanted` gives, in words; None where it is.
+    """Why the model in `folder` is not what the request `wanted` gives, in words; None if it is.
 
     Every file of it, and of the steps of an ensemble, must be as it was written.
     """

@@ -41,7 +41,7 @@ def request(
     options: BuildOptions | None = None,
     plugins: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The parts, JSON-able: file, manifest, options, versions, flavour and GPU. Raises OSError for
+    """The parts, JSON-able: file, manifest, options, versions, flavor and GPU. Raises OSError for
     a missing file.
     """
     parts = {
@@ -116,7 +116,7 @@ def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:
 
 
 def machine() -> dict[str, Any]:
-    """The parts that this machine decides: the flavour, its TensorRT, and the GPU that a plan is
+    """The parts that this machine decides: the flavor, its TensorRT, and the GPU that a plan is
     built for.
     """
     name = flavour.chosen()

@@ -31,7 +31,7 @@ def key_file() -> Path:
 
 
 def key() -> bytes:
-    """The builder's key; the first use of all makes its file. Raises OSError where the file cannot
+    """The builder's key; the first use of all makes its file. Raises OSError if the file cannot
     be made or read, or others may read it, and ValueError for a key that is too short.
     """
     given = os.environ.get(KEY_VARIABLE)

@@ -99,7 +99,7 @@ def _repaired(root: Path) -> Iterator[Path]:
 
 
 def refuse_mount(root: Path, beside: Path) -> None:
-    """Raise PublishBlocked where a repository at `root` is on another file system than what is
+    """Raise PublishBlocked if a repository at `root` is on another file system than what is
     written beside it.
     """
     if root.exists() and beside.stat().st_dev != root.stat().st_dev:
@@ -239,7 +239,7 @@ def replace(new: Path, target: Path, old: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Linux's renameat2(RENAME_EXCHANGE); False where the kernel, the C library or the file system
+    """Linux's renameat2(RENAME_EXCHANGE); False if the kernel, the C library or the file system
     has none.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

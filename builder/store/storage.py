@@ -36,7 +36,7 @@ and moved. On the others (object stores) an upload shows whole, when it ends.
 
 
 def last(url: str, name: str) -> dict[str, Any] | None:
-    """What the store at `url` was last told of a model of this name; None where it cannot say."""
+    """What the store at `url` was last told of a model of this name; None if it cannot say."""
     store = Store(url)
     # each backend of fsspec raises its own, and this is for words only
     with contextlib.suppress(Exception):
@@ -67,7 +67,7 @@ class _Unreachable:
 
 
 class Store:
-    """Plans by key. Raises UsageError for a URL that is none, EnvironmentProblem where its package
+    """Plans by key. Raises UsageError for a URL that is none, EnvironmentProblem if its package
     is missing. `warnings` says what was found and not taken.
     """
 
@@ -94,7 +94,7 @@ class Store:
         self._moves = any(protocol in MOVING for protocol in protocols)
 
     def get(self, key: str) -> Entry | None:
-        """The entry of this key; None where there is none, or it is damaged."""
+        """The entry of this key; None if there is none, or it is damaged."""
         path = self.place("plans", key[:2], key, "record.json")
         record = self._signed(path)
         if record is None:
@@ -119,7 +119,7 @@ class Store:
         self._write(self.place("plans", key[:2], key, "record.json"), _sign(record))
 
     def last(self, name: str) -> dict[str, Any] | None:
-        """What `remember` was last told of a model of this name, by anybody; None where nothing
+        """What `remember` was last told of a model of this name, by anybody; None if nothing
         was.
         """
         return self._signed(self.place("models", f"{name}.json"))
@@ -150,7 +150,7 @@ class Store:
         return posixpath.join(self.root, *parts)
 
     def size(self, path: str) -> int | None:
-        """The bytes of a file in the store; None where there is none."""
+        """The bytes of a file in the store; None if there is none."""
         try:
             found = self.fs.info(path)
         except FileNotFoundError:
@@ -180,7 +180,7 @@ class Store:
         return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file; None where there is none."""
+        """The bytes of a file; None if there is none."""
         return self._read(path)
 
     def write(self, path: str, data: bytes) -> None:
@@ -188,7 +188,7 @@ class Store:
         self._write(path, data)
 
     def read_record(self, path: str) -> dict[str, Any] | None:
-        """The JSON object in a file; None where there is none that this builder's key signed."""
+        """The JSON object in a file; None if there is none that this builder's key signed."""
         return self._signed(path)
 
     def write_record(self, path: str, record: Mapping[str, Any]) -> None:
@@ -225,7 +225,7 @@ class Store:
             raise
 
     def _signed(self, path: str) -> dict[str, Any] | None:
-        """The record in the file; None where there is none that this builder's key signed."""
+        """The record in the file; None if there is none that this builder's key signed."""
         data = self._read(path)
         if data is None:
             return None

@@ -35,7 +35,7 @@ def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
 
 @contextmanager
 def opened(path: Path, wanted: str = "a TorchScript file") -> Iterator[zipfile.ZipFile]:
-    """The archive. Raises ModelFileError where the file is not `wanted` or no whole archive, also
+    """The archive. Raises ModelFileError if the file is not `wanted` or no whole archive, also
     for what its reader finds inside the `with` block.
     """
     check_zip(path, wanted)
@@ -60,7 +60,7 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
 
 
 def check_zip(path: Path, wanted: str = "a TorchScript file") -> None:
-    """Raise ModelFileError where the path is no zip file: what it is instead of `wanted`."""
+    """Raise ModelFileError if the path is no zip file: what it is instead of `wanted`."""
     if not path.exists():
         raise _refuse(path, "does not exist")
     if path.is_dir():

@@ -17,7 +17,7 @@ def load_libraries(paths: Iterable[Path]) -> None:
     running it.
 
     Unlike a TorchScript file this runs code of the manifest's choice with all rights. Raises
-    ModelFileError where one cannot be loaded.
+    ModelFileError if one cannot be loaded.
     """
     for path in (path.resolve() for path in paths):
         if path not in _loaded:

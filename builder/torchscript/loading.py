@@ -33,7 +33,7 @@ def load(
     then it is loaded in a child process with limits of memory and time (once
     for each SHA-256; not at all with `check_in_child=False`), then here. A method comes back as a
     module whose forward it is. `libraries` bring the custom operators that the file uses (see
-    load_libraries). Raises ModelFileError where the file is not TorchScript or cannot be loaded, or
+    load_libraries). Raises ModelFileError if the file is not TorchScript or cannot be loaded, or
     has no such part.
     """
     facts = inspect(path)

@@ -36,7 +36,7 @@ _OPAQUE = ("EXT1", "EXT2", "EXT4")  # globals by number, through a registry that
 
 
 def globals_of(pickle: bytes) -> Iterator[str]:
-    """Each global that the pickle names, as `module name`. Raises ValueError where it is no
+    """Each global that the pickle names, as `module name`. Raises ValueError if it is no
     pickle.
     """
     strings: list[str] = []

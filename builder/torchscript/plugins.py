@@ -19,7 +19,7 @@ def loaded() -> tuple[str, ...]:
 
 
 def load(plugins: Sequence[str]) -> None:
-    """Import each once: a file, or a module by name. Raises UsageError where it cannot be
+    """Import each once: a file, or a module by name. Raises UsageError if it cannot be
     imported, or what it registers does not fit.
     """
     for plugin in plugins:

@@ -72,7 +72,7 @@ class _Found:
 
 
 def _reach(offset: int, size: Sequence[int], stride: Sequence[int]) -> int | None:
-    """How many elements the storage must have; None where the numbers make no tensor."""
+    """How many elements the storage must have; None if the numbers make no tensor."""
     if len(size) != len(stride) or min((offset, *size, *stride), default=0) < 0:
         return None
     if 0 in size:

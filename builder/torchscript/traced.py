@@ -55,7 +55,7 @@ class _Descriptions(pickle.Unpickler):
 
 
 def examples(data: bytes, method: str = "forward") -> tuple[Example | None, ...]:
-    """One Example for each argument of the method, None for one that is no tensor; empty where
+    """One Example for each argument of the method, None for one that is no tensor; empty if
     nothing can be read.
     """
     try:

@@ -62,7 +62,7 @@ def check_in_child(
 
     The child may use the weights' size twice and 2 GiB, and 60 s and 10 s for each GiB.
     It can write no file and open no connection.
-    Raises ModelFileError where it cannot be loaded within that; EnvironmentProblem where no child
+    Raises ModelFileError if it cannot be loaded within that; EnvironmentProblem if no child
     can be started.
     """
     digest = sha256(facts.path)
@@ -103,7 +103,7 @@ def _first_lines(text: str, most: int = 12) -> str:
 
 
 def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any) -> str:
-    """Load the file in this process and drop it; the error's text, empty where there was none.
+    """Load the file in this process and drop it; the error's text, empty if there was none.
 
     `extensions` are the plugins of the calling process. One that fails in the limits of this
     process is left out: the file may not need it.
@@ -122,7 +122,7 @@ def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], re
 def error_of(
     load: Callable[[], object], libraries: Sequence[str], extensions: Sequence[str]
 ) -> str:
-    """What `load` raises in this child process, as text; empty where it raises nothing."""
+    """What `load` raises in this child process, as text; empty if it raises nothing."""
     import torch
 
     from builder.torchscript.libraries import load_libraries

@@ -17,7 +17,7 @@ HALF_ALLOWED = tuple(entry.name for entry in TABLE if "fp16" in (entry.name, ent
 
 
 def flags(conversion: Conversion) -> dict[str, Any]:
-    """Polygraphy's arguments that allow half and int8; empty where the network has its own dtypes.
+    """Polygraphy's arguments that allow half and int8; empty if the network has its own dtypes.
 
     int8 is allowed where the network quantizes.
     """

@@ -19,7 +19,7 @@ EITHER = (torch.float32, torch.float16)
 
 
 def output_dtype(kind: str) -> torch.dtype | None:
-    """The dtype of a layer's output where the layer's own report is wrong; None where it is right.
+    """The dtype of a layer's output where the layer's own report is wrong; None if it is right.
 
     `kind` is the LayerType's name.
     """

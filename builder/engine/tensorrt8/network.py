@@ -132,7 +132,7 @@ def _is_float32(layer: ILayer) -> bool:
 
 
 def _source(layer: ILayer, arguments: tuple[Any, ...]) -> Any:
-    """The type that the layer's output has in PyTorch; None where no rule gives it."""
+    """The type that the layer's output has in PyTorch; None if no rule gives it."""
     kind = type(layer).__name__
     if kind == "IConstantLayer":
         return arguments[1].dtype

@@ -60,7 +60,7 @@ def _lengths(layer: ILayer, x: Tensor, shape: Tensor | None) -> list[int]:
 
 
 def _shape(layer: ILayer) -> list[int] | None:
-    """None where scales are set instead; some versions then give Dims of -1 axes, which cannot
+    """None if scales are set instead; some versions then give Dims of -1 axes, which cannot
     even be counted.
     """
     try:

@@ -22,7 +22,7 @@ def shuffle(layer: ILayer, x: Tensor, dims: Tensor | None = None) -> Tensor:
 
 
 def reshape_dims(layer: ILayer) -> list[int] | None:
-    """The static dims; None where there is no reshape (some versions raise instead, as its rank is
+    """The static dims; None if there is no reshape (some versions raise instead, as its rank is
     then negative).
     """
     try:
