@@ -25,7 +25,7 @@ REFUSED: dict[str, frozenset[str]] = {
     "POOLING.PADDED_UP": REALS,
     # "only per-tensor quantization for activation tensors" (developer guide)
     "QUANTIZE.CHANNELS": REALS,
-    "CONDITIONAL.IN_LOOP": TRUTHS,  # a layer that returns a bool within a loop crashes the process
+    "CONDITIONAL.IN_LOOP": TRUTHS,  # one that returns a bool in a loop ends the process
     # "conditionally dependent shape tensors not supported"
     "CONDITIONAL.SIZES": WHOLE,
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which compiles the bodies of
