@@ -65,7 +65,7 @@ class ModelError(TrtBuildError):
 
 
 class ModelFileError(ModelError):
-    """The file is not a TorchScript archive, is damaged, or uses what TorchScript must not."""
+    """The file is not a TorchScript archive, is damaged, or uses operators that are not allowed."""
 
 
 class LoweringError(ModelError):
@@ -73,8 +73,10 @@ class LoweringError(ModelError):
 
 
 class UnboundedListError(LoweringError):
-    """An output is a list whose length is not known before the model runs. `name` is that of the
-    output, such as `boxes` or `output_1`; `max_lengths` of the manifest declares its largest length.
+    """An output is a list whose length is not known before the model runs.
+
+    `name` is the output's name, such as `boxes` or `output_1`. `max_lengths` of the manifest
+    declares its largest length.
     """
 
     def __init__(self, name: str, where: str) -> None:
@@ -181,7 +183,7 @@ class ManifestError(UsageError):
 
 
 class ParityError(TrtBuildError):
-    """An answer differs from the original module's by more than the tolerance."""
+    """An output differs from the original module's by more than the tolerance."""
 
     exit_code = 3
 

@@ -99,7 +99,7 @@ def _changed(text: str, values: Mapping[str, Any]) -> str | None:
 
 
 def _root(text: str) -> yaml.MappingNode | None:
-    """The block mapping that the text is; None for any other text."""
+    """The block mapping of the text; None for any other text."""
     try:
         root = document.compose(text)
     except yaml.YAMLError:  # an earlier change broke it
@@ -190,7 +190,9 @@ def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str
 
 
 def _end(node: Any) -> int:
-    """The end of the value's own text: the end mark of a block is after the comments behind it."""
+    """The end of the value's own text. The end mark of a block is after the comments that follow
+    it.
+    """
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]

@@ -67,7 +67,7 @@ class Settings:
         )
 
     def orders(self, specs: Sequence[ModelSpec], out: Path, **more: Any) -> list[Order]:
-        """An order for each model. Raises EnvironmentProblem if no such flavor is here, and
+        """An order for each model. Raises EnvironmentProblem if the flavor is not installed, and
         UsageError if Triton could not load its plans.
         """
         from builder.engine import BuildOptions, flavour
