@@ -2,7 +2,8 @@
 
 It imports the caller's modules once, which takes seconds. Then it forks a worker for each task,
 which takes milliseconds. A worker starts with everything imported and nothing used. Forking is safe
-here because this process starts no thread and uses no GPU. The workers do, and it ends with them.
+here because this process starts no thread and uses no GPU. Only the workers do, and their threads
+and GPU contexts end with them.
 
 A fork of the caller would not be safe: its threads (OpenMP, CUDA, a notebook's) do not survive it.
 multiprocessing's forkserver would run the caller's main module again in every child, which fails

@@ -1,13 +1,12 @@
 """The worker's side: fork a process for one task, run the task there, and report how it ended.
 
-Over a worker's connection, pickled:
-  to the worker    ("module:function", arguments, keywords, environment, folder, limits, sandbox,
-                   the names of the questions that the caller answers), then for each question
-                   ("answer", value) or ("refusal", exception), and perhaps anything else, which
-                   means: stop
-  from the worker  ("pid", pid), ("report", words) and ("ask", question, arguments) any number of
-                   times, ("result", value) or ("raised", exception)
-  from its parent  ("ended", exit code, what faulthandler printed), when the worker is gone
+Messages on a worker's connection, pickled:
+    to the worker    ("module:function", arguments, keywords, environment, folder, limits, sandbox,
+                     the names of the caller's functions), then for each call ("answer", value) or
+                     ("refusal", exception); any other message means stop
+    from the worker  ("pid", pid), ("report", words) and ("ask", function, arguments) any number of
+                     times, ("result", value) or ("raised", exception)
+    from its parent  ("ended", exit code, faulthandler's output), when the worker has ended
 """
 
 from __future__ import annotations
