@@ -156,7 +156,7 @@ class PublishBlocked(PublishError):
 
 
 class UsageError(TrtBuildError):
-    """The command line or a file that the user wrote is wrong."""
+    """The command line, or a file that the user wrote, is invalid."""
 
     exit_code = 2
 

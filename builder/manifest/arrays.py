@@ -16,9 +16,9 @@ MOST_TIMES = 20
 def check_array_file(path: Path) -> None:
     """Check an .npz or .npy file.
 
-    Raises ValueError if it is not a regular file, has members that are not arrays or contain
-    pickles, or declares more data than it has or may have. Raises zipfile.BadZipFile and OSError
-    for a damaged or missing file.
+    Raises ValueError if it is not a regular file, or declares more data than it has or may have.
+    Also raises it for members that are not arrays or contain pickles. Raises zipfile.BadZipFile and
+    OSError for a damaged or missing file.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):

@@ -76,7 +76,7 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read a file. A file that is not valid YAML gives mistakes, never an exception."""
+    """Read a file. A file that is not valid YAML returns mistakes, never an exception."""
     try:
         return parsed(_text(path), str(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:

@@ -183,7 +183,7 @@ def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
-    """What is wrong with a text that the pattern refuses, and how to fix it."""
+    """The problem with a text that does not match the pattern, and the fix."""
     if pattern.startswith(r"\.npz"):
         return " must be an .npz file, not {value}", None
     if route[-2:-1] == ("data",):

@@ -49,8 +49,9 @@ def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
 class Tolerance:
     """How much an output may differ from its golden.
 
-    It passes if |answer - golden| <= atol + rtol * |golden| for every element, and the error's root
-    mean square is at most `noise` times the golden's. None: the default for dtype and precision.
+    It passes if |answer - golden| <= atol + rtol * |golden| for every element. In addition, the
+    error's root mean square must be at most `noise` times the golden's. None: the default for dtype
+    and precision.
     """
 
     rtol: float | None = None
@@ -148,7 +149,7 @@ class Calibration:
 @dataclass(frozen=True)
 class Limits:
     """Limits of one model: seconds for each stage of its build, and memory of its process in
-    addition to that at its start (None: as the machine allows).
+    addition to that at its start. None: as the machine allows.
     """
 
     stage_seconds: int = 3600
@@ -209,8 +210,9 @@ class ModelSpec:
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Values of forward's arguments that are not tensors, by name."""
     max_lengths: Mapping[str, int] = field(default_factory=dict)
-    """The largest length of each list among the outputs whose length is not known before the model
-    runs, by the name of the output: `boxes`, `output_1`, or `output` for the result itself.
+    """The maximum length of each output list whose length is not known before the model runs.
+
+    Keys are output names: `boxes`, `output_1`, or `output` for the result itself.
     """
     layout: str = "auto"
     """How a model with several segments is served, one of choices.LAYOUTS."""

@@ -108,9 +108,10 @@ class ModelParity:
         return {**asdict(self), "results": results, **said}
 
     def spread(self) -> dict[str, dict[str, list[Any]]]:
-        """By output, over all responses and all requests of a sequence: up to MOST_PAIRS elements
-        as `expected` and `answered`, and `counts` of all elements by their error, as Spread has
-        them.
+        """The spread of each output, over all responses and all requests of a sequence.
+
+        It has up to MOST_PAIRS elements as `expected` and `answered`, and `counts` of all elements
+        by their error, as in Spread.
         """
         found: dict[str, list[Spread]] = {}
         for result in self.results:

@@ -28,9 +28,9 @@ def run(conversion_or_network: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     if the network has int32 or float32. Returns the outputs in the network's order, with the
     network's dtypes.
 
-    Raises NetworkEvaluationError, with the layer's name, for a layer without an evaluation, a value
-    whose dtype or shape differs from TensorRT's, or a violation of a layer's documentation (a slice
-    out of bounds).
+    Raises NetworkEvaluationError, with the layer's name, for a layer without an evaluation. Also
+    raises it for a value whose dtype or shape differs from TensorRT's, and for a violation of a
+    layer's documentation (a slice out of bounds).
     """
     network: INetworkDefinition = getattr(conversion_or_network, "network", conversion_or_network)
     wanted = [network.get_output(i) for i in range(network.num_outputs)]

@@ -1,8 +1,8 @@
 """The globals of a pickle, read from its opcodes without execution.
 
-The allow-list is what torch's own C++ unpickler resolves
-(torch/csrc/jit/serialization/unpickler.cpp, readGlobal): a file that names anything else was not
-written by torch.jit.save, and would run code if Python unpickled it.
+The allow-list contains the names that torch's own C++ unpickler resolves
+(torch/csrc/jit/serialization/unpickler.cpp, readGlobal). A file with other names was not written by
+torch.jit.save, and would run code if Python unpickled it.
 """
 
 from __future__ import annotations
