@@ -1,7 +1,7 @@
 """The error classes of trt-build and their exit codes.
 
     TrtBuildError                      exit
-    ├── ModelError                        1   one model failed; the others go on
+    ├── ModelError                        1   one model failed; the others continue
     │   ├── ModelFileError                    the file is not a TorchScript archive that can be loaded
     │   ├── LoweringError                     a pass cannot express the graph
     │   ├── UnsupportedOperators              every operator that has no converter, all at once
@@ -12,12 +12,12 @@
     │       └── PublishBlocked            4   no space or no permission
     ├── UsageError                        2   the command line, the manifest
     │   └── ManifestError                     every mistake of a manifest, each with its line
-    ├── ParityError                       3   an answer differs from the original module's
+    ├── ParityError                       3   an output differs from the original module's
     ├── EnvironmentProblem                4   something on this machine is missing or blocks the work
     │   └── ServerError                       tritonserver did not start, or a model did not load
     └── Defect                           70   an unexpected error, converted by builder.unforeseen
 
-An error says what went wrong, where (file and line, or node and source line) and how to fix it.
+An error has a message, a location (file and line, or node and source line) and a fix.
 """
 
 from __future__ import annotations

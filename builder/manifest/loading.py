@@ -210,7 +210,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
 
 
 def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]:
-    """The fields of a spec that hold what is written, or a list or path of it."""
+    """The fields of a spec whose value is that of the manifest, or a list or path of it."""
     values = {key: data[key] for key in _PLAIN if key in data}
     for key in ("outputs", "targets"):
         if key in data:

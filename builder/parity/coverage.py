@@ -90,7 +90,7 @@ class Coverage:
 
     def run(self, arguments: Sequence[Any]) -> set[Outcome]:
         """Interpret forward on its arguments (without self, defaults filled in) and return the
-        outcomes that it reached. Raises what the module raises.
+        outcomes that it reached. Raises the module's exceptions.
         """
         observed = _observations()
         observed.clear()

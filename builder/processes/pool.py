@@ -59,7 +59,7 @@ class Task(Generic[Result]):
         """The function's name as "module:function", and all its arguments except the last."""
         bound = self.target if isinstance(self.target, partial) else partial(self.target)
         module = bound.func.__module__
-        if module == "__main__":  # a worker knows it by the name that it was started by
+        if module == "__main__":  # a worker imports it by the name that it was started with
             module = getattr(sys.modules[module].__spec__, "name", module)
         return f"{module}:{bound.func.__name__}", bound.args, bound.keywords
 
