@@ -26,14 +26,13 @@ class Dtype(NamedTuple):
     """The number in c10/core/ScalarType.h, by which TorchScript passes dtypes."""
 
     tensorrt: str | None = None
-    """The name in `trt.DataType`; None where TensorRT has no such type."""
+    """The name in `trt.DataType`; None if TensorRT has no such type."""
 
     triton: str | None = None
-    """Triton's name in a request, such as "FP16" (`TYPE_FP16` in a config); None where it has
-    none."""
+    """Triton's name in a request, such as "FP16" (`TYPE_FP16` in a config); None if it has none."""
 
     aliases: tuple[str, ...] = ()
-    """Other words that users write."""
+    """Other names that users write."""
 
 
 TABLE = (
@@ -64,8 +63,9 @@ TABLE = (
 )
 
 ENDPOINT_DTYPES = tuple(entry.name for entry in TABLE if entry.triton and entry.name != "int16")
-"""The dtypes that a manifest may declare: Triton's, without int16, in which TensorRT takes no
-input."""
+"""The dtypes that a manifest may declare: those of Triton except int16, which TensorRT does not
+support as an input.
+"""
 
 ALIASES = {alias: entry.name for entry in TABLE for alias in entry.aliases}
 

@@ -1,7 +1,7 @@
 """The error classes of trt-build and their exit codes.
 
     TrtBuildError                      exit
-    ├── ModelError                        1   one model failed; the others go on
+    ├── ModelError                        1   one model failed; the others continue
     │   ├── ModelFileError                    the file is not a TorchScript archive that can be loaded
     │   ├── LoweringError                     a pass cannot express the graph
     │   ├── UnsupportedOperators              every operator that has no converter, all at once
@@ -12,12 +12,12 @@
     │       └── PublishBlocked            4   no space or no permission
     ├── UsageError                        2   the command line, the manifest
     │   └── ManifestError                     every mistake of a manifest, each with its line
-    ├── ParityError                       3   an answer differs from the original module's
+    ├── ParityError                       3   an output differs from the original module's
     ├── EnvironmentProblem                4   something on this machine is missing or blocks the work
     │   └── ServerError                       tritonserver did not start, or a model did not load
     └── Defect                           70   an unexpected error, converted by builder.unforeseen
 
-An error says what went wrong, where (file and line, or node and source line) and how to fix it.
+An error has a message, a location (file and line, or node and source line) and a fix.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ModelError(TrtBuildError):
 
 
 class ModelFileError(ModelError):
-    """The file is not a TorchScript archive, is damaged, or uses what TorchScript must not."""
+    """The file is not a TorchScript archive, is damaged, or uses operators that are not allowed."""
 
 
 class LoweringError(ModelError):
@@ -73,8 +73,10 @@ class LoweringError(ModelError):
 
 
 class UnboundedListError(LoweringError):
-    """An output is a list whose length is not known before the model runs. `name` is that of the
-    output, such as `boxes` or `output_1`; `max_lengths` of the manifest declares its largest length.
+    """An output is a list whose length is not known before the model runs.
+
+    `name` is the output's name, such as `boxes` or `output_1`. `max_lengths` of the manifest
+    declares its largest length.
     """
 
     def __init__(self, name: str, where: str) -> None:
@@ -154,7 +156,7 @@ class PublishBlocked(PublishError):
 
 
 class UsageError(TrtBuildError):
-    """The command line or a file that the user wrote is wrong."""
+    """The command line, or a file that the user wrote, is invalid."""
 
     exit_code = 2
 
@@ -181,7 +183,7 @@ class ManifestError(UsageError):
 
 
 class ParityError(TrtBuildError):
-    """An answer differs from the original module's by more than the tolerance."""
+    """An output differs from the original module's by more than the tolerance."""
 
     exit_code = 3
 

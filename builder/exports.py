@@ -40,8 +40,9 @@ def lazy(package: str, init: str) -> tuple[Callable[[str], Any], Callable[[], li
 
 @cache
 def names(stub: Path) -> dict[str, str]:
-    """The public names in an `__init__.pyi`, each with the file that defines it: `build.py` of the
-    package is "build", `layers/node.py` is "layers.node". A public module has "".
+    """The public names in an `__init__.pyi`, each with the file that defines it.
+
+    `build.py` of the package is "build", `layers/node.py` is "layers.node". A public module has "".
     """
     tree = ast.parse(stub.read_text(encoding="utf-8"))
     return {
@@ -53,8 +54,8 @@ def names(stub: Path) -> dict[str, str]:
 
 
 class _Package(ModuleType):
-    """A package with a public function and a file of one name, such as `build`: the import system
-    assigns the module to the package, which would hide the function.
+    """A package with a public function and a file of the same name, such as `build`. The import
+    system assigns the module to the package, which would hide the function.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

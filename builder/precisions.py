@@ -11,20 +11,21 @@ class Precision(NamedTuple):
     name: str
 
     half: str | None = None
-    """The dtype of 16 bits in which products compute."""
+    """The 16-bit dtype in which products are computed."""
 
     quantized: str | None = None
-    """The dtype of 8 bits that the operands of products are rounded to."""
+    """The 8-bit dtype to which the operands of products are rounded."""
 
     rest: str | None = None
-    """The precision of all that is not rounded to 8 bits; None where nothing is rounded."""
+    """The precision of everything that is not rounded to 8 bits; None if nothing is rounded."""
 
     least_sqnr: float | None = None
-    """In dB: a product whose own rounding leaves a lower signal-to-quantization-noise ratio is not
-    rounded to 8 bits."""
+    """Minimum signal-to-quantization-noise ratio in dB. A product is not rounded to 8 bits if its
+    own rounding leaves a lower one.
+    """
 
     aliases: tuple[str, ...] = ()
-    """Other words that users write."""
+    """Other names that users write."""
 
 
 TABLE = (
@@ -40,6 +41,6 @@ TABLE = (
 PRECISIONS = tuple(entry.name for entry in TABLE)
 
 FULL = tuple(entry.name for entry in TABLE if not entry.half and not entry.quantized)
-"""The precisions that keep float32 in memory."""
+"""The precisions with float32 tensors."""
 
 ALIASES = {alias: entry.name for entry in TABLE for alias in entry.aliases}

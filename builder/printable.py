@@ -1,7 +1,7 @@
-"""Text from models and files, as it is shown: control characters become their escapes.
+"""Display text from models and files, with control characters replaced by escapes.
 
-A name or a message with terminal escapes could otherwise move the cursor, change the title, or hide
-what was printed before it.
+Otherwise a name or a message with terminal escapes could move the cursor, change the title, or hide
+earlier output.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class PrintableStream:
-    """A text stream that writes printable text; everything else is the stream's own."""
+    """A text stream that writes printable text. All other members are those of the
+    wrapped stream.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text with its control characters escaped; its length."""
+        """Write the text with its control characters escaped. Returns its length."""
         self._stream.write(printable(text))
         return len(text)
 

@@ -13,13 +13,15 @@ OUT_OF_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno
 ALLOCATORS = re.compile(
     r"Allocator: (can't allocate|not enough) memory|out of memory|bad_alloc", re.IGNORECASE
 )
-"""torch's messages; on the CPU it raises a plain RuntimeError."""
+"""Messages of torch. On the CPU it raises a plain RuntimeError."""
 
 
 def ours(error: Exception) -> TrtBuildError:
-    """The error itself where it is one of ours, else an EnvironmentProblem for what the machine
-    lacks, wherever it shows, or a Defect; both with the traceback as text: the frames may hold what
-    memory is short of.
+    """Convert an unexpected error.
+
+    Returns the error itself if it is a TrtBuildError, an EnvironmentProblem if the machine is the
+    cause, else a Defect. The last two have the traceback as text, because its frames may hold the
+    memory that has run out.
     """
     if isinstance(error, TrtBuildError):
         return error
@@ -40,7 +42,7 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
             ),
         )
     if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
-        file = error.filename2 or error.filename  # of a copy that failed the one that is written
+        file = error.filename2 or error.filename  # of a copy that failed, the one that is written
         return EnvironmentProblem(error.strerror or str(error), where=file and str(file))
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("builder"):
         return EnvironmentProblem(
@@ -50,7 +52,9 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
 
 
 def _is_memory(error: Exception) -> bool:
-    """Python's own, torch's for the GPU, or a library's RuntimeError that says so."""
+    """Whether the error means out of memory: Python's MemoryError, torch's for the GPU, or a
+    library's RuntimeError with such a message.
+    """
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and bool(ALLOCATORS.search(str(error)))
     )
@@ -68,8 +72,8 @@ def _defect(error: Exception) -> Defect:
 
 
 def own_line(error: BaseException) -> str:
-    """The innermost line of ours in the traceback; of a worker's, which comes as the text of the
-    cause.
+    """The innermost line of trt-build in the traceback. For an error from a worker, the traceback
+    is the text of its cause.
     """
     frames = re.findall(
         r'File "([^"]*/builder/[^"]+)", line (\d+), in (\w+)', str(error.__cause__ or "")

@@ -1,4 +1,4 @@
-"""The only package that imports TensorRT: the flavour, an empty network, and the build of a
+"""The only package that imports TensorRT: the flavor, an empty network, and the build of a
 plan.
 """
 

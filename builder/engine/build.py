@@ -1,4 +1,4 @@
-"""A network compiled to a plan, through Polygraphy."""
+"""Build a plan from a network, through Polygraphy."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Plan:
 def build(
     conversion: Conversion, options: BuildOptions = DEFAULT, report: progress.Report | None = None
 ) -> Plan:
-    """Compile a Conversion; `report` gets TensorRT's progress.
+    """Build a plan from a Conversion. `report` receives TensorRT's progress.
 
-    Raises EngineError with TensorRT's own words where it refuses the network, or memory cannot
-    suffice; UsageError for options that the flavour lacks; BuildCancelled (a KeyboardInterrupt)
-    when progress.CANCEL was set.
+    Raises EngineError, with TensorRT's message, if TensorRT refuses the network or there is not
+    enough memory. Raises UsageError for options that the flavor lacks, and BuildCancelled (a
+    KeyboardInterrupt) if progress.CANCEL was set.
     """
     monitor = progress.monitor(report)  # must outlive the build
     config.check(options)
@@ -70,8 +70,8 @@ def _compile(conversion: Conversion, settings: Any, options: BuildOptions) -> by
 
 @contextmanager
 def _alone() -> Any:
-    """One build at a time on a GPU, over all processes of the machine: it times tactics, and two
-    would disturb each other. RTX measures nothing and takes no lock.
+    """A lock with which one process of the machine at a time builds on a GPU: concurrent builds
+    would disturb each other's tactic timings. RTX does not time tactics and takes no lock.
     """
     if flavour.name() == "tensorrt-rtx":
         yield
@@ -83,14 +83,14 @@ def _alone() -> Any:
 
 
 def build_engine(conversion: Conversion, options: BuildOptions = DEFAULT) -> bytes:
-    """The bytes of a compiled plan of the Conversion; see build()."""
+    """The bytes of a plan for the Conversion; see build()."""
     return build(conversion, options).data
 
 
 @contextmanager
 def quiet() -> Any:
-    """Polygraphy's own log is silent, critical errors too: it raises them, and our error carries
-    what matters.
+    """Silence Polygraphy's log, including critical errors: Polygraphy also raises them, and
+    trt-build's error has the relevant part.
     """
     from polygraphy.logger import G_LOGGER
 
@@ -107,8 +107,8 @@ def _reason(refusal: Exception) -> str:
 
 
 SCARCE = re.compile(r"workspace|ShmemSize|shared memory|out of memory", re.IGNORECASE)
-"""TensorRT's words where a limit of memory leaves it no way to compute a layer (or an assertion
-about it fails).
+"""TensorRT's messages if a memory limit leaves no way to compute a layer, or an assertion about the
+limit fails.
 """
 
 
@@ -132,9 +132,7 @@ def _fix(reason: str, options: BuildOptions) -> str:
 def plan_facts(
     conversion: Conversion, options: BuildOptions, data: bytes, seconds: float
 ) -> dict[str, Any]:
-    """What plan.json says of a plan: what it was built with and for, its endpoints, and its
-    hash.
-    """
+    """The content of a plan's plan.json: its options, targets, endpoints and hash."""
     network = conversion.network
     inputs = [network.get_input(i) for i in range(network.num_inputs)]
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
@@ -157,8 +155,8 @@ def plan_facts(
 
 
 def _targets(options: BuildOptions) -> list[tuple[int, int]]:
-    """The compute capabilities that the plan is for: those asked for, or of the GPU that it was
-    built on.
+    """The compute capabilities that the plan is for: the requested ones, or that of the GPU on
+    which it was built.
     """
     device = None if flavour.name() == "tensorrt-rtx" else gpu.current()
     return [device.capability] if device else list(options.compute_capabilities)

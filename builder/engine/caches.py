@@ -1,6 +1,4 @@
-"""Folders and files that outlive a run on this machine: the cache folder, the timing cache of this
-GPU, locks.
-"""
+"""Files that outlive a run on this machine: the cache folder, the GPU's timing cache, and locks."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ FIX = (
 
 
 def cache_folder() -> Path:
-    """TRT_BUILD_CACHE, else trt-build in the user's cache folder (XDG_CACHE_HOME, ~/.cache); it may
-    not exist yet.
+    """The cache folder: TRT_BUILD_CACHE, else trt-build in the user's cache folder (XDG_CACHE_HOME,
+    ~/.cache). It may not exist yet.
     """
     own = os.environ.get(CACHE_VARIABLE)
     if own:
@@ -31,8 +29,8 @@ def cache_folder() -> Path:
 
 
 def beside(path: Path) -> Path:
-    """The path, whose folder is there now. Raises EnvironmentProblem where it cannot be made or
-    written to.
+    """The path, after its folder was created. Raises EnvironmentProblem if the folder cannot be
+    created or written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,8 +44,8 @@ def beside(path: Path) -> Path:
 
 
 def timing_cache(asked: Path | None = None) -> Path:
-    """The one asked for, or that of this GPU, driver and TensorRT: measurements of one mean nothing
-    for another.
+    """The requested timing cache, or that of this GPU, driver and TensorRT. Measurements are only
+    valid for one combination of these.
     """
     if asked:
         if asked.is_dir():
@@ -66,7 +64,7 @@ def timing_cache(asked: Path | None = None) -> Path:
 
 
 def digest(path: Path) -> str | None:
-    """SHA-256 of a timing cache in hexadecimal; None where there is none yet."""
+    """SHA-256 of a timing cache in hexadecimal; None if there is none yet."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -74,7 +72,7 @@ def digest(path: Path) -> str | None:
 
 
 def gpu_lock() -> Path:
-    """The file whose lock means that a build times tactics on this GPU: two at once would spoil
+    """The lock file of builds that time tactics on this GPU. Two concurrent builds would distort
     each other's times.
     """
     device = gpu.current()

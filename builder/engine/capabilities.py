@@ -1,7 +1,7 @@
-"""The capabilities of the TensorRT in use, probed once from the library.
+"""The capabilities of the installed TensorRT, probed once from the library.
 
-Conversion reads it as `ctx.capabilities`; everything else calls `current()`. A converter asks for
-the capability that it needs (`takes`, `has_layer`, `has_operation`), never for a version.
+Conversion reads them as `ctx.capabilities`, other code calls `current()`. A converter tests the
+capability that it needs (`takes`, `has_layer`, `has_operation`), never a version.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from builder.engine import flavour
 from builder.engine.tensorrt8.refused import REFUSED
 
 OPERATIONS = {"UNARY": "UnaryOperation", "ACTIVATION": "ActivationType"}
-"""By layer, the enumeration of what it computes."""
+"""The enumeration of the operations of each layer."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
     """Facts about one TensorRT library.
 
-    `flavour` is `tensorrt` or `tensorrt-rtx`, `version` (10, 9, 0). `strongly_typed`: networks keep
-    the dtypes that are written into them; else the builder chooses among those it is allowed.
-    `dtypes` are names of DataType members, `layers` names of INetworkDefinition's `add_` methods,
-    `operations` names such as `UNARY.ISNAN`. `refused` has, by layer, the dtypes not taken.
+    `flavour` is `tensorrt` or `tensorrt-rtx`, `version` is for example (10, 9, 0). If
+    `strongly_typed`, networks keep the dtypes that are written into them; otherwise the builder
+    chooses among the allowed dtypes. `dtypes` are names of DataType members, `layers` names of
+    INetworkDefinition's `add_` methods, and `operations` names such as `UNARY.ISNAN`. `refused` has
+    the unsupported dtypes of each layer.
     """
 
     flavour: str
@@ -39,31 +40,35 @@ class Capabilities:
 
     @property
     def has_int64(self) -> bool:
-        """Whether INT64 tensors exist; else shapes and indices are INT32."""
+        """Whether INT64 tensors exist. If not, shapes and indices are INT32."""
         return "INT64" in self.dtypes
 
     @property
     def has_fp8(self) -> bool:
-        """Whether tensors are quantized to FP8; a weakly typed network has no use for the dtype."""
+        """Whether tensors can be quantized to FP8. A weakly typed network cannot use the dtype."""
         return self.strongly_typed and "FP8" in self.dtypes
 
     @property
     def half_scales(self) -> bool:
-        """Whether half tensors are quantized as they are, with scales in half; else in float32."""
+        """Whether half tensors are quantized directly, with scales in half. If not, they are
+        quantized in float32.
+        """
         return self.strongly_typed
 
     @property
     def data_dependent_sizes(self) -> bool:
-        """Whether INonZeroLayer runs; TensorRT-RTX 1.x has "no runners that implement it"."""
+        """Whether INonZeroLayer runs. TensorRT-RTX 1.x has "no runners that implement it"."""
         return self.flavour == "tensorrt"
 
     @property
     def release(self) -> str:
-        """The version as in `10.9.0`."""
+        """The version as text, such as `10.9.0`."""
         return ".".join(map(str, self.version))
 
     def takes(self, layer: str, dtype: str) -> bool:
-        """Whether a layer (`TOPK`, `UNARY.NEG`, `SLICE.FILL.IN_LOOP`) takes a DataType, by name."""
+        """Whether a layer (`TOPK`, `UNARY.NEG`, `SLICE.FILL.IN_LOOP`) supports a
+        DataType, by name.
+        """
         return dtype not in self.refused.get(layer, frozenset())
 
     def has_layer(self, method: str) -> bool:
@@ -76,7 +81,7 @@ class Capabilities:
 
 
 def current() -> Capabilities:
-    """The capabilities of this process's TensorRT, which is imported by the first call."""
+    """The capabilities of this process's TensorRT. The first call imports it."""
     return _probe(flavour.load())
 
 

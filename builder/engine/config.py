@@ -1,4 +1,4 @@
-"""Polygraphy's CreateConfig of the flavour in use, from a Conversion and its BuildOptions."""
+"""Polygraphy's CreateConfig of the flavor in use, from a Conversion and its BuildOptions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) -> Any:
-    """A function (builder, network) -> IBuilderConfig. Raises UsageError for what this flavour does
-    not have.
+    """A function (builder, network) -> IBuilderConfig. Raises UsageError for options that this
+    flavor does not support.
 
-    TF32 is on only where the precision asks for it: in a fresh config it is on.
+    TF32 is only enabled if the precision requires it. A new config has it enabled.
     """
     from polygraphy.backend.trt import CreateConfig, PostprocessConfig
 
@@ -53,8 +53,8 @@ def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) ->
 
 
 def check(chosen: BuildOptions) -> None:
-    """Raise UsageError for an option that this flavour, its version or this machine does not
-    have.
+    """Raise UsageError for an option that this flavor, its version or this machine does not
+    support.
     """
     options.check(chosen, flavour.name(), trt, trt.__version__)
     options.check_host(chosen, flavour.name(), flavour.gpu_answers())
@@ -65,10 +65,10 @@ def check(chosen: BuildOptions) -> None:
 
 
 def timing_cache(chosen: BuildOptions) -> Path | None:
-    """The timing cache that a build uses; None where the flavour measures nothing. Its folder is
-    made.
+    """The timing cache that a build uses; None if the flavor does not time tactics. Creates its
+    folder.
 
-    Raises EnvironmentProblem where nothing can be written there.
+    Raises EnvironmentProblem if the folder cannot be written.
     """
     if flavour.name() == "tensorrt-rtx":
         return None
@@ -76,7 +76,7 @@ def timing_cache(chosen: BuildOptions) -> Path | None:
 
 
 def _measured(chosen: BuildOptions) -> dict[str, Any]:
-    """The settings of a flavour that times tactics."""
+    """The settings of a flavor that times tactics."""
     cache = timing_cache(chosen)
     return {
         "load_timing_cache": str(cache) if cache and cache.is_file() else None,
@@ -101,12 +101,14 @@ def _member(enumeration: str, name: str | None, option: str) -> Any:
 
 
 def set_tf32(config: Any, wanted: bool) -> None:
-    """TF32 is on in a fresh config; float32 means float32 here unless the precision asks for it."""
+    """Set TF32. A new config has it enabled, but float32 means float32 here unless the precision
+    requires TF32.
+    """
     (config.set_flag if wanted else config.clear_flag)(trt.BuilderFlag.TF32)
 
 
 def pools(chosen: BuildOptions) -> dict[Any, int]:
-    """TensorRT's limit in bytes for each memory pool that has one."""
+    """The limit in bytes of each limited memory pool, by TensorRT's pool type."""
     said = dict(chosen.memory_pools)
     if chosen.workspace_bytes:
         said["workspace"] = chosen.workspace_bytes

@@ -1,7 +1,7 @@
 """The TensorRT flavor of this process. All differences between the flavors are in this file.
 
-`trt` is the chosen module: `tensorrt` (8, 10, 11) or `tensorrt_rtx` (1.x). One process uses one
-flavour; it is settled when `trt` is first touched. Every other file of trt-build says `from
+`trt` is the selected module: `tensorrt` (8, 10, 11) or `tensorrt_rtx` (1.x). One process uses one
+flavor, which is fixed when `trt` is first used. Every other file of trt-build uses `from
 builder.engine.flavour import trt`.
 """
 
@@ -28,16 +28,14 @@ _wanted: str | None = None
 
 
 def installed() -> list[str]:
-    """The flavours whose Python package is found here, without importing any."""
+    """The flavors whose Python package is installed. Nothing is imported."""
     return [name for name, module in MODULES.items() if importlib.util.find_spec(module)]
 
 
 def select(name: str = "auto") -> str:
-    """Settle the flavour of this process: `auto`, `tensorrt` or `tensorrt-rtx`; returns the one
-    chosen.
+    """Select and return the flavor of this process: `auto`, `tensorrt` or `tensorrt-rtx`.
 
-    Raises UsageError where another flavour is loaded already, EnvironmentProblem where none is
-    installed.
+    Raises UsageError if another flavor is already loaded, EnvironmentProblem if none is installed.
     """
     global _wanted
     chosen = resolve(name)
@@ -50,8 +48,8 @@ def select(name: str = "auto") -> str:
 
 
 def resolve(name: str = "auto") -> str:
-    """The flavour that `name` means here: auto takes `tensorrt` where it imports and a GPU answers,
-    else RTX.
+    """The flavor that `name` selects here. `auto` selects `tensorrt` if it can be imported and a
+    GPU responds, otherwise RTX.
     """
     name = os.environ.get(ENVIRONMENT_VARIABLE, "auto") if name == "auto" else name
     here = installed()
@@ -74,7 +72,7 @@ def resolve(name: str = "auto") -> str:
 
 
 def because(asked: str = "auto") -> str:
-    """Why `resolve` takes what it takes, in words."""
+    """The reason for the choice of `resolve`, as text."""
     if asked != "auto":
         return "as asked for"
     if os.environ.get(ENVIRONMENT_VARIABLE, "auto") != "auto":
@@ -87,8 +85,8 @@ def because(asked: str = "auto") -> str:
 
 
 def gpu_answers() -> bool:
-    """Whether the CUDA driver reports at least one device; asks the driver itself, so torch is not
-    imported.
+    """Whether the CUDA driver reports at least one device. Calls the driver directly, so torch is
+    not imported.
     """
     from builder.engine import gpu
 
@@ -96,17 +94,17 @@ def gpu_answers() -> bool:
 
 
 def chosen() -> str:
-    """The flavour that this process uses or would use, without loading it."""
+    """The flavor that this process uses or would use, without loading it."""
     return _wanted or resolve()
 
 
 def needs_no_gpu() -> bool:
-    """Whether this process's flavour builds plans on a machine without a GPU."""
+    """Whether this process's flavor builds plans on a machine without a GPU."""
     return chosen() == "tensorrt-rtx"
 
 
 def installed_version(name: str) -> str | None:
-    """The version of a flavour's package without importing it; None where it is not installed."""
+    """The version of a flavor's package, without importing it; None if it is not installed."""
     spec = importlib.util.find_spec(MODULES[name])
     for distribution in (MODULES[name], *(f"{MODULES[name]}_cu{cuda}" for cuda in (13, 12, 11))):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -121,8 +119,8 @@ def installed_version(name: str) -> str | None:
 
 
 def load() -> ModuleType:
-    """The chosen TensorRT module; Polygraphy gets the choice before it looks for one
-    itself.
+    """The selected TensorRT module. Also sets Polygraphy's choice, before Polygraphy searches for a
+    library itself.
     """
     global _loaded
     if _loaded is None:
@@ -137,7 +135,7 @@ def load() -> ModuleType:
 
 
 def name() -> str:
-    """`tensorrt` or `tensorrt-rtx`, whichever this process uses."""
+    """The flavor of this process: `tensorrt` or `tensorrt-rtx`."""
     return next(flavour for flavour, module in MODULES.items() if module == load().__name__)
 
 
@@ -147,7 +145,7 @@ def version() -> tuple[int, ...]:
 
 
 class _Lazy:
-    """The chosen TensorRT module, imported when an attribute of it is first read."""
+    """The selected TensorRT module, imported when an attribute is first read."""
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(load(), attribute)

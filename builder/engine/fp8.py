@@ -9,11 +9,11 @@ from builder.engine.flavour import trt
 from builder.errors import UsageError
 
 SINCE = (8, 9)
-"""Ada. Source: TensorRT's support matrix, "Hardware and Precision"; RTX's is the same in this."""
+"""Ada. Source: TensorRT's support matrix, "Hardware and Precision"; RTX's has the same value."""
 
 
 def missing() -> str | None:
-    """Why this TensorRT, or the GPU that it builds for, has no FP8; None where both have."""
+    """The reason why this TensorRT or the target GPU does not support FP8; None if both do."""
     if not capabilities.current().has_fp8:
         return (
             f"TensorRT {trt.__version__} quantizes to int8 only: FP8 needs TensorRT 10, 11 or RTX"
@@ -23,7 +23,7 @@ def missing() -> str | None:
 
 
 def check_targets(precision: str, targets: Sequence[tuple[int, int]]) -> None:
-    """Raise UsageError where an RTX plan in FP8 is asked for GPUs that have none."""
+    """Raise UsageError if an FP8 plan for RTX has target GPUs without FP8."""
     reason = _too_old(targets) if precision == "fp8" else None
     if reason:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, from the driver: without torch, TensorRT, or a CUDA context."""
+"""The GPUs of this machine, from the driver, without torch, TensorRT or a CUDA context."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that this process may use: `capability` (9, 0), bytes of memory, `uuid` as
-    CUDA_VISIBLE_DEVICES has it.
+    """A GPU that this process may use: `capability` such as (9, 0), memory in bytes, and the `uuid`
+    in CUDA_VISIBLE_DEVICES' format.
     """
 
     index: int
@@ -26,7 +26,7 @@ class Device:
 
 @lru_cache(maxsize=1)
 def driver() -> Any:
-    """libcuda, initialized; None where there is none or it finds no device."""
+    """libcuda, initialized; None if it is missing or finds no device."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -41,7 +41,7 @@ def driver() -> Any:
 
 
 def devices() -> list[Device]:
-    """Every GPU that CUDA shows this process, in CUDA's order; empty where there is none."""
+    """Every GPU that is visible to this process, in CUDA's order; empty if there is none."""
     library = driver()
     if library is None:
         return []
@@ -51,12 +51,12 @@ def devices() -> list[Device]:
 
 
 def current() -> Device | None:
-    """The GPU that a build in this process uses: CUDA's first."""
+    """The GPU that a build in this process uses: CUDA's first GPU."""
     return next(iter(devices()), None)
 
 
 def driver_version() -> str | None:
-    """The newest CUDA that the driver supports, as `13.0`."""
+    """The newest CUDA version that the driver supports, such as `13.0`."""
     version = ctypes.c_int(0)
     if driver() is None or driver().cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
@@ -64,8 +64,8 @@ def driver_version() -> str | None:
 
 
 def identity() -> dict[str, str] | None:
-    """What of the GPU a plan depends on: its name (tactics are timed on it), its architecture, the
-    driver's CUDA.
+    """The GPU facts that a plan depends on: its name (tactics are timed on it), its architecture,
+    and the driver's CUDA version.
     """
     device = current()
     if device is None:
@@ -79,7 +79,7 @@ def identity() -> dict[str, str] | None:
 
 
 def free_memory() -> int | None:
-    """Bytes free on the current GPU, as NVML says; None where it does not answer."""
+    """The free memory of the current GPU in bytes, from NVML; None if NVML does not respond."""
     device = current()
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")

@@ -1,7 +1,7 @@
 """The types of TensorRT's network: tensors, layers and the network itself.
 
-TensorRT's Python package has no type information. These protocols state the members that trt-build
-uses, under TensorRT's own names. They load nothing, so they also serve where no TensorRT is.
+TensorRT's Python package has no type information. These protocols declare the members that
+trt-build uses, under TensorRT's names. They import nothing, so they also work without TensorRT.
 """
 
 from __future__ import annotations
@@ -76,5 +76,5 @@ class INetworkDefinition(Protocol):
 
     def add_loop(self) -> Any: ...
     def add_if_conditional(self) -> Any: ...
-    # the methods that add a layer, one for each of TensorRT's kinds of layers
+    # the methods that add a layer, one for each kind of layer
     def __getattr__(self, name: str, /) -> Callable[..., ILayer]: ...

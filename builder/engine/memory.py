@@ -1,4 +1,4 @@
-"""Check before a build that its memory suffices: TensorRT otherwise fails after minutes, or is
+"""Check before a build that there is enough memory. Otherwise TensorRT fails after minutes, or is
 killed.
 """
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 HOST_COPIES = 3
-"""Of the weights at once on the host: the lowered graph's, the network's own, and the serialized
-plan.
+"""Copies of the weights on the host at the same time: the lowered graph's, the network's, and the
+serialized plan.
 """
 
 
 def check(conversion: Conversion) -> None:
-    """Raise EngineError where host or GPU memory is less than the build needs at the very least.
+    """Raise EngineError if host or GPU memory is less than the minimum for the build.
 
-    The least: the weights' copies on the host; on the GPU the weights and the endpoints at their
-    greatest shapes.
+    The minimum is the weights' copies on the host, and on the GPU the weights and the endpoints at
+    their largest shapes.
     """
     weights = weights_bytes(conversion.lowered.graph)
-    # one copy, the graph's, is there already
+    # one copy, the graph's, already exists
     _check_free_memory("host", HOST_COPIES * weights - weights, host_available())
     if flavour.name() == "tensorrt":
         _check_free_memory("GPU", weights + endpoint_bytes(conversion), gpu.free_memory())
@@ -52,7 +52,7 @@ def weights_bytes(graph: Graph) -> int:
 
 
 def endpoint_bytes(conversion: Conversion) -> int:
-    """The bytes of all inputs at the greatest shape of any profile, float32 assumed."""
+    """The bytes of all inputs at the largest shape of any profile, assuming float32."""
     shapes = (
         [spec.at(profile, 2) for spec in conversion.inputs] for profile in conversion.profiles
     )
@@ -60,8 +60,8 @@ def endpoint_bytes(conversion: Conversion) -> int:
 
 
 def host_available(root: Path = Path("/")) -> int | None:
-    """Bytes that this process may still take: MemAvailable, or what one of its cgroups leaves where
-    that is less.
+    """The bytes that this process may still allocate: MemAvailable, or what is left in one of its
+    cgroups if that is less.
     """
     limits = [
         _meminfo(root / "proc/meminfo"),
@@ -85,14 +85,14 @@ FILES = {
     "": ("memory.max", "memory.current", "file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
 }
-"""By where cgroups stand below /sys/fs/cgroup (version 2; version 1): limit, use, and the page
-cache in memory.stat.
+"""By the path of cgroups below /sys/fs/cgroup (version 2; version 1): the files of the limit, the
+usage, and the name of the page cache in memory.stat.
 """
 
 
 def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The cgroup that is mounted, a container's own, and those within it that hold this process,
-    with their files.
+    """The mounted cgroup, which is a container's own, and its descendants that contain this
+    process, with their files.
     """
     within = dict(_own(root / "proc/self/cgroup"))
     for controller, names in FILES.items():
@@ -106,8 +106,8 @@ def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
 
 
 def _own(path: Path) -> Iterator[tuple[str, str]]:
-    """(controller, cgroup) of each line that is about memory: `0::/user.slice` of version 2,
-    `4:memory:/docker/1f`.
+    """The (controller, cgroup) of each line about memory: `0::/user.slice` in version 2,
+    `4:memory:/docker/1f` in version 1.
     """
     for line in _text(path).splitlines() if path.is_file() else ():
         _, controllers, group = line.split(":", 2)
@@ -116,8 +116,8 @@ def _own(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
-    """The limit less the use; `max` means none. The page cache counts as used there, so it is given
-    back.
+    """The limit minus the usage; `max` means no limit. The usage includes the page cache, which is
+    subtracted because it can be freed.
     """
     limit, use, cache = names
     try:
@@ -131,5 +131,5 @@ def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """The file in UTF-8 whatever the locale: a cgroup may have any name."""
+    """The file in UTF-8 regardless of the locale, because a cgroup may have any name."""
     return path.read_text(encoding="utf-8", errors="replace")

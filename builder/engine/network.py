@@ -15,12 +15,12 @@ from builder.engine.interfaces import ILayer, INetworkDefinition
 from builder.errors import EnvironmentProblem
 
 MESSAGES: list[str] = []
-"""What TensorRT said at warning level or worse, newest last; errors quote its end."""
+"""TensorRT's messages at warning level or worse, newest last. Errors quote the last ones."""
 
 
 @lru_cache(maxsize=1)
 def logger() -> Any:
-    """The one logger of the process: TensorRT keeps a single one, whichever was given first."""
+    """The logger of the process. TensorRT keeps only the first logger that it receives."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -35,8 +35,8 @@ def logger() -> Any:
 
 
 def new_network() -> tuple[Any, Any, list[str]]:
-    """(trt.Builder, INetworkDefinition, TensorRT's messages); strongly typed where the flavour can
-    be.
+    """(trt.Builder, INetworkDefinition, TensorRT's messages). The network is strongly typed if the
+    flavor supports it.
     """
     builder = trt.Builder(logger())
     if not builder:
@@ -51,9 +51,7 @@ def new_network() -> tuple[Any, Any, list[str]]:
 
 
 def has_half(network: INetworkDefinition) -> bool:
-    """Whether any tensor of the network is half: then the builder must be allowed to compute in
-    it.
-    """
+    """Whether any tensor of the network is half: then the builder must be allowed to use half."""
     inputs = (network.get_input(i) for i in range(network.num_inputs))
     layers = (network.get_layer(i) for i in range(network.num_layers))
     outputs = (layer.get_output(i) for layer in layers for i in range(layer.num_outputs))
@@ -63,19 +61,19 @@ def has_half(network: INetworkDefinition) -> bool:
 
 
 def has_int8(network: INetworkDefinition) -> bool:
-    """Whether any layer quantizes: then the builder must be allowed to compute in int8."""
+    """Whether any layer quantizes: then the builder must be allowed to use int8."""
     return any(layer_type(network.get_layer(i)) == "QUANTIZE" for i in range(network.num_layers))
 
 
 def layer_type(layer: ILayer) -> str:
-    """The LayerType's name, through the base class: IActivationLayer hides it behind a `type` of
-    its own.
+    """The LayerType's name, through the base class, because IActivationLayer hides it with its own
+    `type`.
     """
     return _layer_type_names()[int(trt.ILayer.type.__get__(layer))]
 
 
 def typed_layers(network: INetworkDefinition) -> Iterator[Any]:
-    """Each layer as an instance of its own class; INetworkDefinition gives the base class."""
+    """Each layer as an instance of its own class. INetworkDefinition returns the base class."""
     for layer in map(network.get_layer, range(network.num_layers)):
         layer.__class__ = _layer_classes().get(layer_type(layer), layer.__class__)
         yield layer
@@ -89,16 +87,18 @@ def _layer_type_names() -> dict[int, str]:
 
 @lru_cache(maxsize=1)
 def _layer_classes() -> dict[str, Any]:
-    flavour.load()  # Polygraphy imports the flavour that this process uses
+    flavour.load()  # Polygraphy imports the flavor that this process uses
     from polygraphy.backend.trt.util import get_layer_class_mapping
 
     return {kind.name: layer_class for kind, layer_class in get_layer_class_mapping().items()}
 
 
 def layer_dtypes(network: INetworkDefinition) -> dict[str, Any]:
-    """In which dtype the layers compute, by their first output, or by the precision that is set
-    where the network is weakly typed. `runs`: [dtype, number of layers] in the network's order;
-    `types`: for each layer type the number of its layers by dtype. Dtypes by TensorRT's name.
+    """The dtypes in which the layers compute: that of the first output or, in a weakly typed
+    network, the precision that is set.
+
+    `runs` has [dtype, number of layers] in the network's order. `types` has, for each layer type,
+    the number of its layers by dtype. Dtypes have TensorRT's names.
     """
     runs: list[list[Any]] = []
     types: dict[str, dict[str, int]] = {}
@@ -117,8 +117,8 @@ def layer_dtypes(network: INetworkDefinition) -> dict[str, Any]:
 
 
 def named_values(network: INetworkDefinition) -> Iterator[tuple[str, str]]:
-    """(layer, value) of each floating tensor that carries the name of a value of the lowered graph,
-    in the network's order; the layer as keep_fp32 names it.
+    """(layer, value) for each floating-point tensor with the name of a value of the lowered graph,
+    in the network's order. The layer is named as in keep_fp32.
     """
     for layer in map(network.get_layer, range(network.num_layers)):
         name = re.sub(r"(_\d+)\.\d+$", r"\1", layer.name)

@@ -16,10 +16,10 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """TensorRT's builder settings; None is TensorRT's default.
+    """TensorRT's builder settings. None is TensorRT's default.
 
-    `compute_capabilities` ((8, 9), ...) are RTX's targets, all that it knows where empty.
-    `memory_pools` holds bytes by pool (`tactic_dram`); the workspace has its own field.
+    `compute_capabilities` such as ((8, 9), ...) are RTX's targets; empty means all that it
+    supports. `memory_pools` has bytes by pool (`tactic_dram`); the workspace has its own field.
     `hardware_compatible` is `ampere_plus` or `same_compute_capability`. `timing_cache` is a file,
     by default one for each GPU, driver and TensorRT.
     """
@@ -39,7 +39,7 @@ class BuildOptions:
     error_on_timing_cache_miss: bool = False
 
     def set(self) -> dict[str, Any]:
-        """The fields that are not at their default."""
+        """The fields that differ from their default."""
         default = BuildOptions()
         return {
             f.name: v
@@ -48,13 +48,13 @@ class BuildOptions:
         }
 
     def limits(self) -> dict[str, int]:
-        """Every limit of memory, by the pool's name."""
+        """Every memory limit, by the name of the pool."""
         workspace = {} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}
         return {**self.memory_pools, **workspace}
 
     def over(self, manifest: Mapping[str, Any]) -> BuildOptions:
-        """These options where they are set, else what the manifest's `build` section says; of the
-        pools each by itself. Raises UsageError where the workspace is limited twice.
+        """These options where set, else those of the manifest's `build` section. Memory pools are
+        merged one by one. Raises UsageError if the workspace is limited twice.
         """
         under = from_manifest(manifest)
         pools = {**under.memory_pools, **self.memory_pools}
@@ -67,7 +67,7 @@ class BuildOptions:
 
 
 def from_manifest(build: Mapping[str, Any]) -> BuildOptions:
-    """The options of a manifest's checked `build` section."""
+    """The options of a manifest's validated `build` section."""
     said = dict(build)
     if "compute_capabilities" in said:
         said["compute_capabilities"] = parse_capabilities(said["compute_capabilities"])
@@ -77,14 +77,12 @@ def from_manifest(build: Mapping[str, Any]) -> BuildOptions:
 
 
 def parse_capabilities(texts: Iterable[str]) -> tuple[Capability, ...]:
-    """Each once and in order: what is meant does not hang on how it is said, and a key must not
-    either.
-    """
+    """The capabilities, sorted and without duplicates, so that equal targets have equal keys."""
     return tuple(sorted({capability(text) for text in texts}))
 
 
 def capability(text: str) -> Capability:
-    """(8, 9) of `8.9`, `sm_89` or `89`. Raises UsageError."""
+    """The capability, such as (8, 9), of `8.9`, `sm_89` or `89`. Raises UsageError."""
     found = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)\.?([0-9])", text.lower())
     if not found:
         raise UsageError(f"{text!r} is not a compute capability", fix="as in sm_89 or 8.9")
@@ -107,7 +105,7 @@ LACKS = {
         )
     },
 }
-"""By flavour the options that it does not have, each with what to do."""
+"""For each flavor, the options that it does not support, each with the fix."""
 
 CALLED = {
     "compute_capabilities": "choice of compute capabilities",
@@ -116,7 +114,7 @@ CALLED = {
     "strip_plan": "stripping of plans",
     "error_on_timing_cache_miss": "error on a miss in the timing cache",
 }
-"""What an option is called in a sentence, where its name is no noun."""
+"""The name of an option in a sentence, if its own name is not a noun."""
 
 NEEDED = {
     "strip_plan": ("BuilderFlag", "STRIP_PLAN"),
@@ -127,16 +125,16 @@ NEEDED = {
     "hardware_compatible": ("HardwareCompatibilityLevel",),
     "profiling_verbosity": ("ProfilingVerbosity",),
 }
-"""What of the library an option needs: versions before it lack the option."""
+"""The member of the library that an option needs. Versions without it lack the option."""
 
 NEEDS_GPU = {"tensorrt-rtx": ("refit", "strip_plan")}
-"""By flavour the options that are built only with a GPU: RTX 1.7 ends with a failed CUDA
-call without one.
+"""For each flavor, the options that can only be built with a GPU. Without one, RTX 1.7 fails with a
+CUDA error.
 """
 
 
 def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
-    """Raise UsageError for an option that a machine without a GPU cannot build with."""
+    """Raise UsageError for an option that cannot be built on a machine without a GPU."""
     for name in NEEDS_GPU.get(flavour, ()) if not has_gpu else ():
         if name in options.set():
             raise UsageError(
@@ -147,7 +145,7 @@ def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
 
 
 def check(options: BuildOptions, flavour: str, library: ModuleType, version: str) -> None:
-    """Raise UsageError for an option that the flavour, or this version of it, does not have."""
+    """Raise UsageError for an option that the flavor, or this version of it, does not support."""
     for name in options.set():
         if name in LACKS[flavour]:
             raise UsageError(f"{flavour} has no {called(name)}", fix=LACKS[flavour][name])
@@ -159,14 +157,12 @@ def check(options: BuildOptions, flavour: str, library: ModuleType, version: str
 
 
 def called(name: str) -> str:
-    """The option in words: `hardware compatibility`, `sparse weights`."""
+    """The option as text: `hardware compatibility`, `sparse weights`."""
     return CALLED.get(name, name.replace("_", " "))
 
 
 def _check_targets(targets: tuple[Capability, ...], library: ModuleType, which: str) -> None:
-    """Raise UsageError for a GPU that RTX compiles nothing for: those of data centers from Hopper
-    on.
-    """
+    """Raise UsageError for a GPU that RTX does not support: data center GPUs from Hopper on."""
     known = sorted(
         int(n[2:])
         for n in getattr(library, "ComputeCapability", object).__dict__
@@ -184,8 +180,8 @@ def _check_targets(targets: tuple[Capability, ...], library: ModuleType, which: 
 
 
 def member(library: ModuleType, enumeration: str, name: str, option: str) -> Any:
-    """The enumeration's member of this name, in any case. Raises UsageError with the members that
-    there are.
+    """The enumeration's member of this name, in any case. Raises UsageError with the existing
+    members.
     """
     found = getattr(library, enumeration)
     if name.upper() not in found.__members__:

@@ -1,5 +1,5 @@
-"""Report the progress of a build, and stop it, by TensorRT's IProgressMonitor, if the flavor has
-one (10, 11, RTX).
+"""Report the progress of a build, and cancel it, through TensorRT's IProgressMonitor, if the flavor
+has one (10, 11, RTX).
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from builder.engine.flavour import trt
 from builder.processes import CANCEL
 
 Report = Callable[[str, int, int], None]
-"""(TensorRT's name of the phase, steps done, steps in all)."""
+"""(TensorRT's name of the phase, steps done, total steps)."""
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class BuildCancelled(KeyboardInterrupt):
-    """The build was stopped, as Ctrl-C stops anything else."""
+    """The build was cancelled, like by Ctrl-C."""
 
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Around a build: a signal sets CANCEL and is handled when TensorRT is back, for what a handler
-    raises in one of its callbacks is printed and forgotten. Raises what the handler does, and
-    BuildCancelled where CANCEL was set.
+    """Defer signals during a build: a signal sets CANCEL and is handled after TensorRT returns.
+
+    Otherwise an exception from a handler in one of TensorRT's callbacks would be printed and lost.
+    Raises the handler's exception, and BuildCancelled if CANCEL was set.
     """
     heard: list[int] = []
 
@@ -37,7 +38,7 @@ def building() -> Iterator[None]:
         heard.append(number)
         CANCEL.set()
 
-    # no other may say what a signal does
+    # only the main thread may set signal handlers
     main = threading.current_thread() is threading.main_thread()
     before = {one: own for one in SIGNALS if main and callable(own := signal.getsignal(one))}
     try:
@@ -55,8 +56,8 @@ def building() -> Iterator[None]:
 
 
 def monitor(report: Report | None) -> Any:
-    """A monitor that reports the outermost phases and stops on CANCEL; None where the flavour has
-    no such interface.
+    """A monitor that reports the outermost phases and stops on CANCEL; None if the flavor has no
+    such interface.
     """
     if not hasattr(trt, "IProgressMonitor"):
         return None

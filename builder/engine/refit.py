@@ -1,8 +1,8 @@
-"""New weights in an existing plan, in place of a build (TensorRT's IRefitter).
+"""Replace the weights of an existing plan, instead of a build (TensorRT's IRefitter).
 
-A plan can be refitted if it was built with the option `refit`, and if the new network differs in
-weights only. `structure` is equal for two such networks. Weights that TensorRT cannot replace, such
-as shapes and indices, must be equal as well; `digests` compares them.
+A plan can be refitted if it was built with the option `refit`, and if the new network only differs
+in weights. Two such networks have equal `structure`. Weights that TensorRT cannot replace, such as
+shapes and indices, must be equal as well; `digests` compares them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ATTRIBUTES = {
     "POWER": "power",
     "CONSTANT": "weights",
 }
-"""The attribute of a layer that holds the weights of each role (trt.WeightsRole). TensorRT replaces
-all but the power of a scale layer.
+"""The attribute of a layer that holds the weights of each role (trt.WeightsRole). TensorRT can
+replace all of them except the power of a scale layer.
 """
 WEIGHTED = ("CONVOLUTION", "DECONVOLUTION", "SCALE", "CONSTANT")
 """The types of layers that hold weights."""
@@ -42,13 +42,15 @@ Digests = Mapping[str, str]
 
 
 def possible(options: BuildOptions) -> bool:
-    """Whether a plan of these options can get new weights on this machine, which needs a GPU."""
+    """Whether a plan with these options can be refitted on this machine, which needs a GPU."""
     return options.refit and not options.strip_plan and flavour.gpu_answers()
 
 
 def structure(network: INetworkDefinition) -> str:
-    """SHA-256 over all of a network but its weights: each layer's type, attributes, inputs and
-    outputs. Raises EngineError for a plugin layer, whose attributes cannot be read.
+    """SHA-256 over a network without its weights: each layer's type, attributes, inputs and
+    outputs.
+
+    Raises EngineError for a plugin layer, whose attributes cannot be read.
     """
     found = hashlib.sha256()
     for tensor in map(network.get_input, range(network.num_inputs)):
@@ -68,17 +70,20 @@ def structure(network: INetworkDefinition) -> str:
 
 
 def digests(network: INetworkDefinition) -> dict[str, str]:
-    """SHA-256 of all weights of a network, by "layer name/ROLE". Weights whose dtype numpy lacks
-    (bfloat16, FP8) cannot be read back; each gets a value of its own, so they always differ.
+    """SHA-256 of all weights of a network, by "layer name/ROLE".
+
+    Weights with a dtype that numpy lacks (bfloat16, FP8) cannot be read back. Each gets a unique
+    value, so they always differ.
     """
     return {f"{name}/{role}": _digest(weights) for name, role, weights in _weights(network)}
 
 
 def refit(plan: Plan, conversion: Any, before: Digests, options: BuildOptions) -> Plan:
-    """The plan with the weights of the conversion's network. `before` are the digests of the
-    network that the plan was built from, which has the same structure.
+    """The plan with the weights of the conversion's network.
 
-    Raises EngineError where TensorRT cannot replace a weight that differs, or refuses the new ones.
+    `before` are the digests of the network that the plan was built from, which has the same
+    structure. Raises EngineError if TensorRT cannot replace a changed weight, or refuses the new
+    weights.
     """
     started = time.monotonic()
     new = {f"{name}/{role}": (name, role, w) for name, role, w in _weights(conversion.network)}
@@ -118,8 +123,8 @@ def _said() -> str:
 
 
 def _weights(network: INetworkDefinition) -> Iterator[tuple[str, str, Any]]:
-    """(layer name, role, weights) of all weights that are not empty; numpy arrays, or trt.Weights
-    of a dtype that numpy lacks.
+    """(layer name, role, weights) for all weights that are not empty. Weights are numpy arrays, or
+    trt.Weights with a dtype that numpy lacks.
     """
     for layer in typed_layers(network):
         for role, attribute in ATTRIBUTES.items():
@@ -130,8 +135,8 @@ def _weights(network: INetworkDefinition) -> Iterator[tuple[str, str, Any]]:
 
 
 def _holds(layer: ILayer, attribute: str) -> bool:
-    """Whether the layer has weights under this name. IResizeLayer and others have attributes of
-    the same names that hold no weights.
+    """Whether the layer's attribute holds weights. IResizeLayer and others have attributes with the
+    same names that hold no weights.
     """
     return layer_type(layer) in WEIGHTED and hasattr(type(layer), attribute)
 
@@ -144,7 +149,7 @@ def _digest(weights: object) -> str:
 
 
 def _attributes(layer: ILayer) -> dict[str, Any]:
-    """All attributes of the layer but weights, as plain values."""
+    """All attributes of the layer except weights, as plain values."""
     found = {}
     names = (name for name in dir(type(layer)) if isinstance(getattr(type(layer), name), property))
     for name in names:
@@ -160,8 +165,8 @@ def _attributes(layer: ILayer) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of an attribute. Objects of TensorRT, such as a layer's loop, give their type: their
-    address differs from one process to the next.
+    """An attribute's value as plain data. Objects of TensorRT, such as a layer's loop, are replaced
+    by their type, because their address differs between processes.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value

@@ -1,4 +1,4 @@
-"""Running a plan on this machine's GPU, through Polygraphy's runner."""
+"""Run a plan on this machine's GPU, through Polygraphy's runner."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from builder.errors import EngineError, EnvironmentProblem
 
 
 class Engine:
-    """A deserialised plan that is called with tensors; a context manager, since it holds GPU
+    """A deserialized plan that is called with tensors; a context manager, because it holds GPU
     memory.
 
-    Raises EnvironmentProblem where no GPU answers, EngineError where TensorRT refuses the plan.
+    Raises EnvironmentProblem if no GPU responds, EngineError if TensorRT refuses the plan.
     """
 
     def __init__(self, plan: bytes) -> None:
@@ -45,20 +45,21 @@ class Engine:
         self._one_byte = torch.empty(1, dtype=torch.uint8, device="cuda")
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """Tensors in the engine's input order, on any device; the outputs on the CPU, in the
-        engine's output order.
+        """Run the plan on tensors in the engine's input order, on any device. Returns the outputs
+        on the CPU, in the engine's output order.
 
-        int64 is narrowed where the engine takes int32. The first optimization profile that holds
-        the shapes is used. Raises EngineError where no profile does, or the run fails.
+        int64 is converted to int32 if the engine requires it. The first optimization profile that
+        includes the shapes is used. Raises EngineError if no profile does, or the run fails.
         """
         return [tensor.clone() for tensor in self._run(tensors, None, to_host=True)]
 
     def infer(
         self, tensors: Sequence[torch.Tensor], profile: int | None = None
     ) -> list[torch.Tensor]:
-        """As a call, but the outputs are CUDA tensors, which the next run overwrites, and CUDA
-        tensors of the engine's own dtypes are read where they are: no copies. With `profile` in
-        that optimization profile and no other.
+        """Run the plan without copies. Outputs are CUDA tensors, which the next run overwrites.
+
+        CUDA tensors with the engine's dtypes are read in place. With `profile`, only that
+        optimization profile is used.
         """
         return self._run(tensors, profile, to_host=False)
 
@@ -82,8 +83,8 @@ class Engine:
         return [torch.as_tensor(results[name]) for name in self.outputs]
 
     def _ready(self, name: str, tensor: torch.Tensor) -> Any:
-        """On the GPU in the engine's dtype. A tensor without elements has no address, and TensorRT
-        takes no null.
+        """The tensor on the GPU in the engine's dtype. An empty tensor has no address, and TensorRT
+        does not accept null.
         """
         from polygraphy.cuda import DeviceView
         from polygraphy.datatype import DataType
@@ -94,8 +95,8 @@ class Engine:
         return tensor.to(device="cuda", dtype=DataType.to_dtype(dtype, "torch")).contiguous()
 
     def profiles_for(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        """Every optimization profile that holds the shapes of the tensors, in the engine's input
-        order.
+        """Every optimization profile that includes the shapes of the tensors, which are in the
+        engine's input order.
         """
         given = dict(zip(self.inputs, tensors, strict=True))
         return [
@@ -120,7 +121,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Give the GPU memory back."""
+        """Free the GPU memory."""
         self._runner.deactivate()
 
     def __enter__(self) -> Engine:

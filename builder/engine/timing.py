@@ -1,4 +1,4 @@
-"""Timing caches that several machines have measured, combined by TensorRT."""
+"""Combine the timing caches of several machines, with TensorRT."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 
 def combined(builder: Any, caches: Sequence[bytes]) -> tuple[bytes, list[bool]]:
-    """One timing cache with the measurements of all, and for each whether it was taken: TensorRT
-    refuses one of another GPU, driver or version, and a damaged one. Where two have a measurement,
-    that of the earlier counts. `builder` is a trt.Builder.
+    """One timing cache with all measurements, and for each cache whether it was used.
+
+    TensorRT refuses a cache of another GPU, driver or version, and a damaged one. If two caches
+    have the same measurement, the earlier one is used. `builder` is a trt.Builder.
     """
     settings = builder.create_builder_config()
     whole: Any = settings.create_timing_cache(b"")
@@ -25,13 +26,13 @@ def _combine(settings: Any, whole: Any, data: bytes) -> bool:
     try:
         other = settings.create_timing_cache(data)
         return other is not None and bool(whole.combine(other, ignore_mismatch=False))
-    except (RuntimeError, TypeError):  # it is no timing cache
+    except (RuntimeError, TypeError):  # not a timing cache
         return False
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep builds of this machine from writing the timing cache at `path` meanwhile."""
+    """Prevent builds of this machine from writing the timing cache at `path` inside the block."""
     from polygraphy import util
 
     with util.LockFile(str(path)):
@@ -39,7 +40,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write the timing cache at `path`: readers see the old one or the new one."""
+    """Replace the timing cache at `path`: readers see the old one or the new one."""
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     staged.write_bytes(data)
     staged.replace(path)

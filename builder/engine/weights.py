@@ -1,4 +1,4 @@
-"""trt.Weights over a tensor's own memory."""
+"""trt.Weights from a tensor's memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from builder.engine.tensorrt8 import weights as tensorrt8
 
 
 def over(tensor: torch.Tensor, dtype: DataType) -> tuple[Any, Any]:
-    """(trt.Weights, what must stay alive as long) of a contiguous CPU tensor; `dtype` is its
-    trt.DataType.
+    """(trt.Weights, an object that must stay alive as long) from a contiguous CPU tensor. `dtype`
+    is its trt.DataType.
     """
     if not capabilities.current().strongly_typed:
         return tensorrt8.over(tensor, dtype)

@@ -1,4 +1,4 @@
-"""The sizes that files of arrays claim, read before anything is unpacked."""
+"""Check the declared sizes of array files before anything is unpacked."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import IO, Any
 
 MOST_BYTES = 1 << 30
 MOST_TIMES = 20
-"""An .npz may unpack to MOST_BYTES, or to MOST_TIMES its own size."""
+"""Maximum factor of unpacking: an .npz may unpack to MOST_BYTES, or to MOST_TIMES its own size."""
 
 
 def check_array_file(path: Path) -> None:
-    """Raise ValueError where the .npz or .npy is no regular file, has members that are no arrays or
-    hold pickles, or claims more than it has or may have; zipfile.BadZipFile and OSError for one
-    that is damaged or missing.
+    """Check an .npz or .npy file.
+
+    Raises ValueError if it is not a regular file, or declares more data than it has or may have.
+    Also raises it for members that are not arrays or contain pickles. Raises zipfile.BadZipFile and
+    OSError for a damaged or missing file.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):

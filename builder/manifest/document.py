@@ -76,7 +76,7 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read a file. A file that is not valid YAML gives mistakes, never an exception."""
+    """Read a file. A file that is not valid YAML returns mistakes, never an exception."""
     try:
         return parsed(_text(path), str(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -118,7 +118,7 @@ def _syntax_mistake(file: str, error: yaml.YAMLError) -> Mistake:
 
 
 class _Walk:
-    """Converts nodes to data, and records lines, duplicate keys and endless aliases."""
+    """Convert nodes to data, and record lines, duplicate keys and endless aliases."""
 
     def __init__(self, document: Document) -> None:
         self.document, self.values = document, 0
@@ -138,7 +138,7 @@ class _Walk:
         self.values += 1
         self.document.lines[route] = node.start_mark.line + 1
         if self.values > MAX_VALUES or len(route) > MAX_DEPTH:
-            # ends the walk everywhere: an alias may contain itself
+            # also ends the walk of an alias that contains itself
             self.values = MAX_VALUES + 1
             return None
         if isinstance(node, yaml.MappingNode):

@@ -1,7 +1,7 @@
-"""Changes single values of a manifest and keeps every other byte, with comments and order.
+"""Change single values of a manifest and keep every other byte, with comments and order.
 
 A YAML library that writes documents (ruamel.yaml) does not keep indentation, line ends and all
-comments, so the new values are inserted into the text at the positions that the parser reports.
+comments. So the new values are inserted into the text at the positions that the parser reports.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ NOTE = "# tune: "
 
 
 def edit(path: Path, values: Mapping[str, Any], notes: Sequence[str] = ()) -> bool:
-    """Set keys of the manifest to scalars or lists, or key by key to the values of a mapping. An
-    empty list removes a key. `notes` become comments at the end, in place of former notes.
+    """Set keys of the manifest to scalars or lists, or key by key to the values of a mapping.
 
-    Returns whether the file changed. The file is written whole or not at all. Raises UsageError,
-    with the lines to write by hand, if the text cannot be changed without changing other values (a
-    manifest in braces, several documents, a value with an anchor). Raises OSError if the file
-    cannot be written.
+    An empty list removes a key. `notes` become comments at the end and replace former notes. The
+    file is written completely or not at all. Returns whether the file changed.
+
+    Raises UsageError, with the lines to write by hand, if the text cannot be changed without
+    changing other values. Examples are a manifest in braces, several documents, and a value with an
+    anchor. Raises OSError if the file cannot be written.
     """
     text = _read(path)
     changed = preview(path, values)
@@ -99,7 +100,7 @@ def _changed(text: str, values: Mapping[str, Any]) -> str | None:
 
 
 def _root(text: str) -> yaml.MappingNode | None:
-    """The block mapping that the text is; None for any other text."""
+    """The block mapping of the text; None for any other text."""
     try:
         root = document.compose(text)
     except yaml.YAMLError:  # an earlier change broke it
@@ -190,7 +191,9 @@ def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str
 
 
 def _end(node: Any) -> int:
-    """The end of the value's own text: the end mark of a block is after the comments behind it."""
+    """The end of the value's own text. The end mark of a block is after the comments that follow
+    it.
+    """
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]

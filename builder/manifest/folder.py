@@ -53,7 +53,7 @@ def find_models(path: Path) -> list[Found]:
 
 
 def unread(path: Path) -> list[str]:
-    """The names of files in the folder `path` that have a model of another format."""
+    """The names of files in the folder `path` that contain a model in another format."""
     if not path.is_dir():
         return []
     return sorted(child.name for child in path.iterdir() if child.suffix in UNREAD_SUFFIXES)

@@ -104,7 +104,7 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
 def merged_profile(inputs: Sequence[TensorSpec]) -> Profile:
     """One profile with every axis of every spec.
 
-    Raises UsageError if two specs give one axis different ranges.
+    Raises UsageError if an axis has different ranges in two specs.
     """
     merged: dict[str, Range] = {}
     for spec in inputs:

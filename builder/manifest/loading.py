@@ -32,7 +32,7 @@ from builder.manifest.suggest import did_you_mean
 
 ZEROS = "zeros"
 AUTO = "auto"
-"""Of keep_fp32: the layers whose values float16 cannot hold."""
+"""The value of keep_fp32 for the layers whose values float16 cannot represent."""
 _PLAIN = (
     "module",
     "precision",
@@ -63,9 +63,9 @@ def load(
 
     `only` selects models by name. `inputs`, or a `sample` .npz, describe models without a manifest;
     the sample is also the golden input. `precision` and `state` ("implicit", "explicit") override
-    every manifest. Models without a manifest are left out and put into `without`, where it is given
-    and another model has one. Raises ManifestError with every mistake, and UsageError if there is
-    no model.
+    every manifest. If another model has a manifest, models without one are left out, and added to
+    `without` if given. Raises ManifestError with every mistake, and UsageError if there is no
+    model.
     """
     found = _chosen(folder.find_models(Path(path)), only)
     if without is not None and not (inputs or sample):
@@ -83,7 +83,9 @@ def load(
 def _with_manifest(
     found: list[folder.Found], without: dict[str, ManifestError]
 ) -> list[folder.Found]:
-    """The models that have a manifest, and the errors of the others; all, where none has one."""
+    """The models with a manifest, and the errors of the others. If no model has a manifest, all
+    models.
+    """
     kept = [one for one in found if one.manifest]
     if kept:
         without |= {
@@ -106,8 +108,10 @@ def _overridden(spec: ModelSpec, precision: str | None, state: str | None) -> Mo
 
 
 def variant(spec: ModelSpec, values: Mapping[str, Any]) -> ModelSpec:
-    """The model as its manifest would have it after `editing.edit` with these values; no file is
-    written. Raises UsageError as `edit` does, ManifestError where the values are not valid.
+    """The model with the manifest that `editing.edit` would write with these values. No file is
+    written.
+
+    Raises UsageError as `edit` does, and ManifestError if the values are invalid.
     """
     assert spec.manifest is not None
     read = document.parsed(editing.preview(spec.manifest, values), str(spec.manifest))
@@ -206,7 +210,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
 
 
 def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]:
-    """The fields of a spec that hold what is written, or a list or path of it."""
+    """The fields of a spec whose value is that of the manifest, or a list or path of it."""
     values = {key: data[key] for key in _PLAIN if key in data}
     for key in ("outputs", "targets"):
         if key in data:

@@ -52,7 +52,9 @@ def _axes(document: Document) -> Iterator[tuple[Route, str]]:
 
 
 def _versions_are_kept(document: Document) -> None:
-    """At most what is kept can be served, and `versions` writes Triton's version policy."""
+    """Check that no more versions are served than kept. `versions` writes Triton's
+    version policy.
+    """
     section = _mapping(document.data.get("versions"))
     keep, serve = section.get("keep"), section.get("serve")
     if isinstance(keep, int) and isinstance(serve, int) and serve > keep:
@@ -194,7 +196,9 @@ def _batch_sizes_are_possible(document: Document) -> None:
 
 
 def _padding_is_possible(document: Document) -> None:
-    """Each padded input has an axis that varies behind the batch, and no other input has it."""
+    """Check that each padded input has a dynamic axis after the batch, and that no other input has
+    one.
+    """
     pad = document.data.get("pad")
     if not isinstance(pad, dict) or not pad:
         return
@@ -224,8 +228,10 @@ def _check_padded(
     inputs: Mapping[str, Mapping[str, Any]],
     lengths: Mapping[str, Collection[str]],
 ) -> None:
-    """Each padded input exists, varies behind the batch, and can hold the value. `lengths` are the
-    names of the axes behind the first that vary.
+    """Check that each padded input exists, has a dynamic axis after the batch, and can hold the
+    value.
+
+    `lengths` are the names of the dynamic axes after the first.
     """
     for name, value in pad.items():
         if name not in lengths:
@@ -243,7 +249,7 @@ def _check_padded(
 
 
 def _lengths(item: dict[str, Any]) -> set[str]:
-    """The named axes of an input behind the first."""
+    """The named axes of an input after the first."""
     return {axis for axis in _list(item.get("shape"))[1:] if isinstance(axis, str)}
 
 

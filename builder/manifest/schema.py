@@ -41,7 +41,7 @@ _PYTHON_NOUNS = {
 
 @functools.cache
 def _validator() -> Any:
-    """Of draft 2020-12, to which 2.0 would be a whole number: here it is none, as in Python."""
+    """A validator for draft 2020-12 with one difference: 2.0 is not an integer, as in Python."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
@@ -116,7 +116,7 @@ def _belongs(key: str, route: Route, properties: dict[str, Any]) -> str | None:
 
 
 def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
-    # jsonschema reports each missing key by itself and names it only in its message
+    # jsonschema reports each missing key separately and names it only in its message
     key = next(key for key in error.validator_value if error.message.startswith(repr(key)))
     yield route, f"{label(route)} has no {key!r}", None, False
 
@@ -183,7 +183,7 @@ def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
-    """What is wrong with a text that the pattern refuses, and how to fix it."""
+    """The problem with a text that does not match the pattern, and the fix."""
     if pattern.startswith(r"\.npz"):
         return " must be an .npz file, not {value}", None
     if route[-2:-1] == ("data",):

@@ -47,10 +47,11 @@ def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much an answer may differ from its golden.
+    """How much an output may differ from its golden.
 
-    It passes if |answer - golden| <= atol + rtol * |golden| for every element, and the error's root
-    mean square is at most `noise` times the golden's. None: the default of dtype and precision.
+    It passes if |answer - golden| <= atol + rtol * |golden| for every element. In addition, the
+    error's root mean square must be at most `noise` times the golden's. None: the default for dtype
+    and precision.
     """
 
     rtol: float | None = None
@@ -62,8 +63,8 @@ class Tolerance:
 class Batching:
     """Triton's dynamic batcher.
 
-    With `enabled` None the shapes decide. The delay is in microseconds. `graphs` are batch sizes at
-    which Triton's TensorRT backend launches the plan as a CUDA graph.
+    If `enabled` is None, it depends on the shapes. The delay is in microseconds. `graphs` are batch
+    sizes for which Triton's TensorRT backend launches the plan as a CUDA graph.
     """
 
     enabled: bool | None = None
@@ -147,8 +148,8 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one model may use: seconds for each stage of its build, and memory of its process beyond
-    what that has at its start (None: as the machine allows).
+    """Limits of one model: seconds for each stage of its build, and memory of its process in
+    addition to that at its start. None: as the machine allows.
     """
 
     stage_seconds: int = 3600
@@ -157,8 +158,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Versions:
-    """How many versions of the model its folder keeps, the current one included, and how many of
-    them Triton serves. 0: a publication replaces version 1.
+    """The number of versions of the model in its folder, including the current one, and the number
+    of those that Triton serves. 0: a publication replaces version 1.
     """
 
     keep: int = 0
@@ -209,8 +210,9 @@ class ModelSpec:
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Values of forward's arguments that are not tensors, by name."""
     max_lengths: Mapping[str, int] = field(default_factory=dict)
-    """The largest length of each list among the outputs whose length is not known before the model
-    runs, by the name of the output: `boxes`, `output_1`, or `output` for the result itself.
+    """The maximum length of each output list whose length is not known before the model runs.
+
+    Keys are output names: `boxes`, `output_1`, or `output` for the result itself.
     """
     layout: str = "auto"
     """How a model with several segments is served, one of choices.LAYOUTS."""

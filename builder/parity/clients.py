@@ -68,8 +68,10 @@ class Client(Protocol):
         regions: Regions | None = None,
         position: SequencePosition | None = None,
     ) -> Answer:
-        """All outputs of the model for these inputs; with `regions`, for the tensors of one golden
-        in shared memory; with `turn`, as a request of that sequence.
+        """All outputs of the model for these inputs.
+
+        With `regions`, the tensors of one golden are in shared memory. With `turn`, the request has
+        that position in a sequence.
         """
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:

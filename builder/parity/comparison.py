@@ -42,10 +42,10 @@ class OutputComparison:
     """One output. Errors are the largest over all elements, each with the index of its element;
     None if nothing could be compared.
 
-    `relative` is |answer - golden| / |golden| where the golden is not zero; `cosine` of the two as
-    vectors; `noise` the root mean square of the error, relative to the golden's. `share` is the
-    largest |error| / (atol + rtol * |golden|): above 1 the output fails. It is infinite if an
-    element must be equal and is not.
+    `relative` is |answer - golden| / |golden| where the golden is not zero. `cosine` is the cosine
+    similarity of the two as vectors. `noise` is the root mean square of the error, relative to the
+    golden's. `share` is the largest |error| / (atol + rtol * |golden|): above 1 the output fails.
+    It is infinite if an element must be equal and is not.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Comparison:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """The comparison as JSON data."""
         return {
             "passed": self.passed,
             "outputs": [_output_dict(output) for output in self.outputs],

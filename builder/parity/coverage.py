@@ -39,8 +39,8 @@ _BOUNDED = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """One way that a branch, comparison or bound can go: the node's number, kind and source
-    location, and which way.
+    """A possible result of a branch, comparison or bound: the node's number, kind and source
+    location, and which result.
     """
 
     site: int
@@ -90,7 +90,7 @@ class Coverage:
 
     def run(self, arguments: Sequence[Any]) -> set[Outcome]:
         """Interpret forward on its arguments (without self, defaults filled in) and return the
-        outcomes that it reached. Raises what the module raises.
+        outcomes that it reached. Raises the module's exceptions.
         """
         observed = _observations()
         observed.clear()
@@ -126,7 +126,7 @@ class _Instrument:
                 self.block(inner)
 
     def _condition(self, node: Any) -> None:
-        """Both branches, without those that only raise an exception."""
+        """Observe both branches, except those that only raise an exception."""
         yes, no = node.blocks()
         self._want(
             node,
@@ -137,7 +137,7 @@ class _Instrument:
         self.count += 1
 
     def _loop(self, node: Any) -> None:
-        """A while loop that data can end: at least one iteration."""
+        """Observe a while loop that data can end: at least one iteration."""
         if node.inputsAt(1).node().kind() == "prim::Constant":
             return
         self._want(node, "prim::Loop", [_TRUE])
@@ -152,7 +152,7 @@ class _Instrument:
         self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
         exact = node.kind() in ("aten::eq", "aten::ne")
         if exact and not numbers:
-            return  # equality of two computed tensors is rarely meant to hold
+            return  # equality of two computed tensors is rarely intended
         if all(use.user.kind() == "aten::Bool" for use in node.output().uses()):
             return  # the condition is observed instead
         self._want(node, node.kind(), (_TRUE, _FALSE))

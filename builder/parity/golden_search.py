@@ -40,8 +40,8 @@ _SHARE = 0.25
 has an error of the same size as the change; the rest of the tolerance is left for it.
 """
 _NUDGES = 3
-"""Changes that are tried, with a random sign for each element: a change of all elements by one
-factor is invisible in networks that are linear in scale.
+"""The number of changes that are tried, each with a random sign for each element. A change of all
+elements by one factor is invisible in networks that are linear in scale.
 """
 
 Answer = Callable[[str, Sequence[torch.Tensor]], Golden]

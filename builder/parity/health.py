@@ -27,9 +27,11 @@ TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class ModelHealth:
-    """The health of one model over one protocol. `problem` is None if it is healthy; `wrong` if it
-    returned outputs that differ from the golden; `golden` is the sent golden (None: only readiness
-    was checked, for a model without goldens); and the response time.
+    """The health of one model over one protocol.
+
+    `problem` is None if it is healthy. `wrong` is set if its outputs differ from the golden.
+    `golden` is the sent golden (None: only readiness was checked, for a model without goldens).
+    `milliseconds` is the response time.
     """
 
     name: str
@@ -103,7 +105,7 @@ def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
 
 
 def _problem(model: PublishedModel, outputs: Any, golden: Golden) -> str | None:
-    """What is wrong with the answer; None where nothing is."""
+    """The difference between the outputs and the golden; None if there is none."""
     try:
         with shaped(model.folder):
             compared = compare(outputs, golden, model.tolerance, precision=model.precision)

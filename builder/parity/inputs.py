@@ -1,8 +1,8 @@
 """Random inputs for a model: the shapes of a profile, and suitable values for each dtype.
 
-Floats are standard normal, and their magnitudes where the module does not take those. Integers are
-mostly ids whose range the file does not say, so ranges are tried from wide to narrow; what takes
-none of them may take lengths of the rows of another input. bool is mostly a mask, so both
+Floats are standard normal, or their magnitudes if the module does not accept those. Integers are
+mostly ids, whose range is not in the file, so ranges are tried from wide to narrow. If the module
+accepts none of them, the lengths of another input's rows are tried. bool is mostly a mask. So both
 polarities are tried, each with at least one True.
 """
 
@@ -27,9 +27,10 @@ _FULL_RANGE = {torch.uint8: (0, 256), torch.int8: (-128, 128)}
 
 @dataclass(frozen=True)
 class Style:
-    """The distribution of the values: ids below `ids`, a share `true` of True; whole numbers of
-    rank 1 are lengths, the greatest first, of up to the size of the axis `lengths`, where one is
-    named. `positive`: floats are magnitudes.
+    """The distribution of the values: ids below `ids`, and a share `true` of True.
+
+    If `lengths` names an axis, integers of rank 1 are lengths up to the size of that axis, the
+    largest first. If `positive`, floats are magnitudes.
     """
 
     ids: int = ID_LIMITS[0]
@@ -68,7 +69,7 @@ def _may_be_lengths(tensor: TensorSpec) -> bool:
 def draw(
     tensors: Sequence[TensorSpec], sizes: Mapping[str, int], style: Style, seed: int
 ) -> list[torch.Tensor]:
-    """One CPU tensor for each spec at these axis sizes; the same seed gives the same values."""
+    """One CPU tensor for each spec at these axis sizes. The same seed returns the same values."""
     generator = torch.Generator().manual_seed(seed)
     longest = sizes.get(style.lengths) if isinstance(style.lengths, str) else style.lengths
     return [
@@ -119,8 +120,8 @@ def _mask(shape: tuple[int, ...], share: float, generator: torch.Generator) -> t
 
 
 def sizes_of(profile: Profile) -> dict[str, dict[str, int]]:
-    """The axis sizes of the golden kinds min, opt, max and odd of one profile, without those that
-    repeat an earlier one.
+    """The axis sizes of the golden kinds min, opt, max and odd of one profile. Kinds that repeat an
+    earlier one are omitted.
     """
     kinds = {
         "opt": {axis: span[1] for axis, span in profile.items()},
@@ -146,9 +147,11 @@ def odd(span: tuple[int, int, int]) -> int:
 def variations(
     tensors: Sequence[torch.Tensor], constants: Iterable[float], largest: float
 ) -> Iterator[list[torch.Tensor]]:
-    """Other values of the same shapes and dtypes, from mild to extreme, to reach what standard
-    normal values do not: other signs, scales up to `largest` and offsets, values around each of
-    `constants`, and all tensors at once or, where there are several, one at a time.
+    """Other values of the same shapes and dtypes, from mild to extreme, to reach outcomes that
+    standard normal values do not.
+
+    They have other signs, scales up to `largest` and offsets, and values around each of
+    `constants`. All tensors change at once, or one at a time if there are several.
     """
     for change in (*_mild(), *_around(constants, largest), *_extreme(largest)):
         yield [change(tensor) for tensor in tensors]

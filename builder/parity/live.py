@@ -23,9 +23,11 @@ def serving_models(
     memories: Sequence[str] = (),
     installation: Installation | None = None,
 ) -> Iterator[Server]:
-    """A tritonserver on free ports that has loaded `models` with their steps, or all of the
-    repository. Clients may use shared memory if `memories` has any. Raises the errors of
-    serving.serve, and UsageError for an unknown model.
+    """A tritonserver on free ports that has loaded `models` with their steps, or the whole
+    repository.
+
+    Clients may use shared memory if `memories` has any. Raises the errors of serving.serve, and
+    UsageError for an unknown model.
     """
     chosen: Any = {}
     if models:

@@ -88,7 +88,7 @@ def check(
     """The plan if it is correct, else the first correct plan of the steps above.
 
     Goldens have the conversion's inputs and outputs; without goldens the plan is returned
-    unchecked. Raises EngineError, with every step and the first differing value (`where`, as
+    unchecked. Raises EngineError, with every step and the first differing value (`if`, as
     `%name`), if no plan is correct.
     """
     checker = _Check(goldens, spec, options, tools or on_gpu())

@@ -36,7 +36,7 @@ SHOWN_BRANCHES = 5
 depend only on static sizes.
 """
 FAILURES = (RuntimeError, IndexError, torch.jit.Error)
-"""What a module raises for inputs that it does not take; the last is an `assert` or `raise` of a
+"""Errors of a module for inputs that it does not support. The last is an `assert` or `raise` in a
 script.
 """
 Module = Any
@@ -62,8 +62,9 @@ def record(
 
 @dataclass(frozen=True)
 class Recording:
-    """The goldens of a module, the unreached outcomes of its branches, comparisons and bounds, and
-    a line for each golden that is smaller than its profile's size (`reduced`).
+    """The goldens of a module, and the branches, comparisons and bounds that they do not reach.
+
+    `reduced` has a line for each golden that is smaller than its profile's size.
     """
 
     goldens: tuple[Golden, ...]
@@ -105,7 +106,9 @@ class Recording:
 
 
 def _never(name: str, given: bool) -> str:
-    """The warning of an output that is a tensor in no golden (`given`), or in all."""
+    """The warning about an output that is a tensor in no golden (`given` True), or in
+    all of them.
+    """
     if given:
         return (
             f"output {name!r} is None in every golden, so its dtype and shape are unknown: the "
@@ -138,7 +141,7 @@ def record_goldens(
 
 
 def _left_out(reasons: Mapping[str, str]) -> Iterator[str]:
-    """A line for the goldens that are left out."""
+    """A line about the goldens that are left out."""
     if reasons:
         yield (
             f"the original module fails on all drawn inputs for the goldens {', '.join(reasons)}"
@@ -148,8 +151,9 @@ def _left_out(reasons: Mapping[str, str]) -> Iterator[str]:
 
 
 def example(module: Module, spec: ModelSpec) -> tuple[torch.Tensor, ...]:
-    """Inputs at the optimum of the first profile, which the module runs: those of the first golden.
-    Raises ModelFileError where it fails on all that are drawn.
+    """Inputs of the first golden: at the optimum of the first profile, and accepted by the module.
+
+    Raises ModelFileError if the module fails on all generated inputs.
     """
     recorder = _Recorder(module, spec, ())
     golden = next(recorder.all())
@@ -158,8 +162,8 @@ def example(module: Module, spec: ModelSpec) -> tuple[torch.Tensor, ...]:
 
 
 def list_lengths(module: Module, spec: ModelSpec, name: str) -> list[int]:
-    """How many elements the list `name` of the module's answer has for drawn inputs. Empty where
-    the module fails on them.
+    """The lengths of the list `name` in the module's outputs for generated inputs. Empty if the
+    module fails on them.
     """
     try:
         goldens = record(module, replace(spec, outputs=None, max_lengths={}, state=()))
@@ -193,7 +197,9 @@ class _Recorder:
         self.reduced: list[str] = []
         self.seconds_per_element = 0.0
         self.left_out: dict[str, str] = {}
-        """The goldens that are left out since the module fails on drawn inputs, and the reasons."""
+        """The goldens that are left out because the module fails on generated inputs, with the
+        reasons.
+        """
         # a copy, because the first call of a module fixes whether its graph is optimized
         self.unoptimized = _copy(module) if _optimizer_may_err(module) else None
         with _evaluating(module):
@@ -237,8 +243,8 @@ class _Recorder:
                 yield from self._rolled(name, golden)
 
     def _drawn(self, name: str, sizes: Mapping[str, int], profile: Profile) -> Golden | None:
-        """The golden of these sizes. None, with a line in `reduced`, where the module fails on all
-        inputs that are drawn and the user's show what it takes.
+        """The golden of these sizes. None, with a line in `reduced`, if the module fails on all
+        generated inputs and the user's inputs are sufficient.
         """
         try:
             return self.golden(name, self._allowed(self._affordable(name, sizes, profile), profile))
@@ -249,8 +255,8 @@ class _Recorder:
             return None
 
     def _rolled(self, name: str, golden: Golden) -> Iterator[Golden]:
-        """The answer to the rows in another order, where the golden's rows do not move with them: a
-        row's answer depends on its position.
+        """The golden with its rows in another order, if the outputs do not move with the rows: then
+        the output of a row depends on its position.
         """
         pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
         rolled = [
@@ -265,8 +271,8 @@ class _Recorder:
             yield answer
 
     def _user_shows(self, profile: Profile) -> bool:
-        """Whether the user has inputs that show enough; where requests may be joined, more than
-        one row.
+        """Whether the user has sufficient inputs for the profile: more than one row if requests may
+        be batched.
         """
         if self.spec.state:
             return False
@@ -274,7 +280,7 @@ class _Recorder:
         return any(not one_row or self._count(own) > 1 for _, own in user_inputs(self.spec))
 
     def _count(self, golden: Golden | Sequence[torch.Tensor]) -> int:
-        """How many rows the inputs have."""
+        """The number of rows of the inputs."""
         tensors = self._tensors(golden) if isinstance(golden, Golden) else golden
         pairs = zip(self.spec.inputs, tensors, strict=True)
         counts = (t.shape[s.shape.index(self.batch)] for s, t in pairs if self.batch in s.shape)
@@ -366,9 +372,10 @@ class _Recorder:
         return fallback
 
     def _drawn_from(self) -> list[tuple[inputs.Style, Mapping[str, Any]]]:
-        """The styles, and numbers that are not drawn: an exported program has guards about the
-        numbers among its arguments. Those that it was exported with fulfill them, or small ones
-        where the axes are short.
+        """The styles, each with numeric arguments that are not random, because an exported program
+        has guards on them.
+
+        The values of the export satisfy the guards, or small values if the axes are short.
         """
         fixed: list[Mapping[str, Any]] = [{}]
         numbers = self.module.numbers if isinstance(self.module, ExportedModule) else {}
@@ -411,8 +418,9 @@ class _Recorder:
         return Golden(name, given, {n: to_numpy(t) for n, t in present.items()})
 
     def _outputs(self, golden: str, module: Module, tensors: Sequence[torch.Tensor]) -> Outputs:
-        """What the module returns for copies of the tensors; None where one of `paths` is None.
-        Raises ListTooLong where a list is longer than the manifest declares.
+        """The module's outputs for copies of the tensors. An output in `paths` may be None.
+
+        Raises ListTooLong if a list is longer than the manifest declares.
         """
         copies = [tensor.clone() for tensor in tensors]
         answer = call_module(module, self.spec.inputs, copies, self.spec.constants)
@@ -522,7 +530,7 @@ def _corrected(optimized: Outputs, plain: Outputs) -> Outputs:
     """The outputs without the optimizer (`plain`) if they differ, else `optimized`.
 
     `plain` is cast to the dtypes of `optimized`, because constants of a trace have another dtype
-    without the optimizer. Bool is the exception: there the dtype of `plain` is right.
+    without the optimizer. Bool is the exception: there the dtype of `plain` is correct.
     """
     corrected = [
         other if one is None or other is None or one.dtype == torch.bool else other.to(one.dtype)

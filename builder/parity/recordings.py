@@ -31,7 +31,7 @@ class Recordings:
         self.warnings: list[str] = []
 
     def exists(self) -> bool:
-        """Whether the store has a record of it. Raises EnvironmentProblem."""
+        """Whether the store has a record of the recording. Raises EnvironmentProblem."""
         return self.folders.find_files(KIND, self.key) is not None
 
     def find(self, outputs: Sequence[str]) -> Recording | None:

@@ -23,9 +23,11 @@ FAILURES = (InferenceServerException, OSError, TimeoutError)
 
 @dataclass(frozen=True)
 class GoldenResult:
-    """One golden, or one sequence of them, over one protocol ("http", "grpc", "grpc x16": one of
-    many at once, "http system", "grpc cuda": tensors in shared memory); latencies in milliseconds,
-    None if not taken. `times_ms` are those of single requests.
+    """The result of one golden, or one sequence of them, over one protocol.
+
+    Protocols are "http", "grpc", "grpc x16" (one of many parallel requests), and "http system" or
+    "grpc cuda" (tensors in shared memory). Latencies are in milliseconds, None if not measured.
+    `times_ms` are those of single requests.
     """
 
     golden: str
@@ -38,7 +40,7 @@ class GoldenResult:
 
     @property
     def passed(self) -> bool:
-        """Whether an answer came and passed."""
+        """Whether a response was received and passed."""
         return self.comparison is not None and self.comparison.passed
 
     @property
@@ -106,9 +108,10 @@ class ModelParity:
         return {**asdict(self), "results": results, **said}
 
     def spread(self) -> dict[str, dict[str, list[Any]]]:
-        """By output, over all responses and all requests of a sequence: up to MOST_PAIRS elements
-        as `expected` and `answered`, and `counts` of all elements by their error, as Spread has
-        them.
+        """The spread of each output, over all responses and all requests of a sequence.
+
+        It has up to MOST_PAIRS elements as `expected` and `answered`, and `counts` of all elements
+        by their error, as in Spread.
         """
         found: dict[str, list[Spread]] = {}
         for result in self.results:

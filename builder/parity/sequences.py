@@ -1,9 +1,9 @@
-"""Goldens of a model with state: whole sequences, by calling the module in a loop that hands its
-state back to it.
+"""Goldens of a model with state: whole sequences, recorded by calling the module in a loop that
+passes its state back to it.
 
-Each request of a sequence is a golden of its own, `<sequence>.<number>`, with the state that it was
-given and the state that it gave: so every hop that compares single answers compares these too, and
-`verify` puts them together again.
+Each request of a sequence is a separate golden, `<sequence>.<number>`, with the state that it
+received and the state that it returned. So comparisons of single responses also include them.
+`verify` joins them to sequences again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from builder.parity.user_inputs import user_sequences
 from builder.triton import Golden, dtypes
 
 LENGTHS = (6, 4, 5)
-"""Requests of each recorded sequence; unequal, so that some end while others go on."""
+"""The number of requests of each recorded sequence. They differ, so that some sequences end while
+others continue.
+"""
 
 Ask = Callable[[str, Sequence[torch.Tensor]], Golden]
 """Returns the golden of that name for these tensors, in the order of the spec's inputs.
@@ -35,11 +37,11 @@ Request = Mapping[str, torch.Tensor]
 
 
 def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
-    """The goldens of all sequences: drawn ones, and the user's. None for a model without state, or
-    whose state changes its size on the way.
+    """The goldens of all sequences, random and the user's. Yields none for a model without state,
+    or whose state changes its size.
 
-    Raises UsageError, with the line of the manifest, where state does not fit: another dtype or
-    shape out than in.
+    Raises UsageError, with the line of the manifest, if state has another dtype or shape in the
+    output than in the input.
     """
     if not spec.state or loose_axes(spec):
         return

@@ -56,7 +56,9 @@ class PublishedModel:
 
     def wire(self, golden: Golden) -> Golden:
         """The golden in the endpoint's form: served dtypes, shape [1] for 0-d tensors, and at most
-        max_batch_size rows, because other sizes may have profiles with smaller batches only.
+        max_batch_size rows.
+
+        Rows are limited because other sizes may have profiles with smaller batches only.
         """
         inputs = {name: self._wire("inputs", name, array) for name, array in golden.inputs.items()}
         outputs = {

@@ -31,9 +31,7 @@ another one.
 
 @dataclass(frozen=True)
 class Memory:
-    """One kind of shared memory, by tritonclient's own functions; a handle is what `create`
-    gives.
-    """
+    """One kind of shared memory, through tritonclient's functions. `create` returns a handle."""
 
     create: Callable[[str, int], Any]
     write: Callable[[Any, Sequence[NDArray[Any]]], None]
@@ -168,7 +166,7 @@ class Regions:
         name, size = f"trt-build-tensor-{os.getpid()}-{uuid.uuid4().hex}", max(array.nbytes, 1)
         handle = self._memory.create(name, size)
         stack.callback(self._memory.destroy, handle)
-        # first, for an interrupt may come between; unknown names do no harm
+        # first, because an interrupt may come in between; unknown names do no harm
         stack.callback(self._withdraw, name)
         try:
             self._memory.register(self._client, name, handle, size)
@@ -177,8 +175,10 @@ class Regions:
         return _Region(name, handle, array.nbytes)
 
     def _withdraw(self, name: str) -> None:
-        """Triton 24.09 to 24.11 refuse while a request has the region, which they let go shortly
-        after its answer; later ones unregister by themselves then. A server that is gone knows no
+        """Unregister a region.
+
+        Triton 24.09 to 24.11 refuse while a request uses the region, which ends shortly after its
+        response. Later versions then unregister it automatically. A server that has stopped has no
         region.
         """
         until = time.monotonic() + RELEASE_SECONDS
@@ -202,7 +202,9 @@ class Regions:
         return tensor
 
     def outputs(self, module: ModuleType) -> list[Any]:
-        """InferRequestedOutputs that name the regions; each has room for what the golden has."""
+        """InferRequestedOutputs that name the regions. Each region has the size of the golden's
+        output.
+        """
         return [self._output(module, name, region) for name, region in self._outputs.items()]
 
     def _output(self, module: ModuleType, name: str, region: _Region) -> Any:
@@ -219,7 +221,7 @@ class Regions:
 
 
 def _closed(error: InferenceServerException) -> InferenceServerException:
-    """The refusal of a region, with the flag that allows regions where a flag decides."""
+    """The error for a refused region. If a server flag controls regions, the message names it."""
     text = str(error)
     if "restricted" not in text and "allow-client-shm" not in text:
         return error

@@ -16,8 +16,10 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a nested result with their names, in order. None is left out; numbers become
-    0-d tensors (int64, float64 or bool). Raises ModelFileError for anything else.
+    """The tensors of a nested result with their names, in order.
+
+    None is left out. Numbers become 0-d tensors (int64, float64 or bool). Raises ModelFileError for
+    any other value.
     """
     if isinstance(value, torch.Tensor):
         yield name or "output", value
@@ -49,7 +51,7 @@ class ListTooLong(ModelFileError):
 
 
 def check_lengths(tensors: Tensors, declared: Mapping[str, int], golden: str) -> None:
-    """Raise ListTooLong where one of the `declared` lists has more elements in these tensors."""
+    """Raise ListTooLong if one of the `declared` lists has more elements in these tensors."""
     for name, most in declared.items():
         if (length := length_of(tensors, name)) > most:
             raise ListTooLong(
@@ -60,16 +62,19 @@ def check_lengths(tensors: Tensors, declared: Mapping[str, int], golden: str) ->
 
 
 def length_of(tensors: Iterable[str], name: str) -> int:
-    """How many elements the list `name` has. Elements without a tensor at its end do not count."""
+    """The number of elements of the list `name`. Elements without a tensor at its end
+    do not count.
+    """
     pattern = re.compile(rf"{re.escape(name)}_(\d+)(?:$|[._])")
     indices = (int(found[1]) for found in map(pattern.match, tensors) if found)
     return max((index + 1 for index in indices), default=0)
 
 
 def rebuilt(kind: Any, tensors: Tensors, name: str = "", lists: Collection[str] = ()) -> Any:
-    """The value of torch's type `kind` with these tensors: the inverse of `leaves`. A part without
-    tensors is None where the type is Optional, else an empty list or dictionary. `lists` are
-    the names of lists of unknown length, which may be empty.
+    """The value of torch's type `kind` with these tensors: the inverse of `leaves`.
+
+    A part without tensors is None if the type is Optional, else an empty list or dictionary.
+    `lists` are the names of lists of unknown length, which may be empty.
     """
     form = kind.kind()
     if form == "OptionalType":
@@ -112,7 +117,7 @@ def _list(inner: Any, tensors: Tensors, name: str, lists: Collection[str]) -> li
 
 
 def _dictionary(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> dict[Any, Any]:
-    """A dictionary of tensors or of `lists`; others have keys that their names may not show."""
+    """A dictionary of tensors or of `lists`. For other values, the names may not show the keys."""
     prefix, whole = f"{name}." if name else "", kind.getKeyType().kind() == "IntType"
     if whole:
         prefix = join(name, 0)[:-1]
@@ -125,5 +130,5 @@ def _dictionary(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) 
 
 
 def _below(tensors: Tensors, name: str) -> bool:
-    """Whether a tensor has this name, or one that begins with it as a structure's."""
+    """Whether a tensor has this name, or a name below it in the structure."""
     return any(other == name or other.startswith((f"{name}.", f"{name}_")) for other in tensors)

@@ -27,7 +27,9 @@ SMALLEST_SCALE = 1e-6
 
 @dataclass(frozen=True)
 class Row:
-    """`rtol`; `atol` and `noise` in units of the golden's root mean square; the reason."""
+    """`rtol`, `atol` and `noise`, and the reason. `atol` and `noise` are in units of the golden's
+    root mean square.
+    """
 
     rtol: float
     atol: float

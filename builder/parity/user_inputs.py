@@ -27,8 +27,8 @@ Arrays = Mapping[str, NDArray[Any]]
 def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """("user-<n>", tensors in the spec's order) for each set in `spec.goldens`.
 
-    Raises UsageError for a file that is no .npz, a missing or unknown input, a wrong dtype, a shape
-    outside every profile.
+    Raises UsageError for a file that is not an .npz, a missing or unknown input, an incorrect
+    dtype, or a shape outside every profile.
     """
     if spec.goldens is None:
         return

@@ -157,7 +157,7 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
 
 
 def raise_if_unreachable(error: Exception, protocol: str) -> None:
-    """Raise EnvironmentProblem where no server listens; for other errors do nothing."""
+    """Raise EnvironmentProblem if no server listens. Otherwise do nothing."""
     if unreachable(error):
         raise EnvironmentProblem(
             f"no Triton server responds over {protocol}: {error}",
@@ -174,8 +174,8 @@ def unreachable(error: Exception) -> bool:
 def _answered_by(
     model: PublishedModel, clients: Mapping[str, Client], golden: Golden
 ) -> Mapping[str, Any]:
-    """What ran the model: from a response's parameters if available, else from the runtime;
-    Triton's own backend runs the plan.
+    """What ran the model. It comes from a response's parameters if available, else from the
+    runtime. Triton's own backend runs the plan.
     """
     if model.config.backend == "tensorrt":
         return {"trt_build.answered_by": "plan", "trt_build.why": "Triton's TensorRT backend"}

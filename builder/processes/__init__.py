@@ -1,6 +1,6 @@
-"""Runs tasks in child processes: one fork server, a pool of workers, limits, and a sandbox.
+"""Run tasks in child processes: a fork server, a pool of workers, limits, and a sandbox.
 
-A worker that crashes fails its own task only, and Ctrl-C ends them all.
+A worker that crashes only fails its own task. Ctrl-C ends all workers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The caller's side of the fork server: started when first needed, replaced when it was killed,
-ended with this process.
+"""The caller's side of the fork server, which starts on first use, restarts if killed, and ends
+with this process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def connect(self, modules: Sequence[str] = ()) -> Connection:
-        """A connection to a new worker, in which `modules` are imported.
+        """Return a connection to a new worker that has `modules` imported.
 
-        In a worker the new one is forked from the worker itself, and inherits its limits. Raises
-        EnvironmentProblem where the fork server does not start.
+        In a worker, the new worker is forked from the worker itself, and inherits its limits.
+        Raises EnvironmentProblem if the fork server does not start.
         """
         ours, theirs = map(_connection, socket.socketpair())
         if worker.is_worker():
@@ -64,7 +64,7 @@ class ForkServer:
         return self.control
 
     def close(self) -> None:
-        """End the server; the workers that it has forked go on."""
+        """End the server. Workers that it has forked continue."""
         if self.control is not None:
             self.control.close()
         if self.process is not None:
@@ -79,9 +79,9 @@ def _connection(end: socket.socket) -> Connection:
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """A process that is started meanwhile ignores Ctrl-C from its first moment.
+    """A block in which started processes ignore Ctrl-C from the beginning.
 
-    Only the main thread can set this; in another thread nothing changes.
+    Only the main thread can set this. In other threads nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -94,7 +94,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without secrets, with the folder that `builder` was imported from
+    """This process's environment without secrets. The folder from which `builder` was imported is
     first on the path.
     """
     here = str(Path(__file__).resolve().parents[2])

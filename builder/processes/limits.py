@@ -1,4 +1,4 @@
-"""Limits of memory, time and file size that a worker puts on itself before it runs a task."""
+"""Limits of memory, time and file size that a worker sets for itself before it runs a task."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Limits:
-    """What a task may use; None for no limit.
+    """The limits of a task; None for no limit.
 
-    `memory_bytes`: private memory beyond what the worker has at its start. `seconds`: wall-clock
+    `memory_bytes`: private memory in addition to the worker's at its start. `seconds`: wall-clock
     time, and CPU time; the process is ended by SIGALRM or SIGXCPU. `file_bytes`: the size of any
     file that it writes (writes through mmap are not covered). `stage_seconds`: wall-clock time
     between two reports of the task, and before the first; the pool kills the worker.
@@ -24,7 +24,7 @@ class Limits:
     stage_seconds: float | None = None
 
     def apply(self) -> None:
-        """Limit this process, for the rest of its life."""
+        """Limit this process until its end."""
         if self.memory_bytes is not None:
             # not RLIMIT_AS: a CUDA build maps tens of GiB that it never touches
             data = _data_bytes() + self.memory_bytes
@@ -44,7 +44,7 @@ UNLIMITED = Limits()
 
 
 def _lower(limit: int, soft: int, hard: int) -> None:
-    """Set a limit, but never above the one that is in force."""
+    """Set a limit, but never above the current one."""
     before = resource.getrlimit(limit)[1]
     most = hard if before == resource.RLIM_INFINITY else min(hard, before)
     resource.setrlimit(limit, (min(soft, most), most))

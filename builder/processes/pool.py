@@ -38,12 +38,12 @@ class Task(Generic[Result]):
     """A call in a worker.
 
     `target`: a function of a module, or a `functools.partial` of one with picklable arguments. The
-    worker imports it by its name. Its last argument is a function that sends words to `report`.
-    `reproduce`: the command that does the same. The message of a crash names it, with the worker's
-    environment.
-    `sandbox`: confines the worker before it imports the function; None leaves it free.
-    `answers`: the functions of this process that the worker may call, by name. They must be right
-    for a worker that is not to be trusted.
+    worker imports it by name. Its last argument is a function that sends text to `report`.
+    `reproduce`: the command that does the same. The message of a crash includes it, with the
+    worker's environment.
+    `sandbox`: confines the worker before it imports the function; None: no confinement.
+    `answers`: the functions of this process that the worker may call, by name. They must be safe
+    for an untrusted worker.
     `done`: called with the result when the task has ended.
     """
 
@@ -56,10 +56,10 @@ class Task(Generic[Result]):
     done: Callable[[Any], None] = _ignore
 
     def call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """The function's name as "module:function", and its arguments but for the last."""
+        """The function's name as "module:function", and all its arguments except the last."""
         bound = self.target if isinstance(self.target, partial) else partial(self.target)
         module = bound.func.__module__
-        if module == "__main__":  # a worker knows it by the name that it was started by
+        if module == "__main__":  # a worker imports it by the name that it was started with
             module = getattr(sys.modules[module].__spec__, "name", module)
         return f"{module}:{bound.func.__name__}", bound.args, bound.keywords
 
@@ -81,16 +81,16 @@ FAULTS = tuple(
 
 
 class Crashed(EngineError):
-    """The process of a task was ended by a signal, or left without an answer.
+    """The process of a task was ended by a signal, or ended without a result.
 
-    `code` is its exit code, or the negative number of the signal. `is_fault` says that a native
-    library failed, and not that somebody ended the process.
+    `code` is its exit code, or the negative signal number. `is_fault`: whether a native library
+    failed; False if another process ended it.
     """
 
     def __init__(self, code: int, trace: str, reproduce: str) -> None:
         self.code = code
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        # innermost first; other threads stand before it
+        # innermost first, after the frames of other threads
         stack = trace.partition(FIRST_LINE_OF_STACK)[2].splitlines()
         line = next((text.strip() for text in stack if "/builder/" in text), None)
         self.is_fault = code in FAULTS
@@ -111,13 +111,13 @@ def run(
     modules: Sequence[str] = (),
     grace: float = GRACE_SECONDS,
 ) -> list[Result | Crashed | TimedOut]:
-    """The tasks' results in their order, `jobs` at a time. A task that crashed has a Crashed, and
-    one whose stage took too long a TimedOut.
+    """The results of the tasks in order, with `jobs` tasks at a time. A crashed task has a Crashed,
+    and a task with a stage that took too long a TimedOut.
 
-    Task slots take the `environments` in turn, before anything is loaded: that is how a worker is
-    pinned to its GPU. `modules` are imported once, in the process that all workers are forked from.
-    What a task raises is raised here, after the others were stopped; so is Ctrl-C. A worker that
-    does not stop within `grace` seconds is killed.
+    Task slots use the `environments` in turn, which are set before anything is loaded. This pins a
+    worker to its GPU. `modules` are imported once, in the process that all workers are forked from.
+    An exception in a task is raised here after the other tasks were stopped; Ctrl-C is handled
+    likewise. A worker that does not stop within `grace` seconds is killed.
     """
     pool = _Pool(tasks, max(jobs, 1), environments, modules, grace)
     try:
@@ -138,13 +138,13 @@ class _Running:
     deadline: float = math.inf
 
     def begin(self, stage: str = "") -> None:
-        """A stage begins: `stage` is what the task reported."""
+        """Record the begin of a stage. `stage` is the task's report."""
         self.stage = stage
         if self.task.limits.stage_seconds is not None:
             self.deadline = time.monotonic() + self.task.limits.stage_seconds
 
     def reproduce(self) -> str:
-        """The task's command as a shell takes it, on the worker's GPU."""
+        """The task's command as shell text, with the variables of the worker's GPU."""
         pinned = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*pinned, self.task.reproduce]) if self.task.reproduce else ""
 
@@ -174,12 +174,12 @@ class _Pool:
             self._end_late()
 
     def _until_next_deadline(self) -> float | None:
-        """Seconds; None where no task has a deadline."""
+        """The time to the next deadline in seconds; None if no task has a deadline."""
         next_one = min(running.deadline for running in self.active.values())
         return None if next_one == math.inf else max(0.0, next_one - time.monotonic())
 
     def _end_late(self) -> None:
-        """Kill each worker whose stage took too long; its supervisor then reports its end."""
+        """Kill each worker whose stage took too long. Its supervisor then reports its end."""
         for running in self.active.values():
             if running.deadline <= time.monotonic() and running.pid:
                 running.deadline = math.inf
@@ -197,7 +197,7 @@ class _Pool:
             connection = connect(self.modules)
             environment = self.environments[slot % len(self.environments)]
             self.active[connection] = _Running(task, number, slot, environment)
-            # a worker that is gone already is reported when its connection is read
+            # the end of a worker is reported when its connection is read
             with contextlib.suppress(BrokenPipeError):
                 connection.send(
                     (
@@ -211,11 +211,11 @@ class _Pool:
                 )
 
     def _read(self, connection: Connection) -> _Running | None:
-        """Take one message; returns the task where the message was its last."""
+        """Read one message. Returns the task if the message was its last."""
         running = self.active[connection]
         try:
             kind, *words = connection.recv()
-        except (OSError, EOFError) as error:  # its supervisor is gone as well
+        except (OSError, EOFError) as error:  # its supervisor has also ended
             kind, words = "ended", [1, f"{type(error).__name__}"]
         if kind == "pid":
             running.pid = words[0]
@@ -239,7 +239,7 @@ class _Pool:
         return None
 
     def stop(self) -> None:
-        """Tell all that run to stop, and kill those that do not stop in time."""
+        """Stop all running workers, and kill those that do not stop in time."""
         for connection in self.active:
             with contextlib.suppress(OSError):
                 connection.send("stop")

@@ -19,12 +19,12 @@ from builder.templates import (
 )
 
 SECRET_VARIABLES = ("TRT_BUILD_STORE_KEY",)
-"""Environment variables that no worker has."""
+"""Environment variables that are removed from workers."""
 
 
 def secrets_folder() -> Path:
-    """Where this program keeps what no confined worker may read: `trt-build` in the user's
-    configuration folder (XDG_CONFIG_HOME, else ~/.config).
+    """The folder of files that no confined worker may read: `trt-build` in the user's configuration
+    folder (XDG_CONFIG_HOME, else ~/.config).
     """
     folder = os.environ.get("XDG_CONFIG_HOME")
     return (Path(folder) if folder else Path.home() / ".config") / "trt-build"
@@ -32,24 +32,25 @@ def secrets_folder() -> Path:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What a worker may do to the machine.
+    """The permissions of a worker.
 
-    `writable`: folders, and files that exist, in which it may write; devices for GPUs and /dev/null
-    are always allowed. Without any entry nothing can be written. Sockets can be made only with
-    `network`. `gpu` adds what CUDA needs on a machine that has one: local sockets, and the names of
-    its own threads.
+    `writable`: folders and existing files that it may write to. GPU devices and /dev/null are
+    always allowed. Without any entry nothing can be written. Sockets can only be created with
+    `network`. `gpu` adds what CUDA needs on a machine with a GPU: local sockets, and names for its
+    own threads.
     """
 
     writable: tuple[Path, ...] = ()
     network: bool = False
     gpu: bool = False
     hidden: tuple[Path, ...] = field(default_factory=lambda: (secrets_folder(),))
-    """Files and folders that cannot be read, where Landlock is there."""
+    """Files and folders that cannot be read, if Landlock is available."""
 
     def apply(self) -> tuple[str, ...]:
-        """Confine this thread and all that it starts; the names of the mechanisms that hold.
+        """Confine this thread and everything that it starts. Returns the names of the active
+        mechanisms.
 
-        A mechanism that this machine does not have is left out; missing() names it.
+        Mechanisms that this machine lacks are left out; missing() lists them.
         """
         if not give_up_privileges():
             return ()
@@ -64,22 +65,22 @@ class Sandbox:
 
 
 def available() -> dict[str, bool]:
-    """Each mechanism, and whether this machine has it.
+    """The mechanisms, and whether this machine has each.
 
-    Landlock counts from version 3 on: before it a file could be truncated.
+    Landlock must have version 3 or later: earlier versions allow truncating files.
     """
     return {"landlock": landlock_version() >= 3, "seccomp": seccomp_available()}
 
 
 def missing() -> tuple[str, ...]:
-    """The mechanisms that this machine does not have."""
+    """The mechanisms that this machine lacks."""
     return tuple(name for name, here in available().items() if not here)
 
 
 def require(isolate: bool = True) -> None:
-    """Raise EnvironmentProblem where models would not run confined here.
+    """Raise EnvironmentProblem if models would not be confined on this machine.
 
-    `isolate`: whether they run in processes of their own at all; if not, UsageError.
+    Raises UsageError if they do not run in separate processes (`isolate` False).
     """
     if not isolate:
         raise UsageError("without isolation nothing is confined", fix="leave out --no-isolate")

@@ -1,13 +1,12 @@
 """The worker's side: fork a process for one task, run the task there, and report how it ended.
 
-Over a worker's connection, pickled:
-  to the worker    ("module:function", arguments, keywords, environment, folder, limits, sandbox,
-                   the names of the questions that the caller answers), then for each question
-                   ("answer", value) or ("refusal", exception), and perhaps anything else, which
-                   means: stop
-  from the worker  ("pid", pid), ("report", words) and ("ask", question, arguments) any number of
-                   times, ("result", value) or ("raised", exception)
-  from its parent  ("ended", exit code, what faulthandler printed), when the worker is gone
+Messages on a worker's connection, pickled:
+    to the worker    ("module:function", arguments, keywords, environment, folder, limits, sandbox,
+                     the names of the caller's functions), then for each call ("answer", value) or
+                     ("refusal", exception); any other message means stop
+    from the worker  ("pid", pid), ("report", words) and ("ask", function, arguments) any number of
+                     times, ("result", value) or ("raised", exception)
+    from its parent  ("ended", exit code, faulthandler's output), when the worker has ended
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 5.0
 
 CANCEL = threading.Event()
-"""Set in a worker when its task is to stop. A library that Python cannot interrupt polls it."""
+"""Set in a worker when its task must stop. Libraries that Python cannot interrupt poll it."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -54,13 +53,13 @@ _answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
 
 def can_ask(question: str) -> bool:
-    """Whether this process runs a task whose caller answers the question."""
+    """Whether this process runs a task whose caller provides the function `question`."""
     return question in _questions
 
 
 def ask(question: str, *arguments: object) -> Any:
-    """The caller's answer: a worker asks for what it may not read itself. Raises what the caller's
-    function raises.
+    """Call a function of the caller, for data that a worker may not read itself. Raises the
+    exceptions of the caller's function.
     """
     assert _own_connection is not None
     _own_connection.send(("ask", question, arguments))
@@ -76,14 +75,16 @@ def is_worker() -> bool:
 
 
 def preload(modules: Iterable[str]) -> None:
-    """Import what can be imported; a worker that needs the rest raises the error by itself."""
+    """Import modules and ignore failures. A worker that needs such a module raises the error
+    itself.
+    """
     for module in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
 
 
 def fork_nested(connection: Connection, callers_end: Connection) -> None:
-    """Fork a worker from this worker: it inherits the limits of this process, and ends with it."""
+    """Fork a worker from this worker. It inherits the limits of this process, and ends with it."""
     if os.fork() == 0:
         _end_with_parent()
         callers_end.close()
@@ -94,7 +95,7 @@ def fork_nested(connection: Connection, callers_end: Connection) -> None:
 
 
 def supervise(connection: Connection) -> NoReturn:
-    """Fork the worker, wait for its end, and report it: a process that crashed cannot do so."""
+    """Fork the worker, wait for its end, and report it, because a crashed process cannot."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     private = Path(tempfile.gettempdir()) / f"trt-build-{uuid.uuid4().hex}"
     with tempfile.TemporaryFile() as trace:
@@ -112,20 +113,20 @@ def supervise(connection: Connection) -> NoReturn:
 
 
 def _work(connection: Connection, private: Path) -> NoReturn:
-    """Run one task and send the answer; a confined one has the temporary folder `private`."""
+    """Run one task and send its result. A confined task has the temporary folder `private`."""
     global _own_connection, _questions
     _own_connection, _questions = connection, ()
     _end_with_parent()
     sys.unraisablehook = _unraisable
-    os.dup2(2, 1)  # what a model or a library prints must not mix with the caller's answers
+    os.dup2(2, 1)  # output of a model or a library must not mix with the caller's output
     sys.stdout = PrintableStream(sys.stderr)
-    # suppressed: the caller is gone
+    # suppressed: the caller has ended
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
         connection.send(("pid", os.getpid()))
         *call, environment, folder, limits, sandbox, _questions = connection.recv()
         signal.signal(signal.SIGTERM, _stop)
         try:
-            if sandbox is not None:  # before any thread is there, which would stay free
+            if sandbox is not None:  # before any thread exists, because it would stay unconfined
                 _confine(sandbox, private)
             threading.Thread(target=_listen, args=(connection,), daemon=True).start()
             os.chdir(folder)  # the fork server may have been started in another folder
@@ -136,7 +137,7 @@ def _work(connection: Connection, private: Path) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # without the interpreter's shutdown, which would run libraries' destructors
+    os._exit(0)  # skips the interpreter's shutdown, which would run libraries' destructors
 
 
 def _confine(sandbox: Sandbox, private: Path) -> None:
@@ -162,16 +163,16 @@ def _run(
 def _send(connection: Connection, answer: tuple[str, Any]) -> None:
     try:
         connection.send(answer)
-    # what pickle raises for an object that it cannot take
+    # pickle's errors for an unsupported object
     except (TypeError, AttributeError, ValueError) as error:
         message = f"the worker's answer {answer[1]!r} cannot be sent: {error}"
         connection.send(("raised", RuntimeError(message)))
 
 
 def _listen(connection: Connection) -> None:
-    """Keep the caller's answers; stop on any other message, and on the caller's end.
+    """Store the caller's answers. Stop on any other message, and at the caller's end.
 
-    A library that polls CANCEL stops at its next step, Python at once.
+    A library that polls CANCEL stops at its next step, Python immediately.
     """
     with contextlib.suppress(OSError, EOFError):
         while (message := connection.recv())[0] in ("answer", "refusal"):
@@ -187,7 +188,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _unraisable(seen: Any) -> None:
-    """Repeat a stop that arrived where Python can raise nothing, as in a destructor."""
+    """Raise a stop again if it arrived where Python cannot raise exceptions, as in a destructor."""
     if isinstance(seen.exc_value, KeyboardInterrupt):
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
     else:
@@ -195,5 +196,5 @@ def _unraisable(seen: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends."""
+    """Request that the kernel kills this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,5 +1,5 @@
-"""Post-training quantization: a lowered graph and calibration batches in, a graph with quantizing
-nodes out.
+"""Post-training quantization: converts a lowered graph and calibration batches to a graph with
+quantizing nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Residual additions that a convolution of 8 bits absorbs.
+"""Residual additions that an 8-bit convolution absorbs.
 
-TensorRT fuses a convolution with the addition behind it and then computes both in one int8 kernel,
-if the other operand of the addition is int8 too. "Quantize the residual input in skip connections"
+TensorRT fuses a convolution with the addition after it. It then computes both in one int8 kernel,
+if the other operand of the addition is also int8. "Quantize the residual input in skip connections"
 (TensorRT Developer Guide, Working with Quantized Types, "Q/DQ Placement Recommendations"). With a
 float operand the kernel has a float result, and each block of the network pays for conversions.
 """
@@ -36,15 +36,15 @@ COMMUTING = frozenset(
 class Addition:
     """An addition of a convolution's result and another value, the residual.
 
-    `product` names the addition with the residual as its one operand. `related` are the numbers of
-    the products that read the sum, directly or through `COMMUTING`, or that read the residual.
+    `product` names the addition; the residual is its only operand. `related` are the indices of the
+    products that read the sum, directly or through `COMMUTING`, or that read the residual.
     """
 
     product: Product
     related: frozenset[int]
 
     def pays(self, left_alone: Collection[int]) -> bool:
-        """Whether a quantized product reads the sum or the residual. `left_alone` are the numbers
+        """Whether a quantized product reads the sum or the residual. `left_alone` are the indices
         of products that are not quantized.
         """
         return not self.related <= set(left_alone)
@@ -53,7 +53,7 @@ class Addition:
 def additions(
     graph: Graph, products: Sequence[Product], containers: Containers = MappingProxyType({})
 ) -> list[Addition]:
-    """The residual additions of the graph in program order; `products` are the graph's own."""
+    """The residual additions of the graph in program order. `products` are the graph's products."""
     names = LayerNames(containers)
     numbers = {one.node.output().debugName(): number for number, one in enumerate(products)}
     found = []
@@ -67,7 +67,7 @@ def additions(
 
 
 def _residual(node: Node) -> int | None:
-    """The position of the operand to quantize; None where no convolution can absorb the node."""
+    """The index of the operand to quantize; None if no convolution can absorb the node."""
     operands = [node.inputsAt(0), node.inputsAt(1)]
     if any(not _computed(value) for value in operands) or ir.constant(node.inputsAt(2)) != 1:
         return None

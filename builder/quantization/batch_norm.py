@@ -1,8 +1,8 @@
-"""Fold batch normalization into the weights of the convolution before it, before the weights are
+"""Fold batch normalization into the weights of the preceding convolution, before the weights are
 quantized.
 
-Conversion cannot fold it into quantized weights, and a separate scale between a convolution and its
-activation costs time that int8 should save.
+Conversion cannot fold it into quantized weights. A separate scale between a convolution and its
+activation takes time that int8 should save.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from builder.lowering import ir
 
 
 def fold(graph: Graph) -> None:
-    """Fold every normalization by running statistics whose input nothing else reads; all parameters
-    must be static.
+    """Fold every normalization with running statistics and static parameters, if nothing else reads
+    its input.
     """
     for node in ir.nodes_of(graph, "aten::batch_norm"):
         if reads_alone(node) and not ir.in_fallback(node):

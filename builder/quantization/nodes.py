@@ -1,6 +1,4 @@
-"""The quantizing nodes themselves: scales of weights and activations, and the node that each dtype
-has.
-"""
+"""Scales of weights and activations, and the quantizing node for each dtype."""
 
 from __future__ import annotations
 
@@ -12,18 +10,18 @@ from builder.graph_types import Graph, Node, Value
 from builder.lowering import FP8_KIND, FP8_LIMIT, ir
 
 MOST = {torch.int8: 127.0, torch.float8_e4m3fn: FP8_LIMIT}
-"""The value on the grid that the greatest magnitude becomes."""
+"""The quantized value to which the largest magnitude is mapped."""
 
 INT8_LOW, INT8_HIGH = -128, 127
 
 
 def scale_of(greatest: float, dtype: torch.dtype) -> torch.Tensor:
-    """float32, rank 0; 1 for a tensor of zeros, which lies on any grid."""
+    """The scale for a largest magnitude, as float32 of rank 0. For a tensor of zeros it is 1."""
     return torch.tensor(greatest / MOST[dtype] or 1.0)
 
 
 def weight_scale(weight: torch.Tensor, axis: int | None, dtype: torch.dtype) -> torch.Tensor:
-    """From the greatest magnitude of all (rank 0), or in each place of `axis` (rank 1)."""
+    """The scale of a weight: one scale (rank 0), or one for each index of `axis` (rank 1)."""
     sizes = weight.detach().float().abs()
     if axis is None:
         return scale_of(float(sizes.max()) if sizes.numel() else 0.0, dtype)
@@ -39,7 +37,9 @@ def insert(
     dtype: torch.dtype,
     before: Node,
 ) -> Any:
-    """The value rounded to the grid of `scale`, by a new node before the node `before`."""
+    """Insert a node before the node `before` that rounds the value to multiples of `scale`. Returns
+    the rounded value.
+    """
     kind, rest = _int8(scale, axis) if dtype == torch.int8 else (FP8_KIND, [scale, axis])
     arguments = [value, *(ir.insert_constant(graph, argument, before) for argument in rest)]
     return ir.insert(graph, kind, arguments, before).output()

@@ -16,9 +16,9 @@ from builder.lowering import execute_graph, ir
 
 Observer = Callable[..., None]
 _observers: list[Observer] = []
-"""Those of the run at hand; a node names its own by place."""
+"""The observers of the current run. A node refers to its observer by index."""
 
-_TORCH: Any = torch.library  # without types
+_TORCH: Any = torch.library  # no type information
 _LIBRARY = _TORCH.Library("trt_build", "FRAGMENT")
 _LIBRARY.define("observe(Tensor(a) x, int observer) -> Tensor(a)")
 _LIBRARY.define("observe_both(Tensor(a) x, Tensor other, int observer) -> Tensor(a)")
@@ -39,13 +39,15 @@ _LIBRARY.impl("observe_both", _observe_both, "CompositeExplicitAutograd")
 
 
 def watch_input(graph: Graph, node: Node, place: int, observer: int) -> None:
-    """Let an observer see an input of the node whenever the node runs."""
+    """Insert a node that passes an input of the node to an observer whenever the node runs."""
     args = [node.inputsAt(place), ir.insert_constant(graph, observer, node)]
     node.replaceInput(place, ir.insert(graph, "trt_build::observe", args, node).output())
 
 
 def watch_value(graph: Graph, value: Value, observer: int) -> None:
-    """Let an observer see a value of the graph's own block whenever it is computed."""
+    """Insert a node that passes a value of the graph's top-level block to an observer whenever it
+    is computed.
+    """
     number = graph.insertConstant(observer)
     number.node().moveAfter(value.node())
     seen = graph.create("trt_build::observe", [value, number], 1)
@@ -54,8 +56,8 @@ def watch_value(graph: Graph, value: Value, observer: int) -> None:
 
 
 def watch_both(graph: Graph, node: Node, other: Node, observer: int) -> None:
-    """Let an observer see the output of the node, and of another that stands behind it,
-    together.
+    """Insert a node that passes the output of the node, and of another node after it, to an
+    observer.
     """
     args = [node.output(), other.output(), ir.insert_constant(graph, observer, node)]
     seen = graph.create("trt_build::observe_both", args, 1)
@@ -66,7 +68,7 @@ def watch_both(graph: Graph, node: Node, other: Node, observer: int) -> None:
 def run(
     graph: Graph, observers: Sequence[Observer], batches: Iterable[Sequence[torch.Tensor]]
 ) -> None:
-    """Run the graph once for each batch; its observers are called on the way."""
+    """Run the graph once for each batch, and call its observers."""
     _observers[:] = observers
     try:
         with torch.no_grad():

@@ -1,8 +1,8 @@
-"""Values beyond float16's range, found by running torch with observers on the goldens.
+"""Find values beyond float16's range, by running the goldens with torch and observers.
 
-What float16 cannot hold becomes infinite in an engine. So the layers that make or read such a value
-stay in float32. The large negative numbers that mask attention are no such values: a softmax makes
-0 of them, and of minus infinity too.
+Values that float16 cannot represent become infinite in an engine. So the layers that compute or
+read such a value stay in float32. The large negative numbers that mask attention are an exception,
+because a softmax maps both them and minus infinity to 0.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ MASKING = frozenset(
         " permute transpose contiguous clone"
     ).split()
 )
-"""What a mask passes on its way to a softmax."""
+"""Operators between a mask and its softmax."""
 
 
 @dataclass
 class Extent:
-    """The least and the greatest number that a tensor held; NaN where it held one."""
+    """The smallest and the largest element of a tensor over all runs; NaN if any
+    element was NaN.
+    """
 
     floating: bool = False
     least: float = 0.0
@@ -48,20 +50,20 @@ class Extent:
         if x.dtype in FLOATS and x.numel():
             self.floating = True
             low, high = (float(end) for end in torch.aminmax(x))
-            # with NaN first, which stays
+            # NaN comes first, so that it is kept
             self.least, self.greatest = min(low, self.least), max(high, self.greatest)
 
     @property
     def magnitude(self) -> float:
-        """The greatest finite magnitude; 0 where the tensor held an infinity or NaN."""
+        """The largest finite magnitude; 0 if the tensor had an infinity or NaN."""
         found = max(-self.least, self.greatest)
         return found if self.floating and math.isfinite(found) else 0.0
 
 
 @dataclass(frozen=True)
 class Beyond:
-    """A value of the graph whose magnitude passes float16's range: its name, the values that are
-    computed from it, and its greatest finite magnitude.
+    """A value of the graph whose magnitude exceeds float16's range: its name, the values that are
+    computed from it, and its largest finite magnitude.
     """
 
     value: str
@@ -72,13 +74,13 @@ class Beyond:
 def beyond_half(
     lowered: LoweredGraph, batches: Iterable[Sequence[torch.Tensor]]
 ) -> tuple[Beyond, ...]:
-    """Each value outside loops and branches whose magnitude passes 65504 on the batches (tensors in
-    the order of the graph's inputs), in program order.
+    """Each value outside loops and branches whose magnitude exceeds 65504 on the batches, in
+    program order. Batches have tensors in the order of the graph's inputs.
 
-    A value that is infinite or not a number in torch too is left out: no precision holds it.
+    Values that are infinite or NaN in torch are excluded, because no precision can represent them.
     """
     graph = lowered.graph.copy()
-    # a copy numbers its values anew, in the same order
+    # a copy renumbers its values, in the same order
     own = [value.debugName() for node in lowered.graph.nodes() for value in node.outputs()]
     copied = [value.debugName() for node in graph.nodes() for value in node.outputs()]
     names = dict(zip(copied, own, strict=True))
@@ -103,8 +105,8 @@ def beyond_half(
 
 
 def layers(network: INetworkDefinition, found: Iterable[Beyond]) -> tuple[str, ...]:
-    """The layers of a network that make or read the values, as patterns for keep_fp32, each
-    once.
+    """The layers of a network that compute or read the values, as patterns for keep_fp32, without
+    duplicates.
     """
     of = {value: layer for layer, value in named_values(network)}
     named = (name for one in found for name in (one.value, *one.readers))
@@ -112,7 +114,7 @@ def layers(network: INetworkDefinition, found: Iterable[Beyond]) -> tuple[str, .
 
 
 def report(found: Sequence[Beyond], kept: Sequence[str]) -> str:
-    """The warning that says which layers stay in float32, and why."""
+    """The warning about the layers that stay in float32, and the reason."""
     worst = max(found, key=lambda one: one.greatest)
     return (
         f"keep_fp32: auto keeps {len(kept)} layers in float32: values reach {worst.greatest:.3g}"
@@ -123,10 +125,10 @@ def report(found: Sequence[Beyond], kept: Sequence[str]) -> str:
 def spare(
     conversion: Conversion, batches: Iterable[Sequence[torch.Tensor]], keep_fp32: Sequence[str] = ()
 ) -> tuple[Conversion, tuple[str, ...]]:
-    """(the conversion with the layers in float32 that float16 cannot hold, the warning that names
-    them); the same and () where there are none, or the precision has no float16.
+    """(the conversion with overflowing layers in float32, the warning about them).
 
-    `batches` are inputs of the conversion; `keep_fp32` are the patterns that it has already.
+    Returns the same conversion and () if there are none, or the precision has no float16. `batches`
+    are inputs of the conversion; `keep_fp32` are its existing patterns.
     """
     if precision.HALF.get(precision.rest(conversion.precision)) != torch.float16:
         return conversion, ()
@@ -138,7 +140,7 @@ def spare(
 
 
 def _is_mask(value: Value) -> bool:
-    """Whether all that is computed from the value ends in a softmax."""
+    """Whether all values that are computed from this value end in a softmax."""
     users = [use.user for use in value.uses()]
     return bool(users) and all(
         user.kind() in SOFTMAX

@@ -18,7 +18,9 @@ from builder.lowering import FP8_KIND, Containers, ir
 FAKE = ("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine", FP8_KIND)
 
 Channels = Callable[[Any, torch.Tensor], "int | None"]
-"""(node, weight) -> the axis that has a scale for each of its places; None: one scale for all."""
+"""(node, weight) -> the axis that has one scale for each index; None: one scale for the whole
+weight.
+"""
 
 
 def _outputs_first(node: Node, weight: torch.Tensor) -> int | None:
@@ -26,8 +28,10 @@ def _outputs_first(node: Node, weight: torch.Tensor) -> int | None:
 
 
 def _of_convolution(node: Node, weight: torch.Tensor) -> int | None:
-    """A transposed weight is (in, out / groups, ...): its channels are an axis only where there is
-    one group.
+    """The channel axis of a convolution's weight.
+
+    A transposed weight is (in, out / groups, ...): its channels are an axis only if there is one
+    group.
     """
     transposed, groups = ir.constant(node.inputsAt(6)), ir.constant(node.inputsAt(8))
     if not transposed:
@@ -47,15 +51,17 @@ PRODUCTS: dict[str, tuple[int, int, Channels]] = {
     **dict.fromkeys(("aten::matmul", "aten::mm", "aten::bmm"), (0, 1, _columns)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (1, 2, _columns)),
 }
-"""By kind: the places of the two operands, and the channels of the second where it is a weight.
-What else multiplies (recurrent cells, einsum, cdist) has no 8-bit kernels in TensorRT, or hides its
-products in loops.
+"""For each operator: the indices of the two operands, and the channel axis of the second if it is a
+weight.
+
+Other products (recurrent cells, einsum, cdist) have no 8-bit kernels in TensorRT, or are inside
+loops.
 """
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand that is to be rounded: `weight` where it is static, with the axis of its
+    """An operand to be rounded. If it is static, `weight` is its value, and `axis` that of its
     channels.
     """
 
@@ -66,7 +72,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Product:
-    """A node of the graph that multiplies; `name` is the name of its layer."""
+    """A node of the graph that computes a product; `name` is the name of its layer."""
 
     node: Any
     name: str
@@ -74,8 +80,8 @@ class Product:
 
 
 def products(graph: Graph, containers: Containers = MappingProxyType({})) -> list[Product]:
-    """Every product of the graph in program order, with those of its operands that no fake
-    quantization makes.
+    """Every product of the graph in program order, with those of its operands that are not
+    fake-quantized.
     """
     names, found = LayerNames(containers), []
     for node in ir.walk(graph):

@@ -1,4 +1,4 @@
-"""Calibrate a lowered graph, and insert quantization of its products' operands."""
+"""Calibrate a lowered graph, and quantize the operands of its products."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from builder.quantization.statistics import NOT_FINITE, Error, Histogram, Range
 
 Batches = Sequence[Sequence[torch.Tensor]]
 Places = Mapping[tuple[int, int], Any]
-"""By (number of the product, place of the operand)."""
+"""Values by (index of the product, index of the operand)."""
 
 PASSES = PIPELINE[[step.name for step in PIPELINE].index("precision") :]
-"""The end of lowering, from the place of the precision policy: what is rounded for two readers is
+"""The end of lowering, from the precision policy on: a value that is rounded for two readers is
 rounded once.
 """
 
@@ -44,11 +44,11 @@ def quantize(
 
     The residual operand of an addition that a quantized convolution absorbs is rounded too.
 
-    `batches` are tensors in the order of the graph's inputs; they are run with torch two to four
-    times. `method` is how the range of an activation is taken from them; weights have a scale for
-    each output channel, from their maximum. `skip` are patterns (fnmatch) over layer names. Batch
-    normalizations are folded first. What is quantized already is left as it is. The given graph is
-    not changed. Raises UsageError for an unknown method or precision, or no batches.
+    `batches` are tensors in the order of the graph's inputs; torch runs them two to four times.
+    `method` selects how the range of an activation is computed from them. Weights have a scale for
+    each output channel, from its maximum. `skip` are patterns (fnmatch) of layer names. Batch
+    normalizations are folded first. Existing fake quantization is not changed, and neither is the
+    given graph. Raises UsageError for an unknown method or precision, or no batches.
     """
     scheme = _scheme(precision, method, batches)
     graph = lowered.graph.copy()
@@ -79,8 +79,8 @@ def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
 
 
 class _Work:
-    """The runs, one after another; each looks at a copy of the graph, whose products have the same
-    numbers.
+    """Calibration runs. Each uses a copy of the graph, in which the products have the
+    same indices.
     """
 
     def __init__(
@@ -135,7 +135,9 @@ class _Work:
         return "a pattern names it" if matches else ""
 
     def _leave_additions(self) -> None:
-        """Give a reason to each residual addition that is next to no quantized product."""
+        """Record the reason for each residual addition that is not adjacent to a
+        quantized product.
+        """
         alone = [number for number in self.reasons if number < len(self.products)]
         for number, addition in zip(self._addition_numbers(), self.additions, strict=True):
             named = self._named(addition.product)
@@ -143,7 +145,7 @@ class _Work:
                 self.reasons.setdefault(number, named or "no product of 8 bits is next to it")
 
     def _addition_numbers(self) -> range:
-        """Residual additions are numbered behind the products."""
+        """The indices of the residual additions, which follow those of the products."""
         return range(len(self.products), len(self.products) + len(self.additions))
 
     def _wanted(self, graph: Graph) -> Iterable[tuple[int, Product]]:
@@ -152,7 +154,7 @@ class _Work:
         return [(n, p) for n, p in enumerate([*found, *joined]) if n not in self.reasons]
 
     def scales(self) -> dict[tuple[int, int], torch.Tensor]:
-        """The scale of every operand that is to be rounded; a product that cannot be gets its
+        """The scale of every operand that is to be rounded. Products that cannot be quantized get a
         reason.
         """
         ranges: dict[tuple[int, int], Range] = self._observed(lambda key: Range())
@@ -174,7 +176,7 @@ class _Work:
         return scales
 
     def _reach(self, ranges: Mapping[tuple[int, int], Range]) -> dict[tuple[int, int], float]:
-        """The greatest magnitude that each activation's grid holds."""
+        """The largest magnitude of each activation that quantization represents."""
         if self.method == "max":
             return {key: seen.greatest for key, seen in ranges.items()}
         histograms = self._observed(lambda key: Histogram(ranges[key].greatest))
@@ -185,8 +187,8 @@ class _Work:
         }
 
     def _observed(self, make: Any) -> dict[tuple[int, int], Any]:
-        """One run over the batches with an observer, that `make(key)` gives, at every
-        activation.
+        """Run the batches once with an observer at every activation. `make(key)` creates each
+        observer.
         """
         graph = self.lowered.graph.copy()
         observers: dict[tuple[int, int], Any] = {}
@@ -199,8 +201,8 @@ class _Work:
         return observers
 
     def errors(self, scales: Places) -> dict[int, Error]:
-        """What rounding the operands of a product does to its result, each product seen by
-        itself.
+        """The error of each product's result due to rounding its operands, each product measured
+        separately.
         """
         graph = self.lowered.graph.copy()
         observers: dict[int, Error] = {}
@@ -214,7 +216,7 @@ class _Work:
         return observers
 
     def insert(self, graph: Graph, scales: Places) -> None:
-        """The quantizing nodes in front of every product that is not left alone."""
+        """Insert quantizing nodes before every product that is to be quantized."""
         for number, product in list(self._wanted(graph)):
             self._round(graph, product.node, number, product, scales)
 

@@ -1,4 +1,4 @@
-"""From what calibration saw of a tensor to the largest magnitude that its grid holds."""
+"""Compute the largest representable magnitude of a tensor from its calibration statistics."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from numpy.typing import NDArray
 
 BINS = 2048
 LEVELS = 128
-"""The magnitudes that int8 tells apart."""
+"""The number of magnitudes in int8."""
 
 Counts = NDArray[np.float64]
-"""How many elements fell into each of BINS equal bins of |x| from 0 to the greatest |x|."""
+"""The number of elements in each of BINS equal bins of |x|, from 0 to the largest |x|."""
 
 
 def maximum(counts: Counts, percentile: float) -> float:
-    """All of the range: nothing saturates."""
+    """The whole range: nothing saturates."""
     return 1.0
 
 
 def by_percentile(counts: Counts, percentile: float) -> float:
-    """The magnitude below which `percentile` per cent of the elements lie."""
+    """The magnitude that `percentile` percent of the elements do not exceed."""
     below = np.cumsum(counts)
     wanted = below[-1] * percentile / 100
     return float(np.searchsorted(below, wanted) + 1) / len(counts)
 
 
 def entropy(counts: Counts, percentile: float) -> float:
-    """The magnitude to saturate at so that the rounded distribution tells least else than the true
-    one.
+    """The saturation limit for which the rounded distribution loses the least information.
 
-    Kullback-Leibler divergence between the histogram, what lies beyond the limit gathered in its
-    last bin, and the same histogram in 128 levels. Source: S. Migacz, "8-bit Inference with
-    TensorRT", GTC 2017. The zeros that a ReLU makes are exact on any grid, so the first bin does
-    not vote.
+    It minimizes the Kullback-Leibler divergence between the histogram, with elements beyond the
+    limit in its last bin, and the same histogram in 128 levels. Source: S. Migacz, "8-bit Inference
+    with TensorRT", GTC 2017. The zeros of a ReLU are exact with any scale, so the first bin is
+    ignored.
     """
     counts = counts.copy()
     counts[0] = counts[1]
@@ -64,4 +63,4 @@ METHODS: dict[str, Callable[[Counts, float], float]] = {
     "percentile": by_percentile,
     "entropy": entropy,
 }
-"""By name: (counts, percentile) -> the share of the greatest magnitude that the grid reaches."""
+"""By name: (counts, percentile) -> the share of the largest magnitude that is representable."""

@@ -14,8 +14,9 @@ OWN = "the module quantizes it itself"
 
 @dataclass(frozen=True)
 class Layer:
-    """What became of one product: `sqnr` in dB is what its own rounding leaves, `reason` why it was
-    left alone.
+    """The quantization result of one product.
+
+    `sqnr` in dB is that of rounding only this product. `reason` is why it is not quantized.
     """
 
     name: str
@@ -28,18 +29,20 @@ class Layer:
 
 @dataclass(frozen=True)
 class Quantized:
-    """The graph with quantizing nodes, and what became of each of its products, in program
-    order.
+    """The graph with quantizing nodes, and the result for each of its products, in
+    program order.
     """
 
     lowered: LoweredGraph
     layers: tuple[Layer, ...]
     additions: int = 0
-    """How many residual additions have an operand of 8 bits."""
+    """The number of residual additions with an 8-bit operand."""
 
     @property
     def summary(self) -> str:
-        """`int8 in 20 of 21 products; least SQNR 31.2 dB in head/aten::linear_0`"""
+        """The result as text: `8 bits in 20 of 21 products; least SQNR 31.2 dB in
+        head/aten::linear_0`.
+        """
         done = [layer for layer in self.layers if layer.quantized]
         measured = [layer for layer in done if layer.sqnr is not None]
         worst = min(measured, key=lambda layer: layer.sqnr or 0.0, default=None)
@@ -49,8 +52,8 @@ class Quantized:
 
 
 def own(lowered: LoweredGraph) -> Quantized | None:
-    """The graph as it is, with what its own fake quantization makes of its products; None where it
-    has none.
+    """The unchanged graph with the results of its own fake quantization for its products; None if
+    it has none.
     """
     if not quantizes(lowered.graph):
         return None

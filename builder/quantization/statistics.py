@@ -16,7 +16,9 @@ NOT_FINITE = "calibration met values that are not finite"
 
 @dataclass
 class Range:
-    """The greatest magnitude of a tensor over all batches; `dtype` None where it never came by."""
+    """The largest magnitude of a tensor over all batches. `dtype` is None if the tensor was never
+    observed.
+    """
 
     dtype: torch.dtype | None = None
     greatest: float = 0.0
@@ -24,14 +26,14 @@ class Range:
     def __call__(self, x: torch.Tensor) -> None:
         self.dtype = x.dtype
         if x.dtype in FLOATS and x.numel():
-            # NaN is greater than nothing: see `problem`
+            # comparisons with NaN are false: see `problem`
             self.greatest = max(self.greatest, float(x.abs().max()))
             if bool(x.isnan().any()):
                 self.greatest = math.nan
 
     @property
     def problem(self) -> str | None:
-        """Why the tensor cannot be given a grid."""
+        """The reason why the tensor cannot be quantized; None if it can."""
         if self.dtype is None:
             return "calibration never reached it"
         if self.dtype not in FLOATS:
@@ -43,7 +45,7 @@ class Range:
 
 @dataclass
 class Histogram:
-    """How the magnitudes of a tensor are spread from 0 to `greatest`."""
+    """The histogram of a tensor's magnitudes from 0 to `greatest`."""
 
     greatest: float
     counts: Counts = field(default_factory=lambda: np.zeros(BINS))
@@ -55,7 +57,7 @@ class Histogram:
 
 @dataclass
 class Error:
-    """The energy of a tensor, and of its difference from what rounded operands give."""
+    """The energy of a tensor, and of its difference from the result with rounded operands."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -66,8 +68,9 @@ class Error:
 
     @property
     def sqnr(self) -> float:
-        """Signal to quantization noise in dB: 20 is an error of a tenth, 40 of a hundredth; NaN
-        where a result was not finite.
+        """The signal-to-quantization-noise ratio in dB; NaN if a result was not finite.
+
+        20 dB is an error of a tenth, 40 dB of a hundredth.
         """
         if not math.isfinite(self.signal + self.noise):
             return math.nan

@@ -19,8 +19,8 @@ AXIS = "the module scales its weights on another axis than that of the output ch
 
 
 def unfit(node: Node) -> str:
-    """Why TensorRT computes a product of rounded operands in float all the same; empty where
-    nothing is in the way.
+    """The reason why TensorRT computes a product of fake-quantized operands in float; empty if it
+    does not.
     """
     left, right, _ = PRODUCTS[node.kind()]
     reasons = (
@@ -38,7 +38,9 @@ def _reason(product: Node, fake: Node, second: bool) -> str:
 
 
 def _in_range(fake: Node) -> bool:
-    """As conversion asks it, of static zero points."""
+    """Whether the fake quantization has the range of int8, by the same test as in conversion, for
+    static zero points.
+    """
     *_, low, high = map(ir.constant, ir.inputs(fake))
     zero = ir.constant(fake.inputsAt(2))
     if zero is None or low is None or high is None:

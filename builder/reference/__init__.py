@@ -1,9 +1,9 @@
-"""Evaluates an INetworkDefinition on the CPU with torch, so that networks are checked for numbers
-where no GPU is.
+"""Evaluates an INetworkDefinition on the CPU with torch, so that a network's numbers can be checked
+without a GPU.
 
-Written from TensorRT's documentation of each layer and from nothing that a converter says: `run`
-reads the layers back from the network and agrees with TensorRT on the dtype and shape of every
-tensor, or raises NetworkEvaluationError.
+It is based only on TensorRT's documentation of each layer, not on the converters. `run` reads the
+layers back from the network. It agrees with TensorRT about the dtype and shape of every tensor, or
+raises NetworkEvaluationError.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Conditionals: IIfConditional's output layers and the layers of either branch, as one step of
-which one branch runs.
+"""Conditionals: IIfConditional's output layers and the layers of both branches, as one step that
+runs one branch.
 
-A branch is what nothing but that branch's outputs needs; what both need is evaluated before.
+A branch contains the layers that only its outputs need. Layers that both branches need are
+evaluated before.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from builder.engine import ITensor
 from builder.reference.loops import boundaries, readers_of
 from builder.reference.node import Node, Values
 
-# an input layer is one like any other, and may serve both branches
+# an input layer is treated like any other, and may be used by both branches
 FOLDED = ("CONDITION", "CONDITIONAL_OUTPUT")
 BRANCHES = (0, 1)  # the inputs of an output layer: the value if true, the value if false
 
 
 def fold(steps: Sequence[Any], wanted: Sequence[ITensor], region: Callable[..., Any]) -> list[Any]:
-    """The steps with every outermost conditional replaced by one ConditionalStep; `region` plans
-    its branches.
+    """Replace every outermost conditional of the steps by one ConditionalStep. `region` plans its
+    branches.
     """
     units = [
         Conditional(unit) for unit in boundaries(step for step in steps if step.kind in FOLDED)
@@ -46,7 +47,7 @@ def fold(steps: Sequence[Any], wanted: Sequence[ITensor], region: Callable[..., 
 def _exclusive(
     unit: Conditional, branch: int, readers: Any, maker: dict[ITensor, Node], kept: set[ITensor]
 ) -> list[Any]:
-    """The steps that only this branch of the conditional needs, found backwards from its
+    """The steps that only this branch of the conditional needs, searched backwards from its
     outputs.
     """
     feeds = set(unit.results(branch))
@@ -72,9 +73,7 @@ def _only_here(
     found: dict[Conditional | Node, None] | dict[Node, None],
     kept: set[ITensor],
 ) -> bool:
-    """Whether nothing but found steps, or this branch's side of the conditional, reads the
-    tensor.
-    """
+    """Whether only found steps, or this branch of the conditional, read the tensor."""
     if tensor in kept or tensor is unit.flag or tensor in unit.results(1 - branch):
         return False
     return all(
@@ -83,7 +82,9 @@ def _only_here(
 
 
 def _unfold(part: Sequence[Conditional | Node], steps: Sequence[Node]) -> list[Any]:
-    """The part with inner conditionals as layers again: the branch's own region folds them."""
+    """The part with inner conditionals expanded to layers, because the branch's own region folds
+    them.
+    """
     inner = {
         node
         for step in part
@@ -95,7 +96,7 @@ def _unfold(part: Sequence[Conditional | Node], steps: Sequence[Node]) -> list[A
 
 
 class Conditional:
-    """One conditional: evaluates the branch that its condition chooses, and only that."""
+    """One conditional. Evaluates only the branch that its condition selects."""
 
     kind = "CONDITIONAL"
 
@@ -109,11 +110,13 @@ class Conditional:
         self.regions: list[Any] = []
 
     def results(self, branch: int) -> list[Any]:
-        """What each output layer takes from one branch."""
+        """The input of each output layer from one branch."""
         return [node.inputs[branch] for node in self.outputs_]
 
     def plan(self, branches: Sequence[list[Node]], region: Callable[..., Any]) -> None:
-        """Take the branches' steps in: what they read from outside becomes this step's input."""
+        """Take over the steps of the branches. Tensors that they read from outside become inputs of
+        this step.
+        """
         made = {tensor for part in branches for step in part for tensor in step.outputs}
         read = [
             *self.inputs,
@@ -128,8 +131,8 @@ class Conditional:
         ]
 
     def evaluate(self, values: Values) -> None:
-        """Put the outputs into `values`: those of the first branch where the condition is true,
-        else the second's.
+        """Compute the outputs in `values`: from the first branch if the condition is true, else
+        from the second.
         """
         branch = 0 if bool(values[self.flag]) else 1
         frame = {tensor: values[tensor] for tensor in self.inputs}

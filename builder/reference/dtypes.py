@@ -1,4 +1,4 @@
-"""TensorRT's dtypes as torch's, and weights read back as tensors."""
+"""TensorRT's dtypes as torch dtypes, and weights as tensors."""
 
 from __future__ import annotations
 
@@ -17,32 +17,30 @@ from builder.reference.registry import Evaluator
 
 TORCH_DTYPES = {e.tensorrt: dtypes.torch_dtype(e) for e in dtypes.TABLE if e.tensorrt} | {
     "E8M0": torch.float8_e8m0fnu,  # a scale of 8 exponent bits
-    "INT4": torch.int8,  # torch has no arithmetic of 4 bits: int8 holds the values -8..7
+    "INT4": torch.int8,  # torch has no 4-bit arithmetic: int8 has the values -8..7
 }
 REDUCED = (torch.float16, torch.bfloat16)
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
-    """The torch dtype that holds values of TensorRT's `dtype`; raises KeyError for one that torch
-    cannot hold (FP4).
-    """
+    """The torch dtype for values of TensorRT's `dtype`. Raises KeyError if torch has none (FP4)."""
     return TORCH_DTYPES[dtype.name]
 
 
 def output_dtype(layer: ILayer, index: int = 0) -> torch.dtype:
-    """The dtype that TensorRT gives to an output of `layer`."""
+    """The dtype that TensorRT reports for an output of `layer`."""
     return torch_dtype(layer.get_output(index).dtype)
 
 
 class _RawWeights(ctypes.Structure):
-    """nvinfer1::Weights: a DataType, a pointer to the values, how many there are."""
+    """nvinfer1::Weights: a DataType, a pointer to the values, and the number of values."""
 
     _fields_ = (("type", ctypes.c_int32), ("values", ctypes.c_void_p), ("count", ctypes.c_int64))
 
 
 def weights_tensor(weights: object, shape: Sequence[int] = (-1,)) -> Tensor | None:
-    """Weights read from a layer, as a tensor of `shape` over the same memory; None where the layer
-    has none.
+    """A layer's weights as a tensor of `shape` that shares their memory; None if the layer has
+    none.
     """
     flat = torch.from_numpy(weights) if isinstance(weights, np.ndarray) else _without_numpy(weights)
     if flat.numel() == 0 and 0 not in shape:
@@ -51,11 +49,11 @@ def weights_tensor(weights: object, shape: Sequence[int] = (-1,)) -> Tensor | No
 
 
 def _without_numpy(weights: Any) -> Tensor:
-    """Weights of a dtype that numpy lacks (bfloat16, float8): TensorRT hands back its own object,
-    of no public address.
+    """A tensor of weights with a dtype that numpy lacks (bfloat16, float8). TensorRT returns its
+    own object for them, without a public address.
 
     The object is a pybind11 instance, whose first field after the Python header points to the C++
-    value; what is found there must agree with the object's own `dtype` and `size`.
+    value. That value must agree with the object's own `dtype` and `size`.
     """
     address = ctypes.c_void_p.from_address(id(weights) + object.__basicsize__).value
     raw = _RawWeights.from_address(address or 0)
@@ -63,7 +61,7 @@ def _without_numpy(weights: Any) -> Tensor:
         raise ValueError(f"cannot read {weights.size} weights of {weights.dtype}")
     if not raw.count:
         return torch.empty(0)
-    if weights.dtype.name == "INT4":  # whose `nbytes` is not to be trusted
+    if weights.dtype.name == "INT4":  # its `nbytes` is unreliable
         return _unpacked(_at(raw.values, (raw.count + 1) // 2, torch.int8), raw.count)
     return _at(raw.values, raw.count, torch_dtype(weights.dtype))
 
@@ -74,7 +72,7 @@ def _at(address: int, count: int, dtype: torch.dtype) -> Tensor:
 
 
 def _unpacked(packed: Tensor, count: int) -> Tensor:
-    """4-bit integers, of which the first of each byte has its low half."""
+    """Unpack 4-bit integers. The first of each byte is in its low half."""
     low, high = packed << 4 >> 4, packed >> 4
     return torch.stack([low, high], dim=-1).reshape(-1)[:count]
 
@@ -85,11 +83,11 @@ def axes_of(mask: int) -> tuple[int, ...]:
 
 
 def in_float32(evaluator: Evaluator) -> Evaluator:
-    """Let `evaluator` compute half and bfloat16 in float32 and round once at the end, to its data
-    input's dtype.
+    """Let `evaluator` compute half and bfloat16 in float32, and round once at the end to the dtype
+    of its data input.
 
-    TensorRT accumulates reduced-precision reductions, products and norms in float32, and rounds
-    what it stores.
+    TensorRT accumulates reduced-precision reductions, products and norms in float32, and rounds the
+    stored result.
     """
 
     @wraps(evaluator)

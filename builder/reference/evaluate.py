@@ -1,4 +1,4 @@
-"""`run`: a network's outputs for given inputs, layer by layer on the CPU."""
+"""`run`: evaluate a network for given inputs, layer by layer on the CPU."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ NARROWED = {(torch.int64, torch.int32), (torch.int8, torch.int32), (torch.float6
 def run(conversion_or_network: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Evaluate a network (or the `.network` of a conversion) on the CPU.
 
-    `inputs` are CPU tensors in the order of the network's inputs; int64 and float64 are narrowed
-    where the network has int32 or float32. Returns the outputs in the network's order, of the
-    network's dtypes. Raises NetworkEvaluationError, naming the layer, for a layer that has no
-    evaluation, for a value whose dtype or shape is not what TensorRT says of its tensor, and for
-    what a layer's documentation forbids (a slice out of bounds).
+    `inputs` are CPU tensors in the order of the network's inputs. int64 and float64 are converted
+    if the network has int32 or float32. Returns the outputs in the network's order, with the
+    network's dtypes.
+
+    Raises NetworkEvaluationError, with the layer's name, for a layer without an evaluation. Also
+    raises it for a value whose dtype or shape differs from TensorRT's, and for a violation of a
+    layer's documentation (a slice out of bounds).
     """
     network: INetworkDefinition = getattr(conversion_or_network, "network", conversion_or_network)
     wanted = [network.get_output(i) for i in range(network.num_outputs)]
@@ -46,11 +48,11 @@ def inspect(
     *,
     partial: bool = False,
 ) -> dict[str, Tensor]:
-    """The values of the named tensors of a network, intermediate ones too.
+    """The values of the named tensors of a network, including intermediate ones.
 
-    Names that it does not have are left out, and so are tensors inside a loop or a conditional.
-    Inputs and errors as for `run`. With `partial` a layer that cannot be evaluated is no error: the
-    values up to it are returned.
+    Names that the network lacks are omitted, and so are tensors inside a loop or a conditional.
+    Inputs and errors are those of `run`. With `partial`, a layer that cannot be evaluated is not an
+    error: the values up to it are returned.
     """
     network = getattr(conversion_or_network, "network", conversion_or_network)
     nodes = read_layers(network)
@@ -69,8 +71,8 @@ def inspect(
 
 
 def _bind(network: INetworkDefinition, inputs: Sequence[Tensor]) -> Values:
-    """The network's inputs with their values; raises NetworkEvaluationError where one does not
-    fit.
+    """The values of the network's inputs. Raises NetworkEvaluationError if one has an incompatible
+    dtype or shape.
     """
     if len(inputs) != network.num_inputs:
         raise NetworkEvaluationError(

@@ -1,6 +1,6 @@
 """Loops: ILoop's boundary layers and everything between them, as one step.
 
-What is inside is what depends on a recurrence or an iterator of the loop; the rest is evaluated
+A loop contains the layers that depend on its recurrences or iterators. The others are evaluated
 once, outside.
 """
 
@@ -21,9 +21,7 @@ CONDITIONAL_KINDS = ("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT")
 
 
 def fold(nodes: Sequence[Node], region: Callable[..., Any]) -> list[Any]:
-    """The nodes with every outermost loop replaced by one LoopStep; `region` plans a loop's
-    body.
-    """
+    """Replace every outermost loop of the nodes by one LoopStep. `region` plans a loop's body."""
     units = boundaries(nodes)
     all_loops = [unit for unit in units if unit[0].kind in LOOP_KINDS]
     if not all_loops:
@@ -66,8 +64,8 @@ def readers_of(steps: Iterable[Node]) -> dict[Any, list[Any]]:
 def _members(
     unit: list[Node], readers: dict[Any, list[Node]], unit_of: dict[Node, list[Node]]
 ) -> set[Node]:
-    """The loop's boundary layers and what depends on its recurrences and iterators, inner loops as
-    a whole.
+    """The loop's boundary layers and all layers that depend on its recurrences and iterators. Inner
+    loops are included as a whole.
     """
     members = set(unit)
     pending = [
@@ -107,15 +105,16 @@ class LoopStep:
         )
         self.error: Callable[[str], NetworkEvaluationError] = boundary[0].error
         body = [node for node in members if node not in set(boundary)]
-        # What becomes of one iteration: the recurrences' next values and what the outputs collect.
+        # The results of one iteration: the recurrences' next values, and the elements of the
+        # outputs.
         results = [node.inputs[1] for node in self.by_kind["RECURRENCE"]]
         results += [node.inputs[0] for node in self.by_kind["LOOP_OUTPUT"]]
         self.body = region(body, results)
         self.goes_on = region(body, [self.condition]) if self.condition is not None else None
 
     def evaluate(self, values: Values) -> None:
-        """Put the loop's outputs into `values`. A recurrence's last value is the one after the
-        final iteration.
+        """Compute the loop's outputs in `values`. A recurrence's last value is that after the final
+        iteration.
         """
         outer = {tensor: values[tensor] for tensor in self.inputs}
         limit = None if self.count is None else int(values[self.count])
@@ -144,8 +143,8 @@ class LoopStep:
         return bool(frame[self.condition])
 
     def _iterate(self, frame: Values, iteration: int, limit: int | None) -> Values:
-        """The values of one iteration, iterators included; a reverse one counts down from the trip
-        count.
+        """The values of one iteration, including iterators. A reverse iterator counts down from the
+        trip count.
         """
         for node in self.by_kind["ITERATOR"]:
             source, axis = frame[node.inputs[0]], node.layer.axis
@@ -182,7 +181,7 @@ class LoopStep:
         return torch.stack(filled, axis) if filled else sample.unsqueeze(axis).narrow(axis, 0, 0)
 
     def _sample(self, node: Node, outer: Values, state: Values) -> Tensor:
-        """What an iteration would have contributed, for its shape, where there was none."""
+        """The value that an iteration would add, to get its shape if there was no iteration."""
         frame = {**outer, **state}
         for iterator in self.by_kind["ITERATOR"]:
             source, axis = frame[iterator.inputs[0]], iterator.layer.axis
@@ -193,7 +192,7 @@ class LoopStep:
 
 
 def _undefined(like: Tensor) -> Tensor:
-    """Values that TensorRT does not define (fewer iterations than the concatenation length): NaN,
-    so that use shows.
+    """NaN for values that TensorRT does not define (fewer iterations than the concatenation
+    length), so that any use is detected.
     """
     return torch.full_like(like, torch.nan) if like.is_floating_point() else torch.zeros_like(like)

@@ -1,4 +1,4 @@
-"""A layer of a network, read back and ready to be evaluated."""
+"""A layer of a network, read back and ready for evaluation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from builder.errors import NetworkEvaluationError, TrtBuildError
 from builder.reference.dtypes import torch_dtype
 from builder.reference.registry import EVALUATORS
 
-# The value of each tensor. Tensors are compared by identity: pybind11 gives one Python object for
-# one ITensor as long as somebody holds it, and the nodes hold all of them.
+# The value of each tensor. Tensors are compared by identity: pybind11 returns the same Python
+# object for an ITensor while a reference to it exists, and the nodes keep references to all.
 Values = dict[Any, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One layer: typed as its own class, its LayerType's name, its tensors (None for an optional
-    input not given).
+    """One layer as an instance of its own class, with the name of its LayerType and its tensors
+    (None for a missing optional input).
     """
 
     layer: Any
@@ -33,7 +33,7 @@ class Node:
 
     @property
     def where(self) -> str:
-        """The layer's name, type and metadata, which is where its source line stands."""
+        """The layer's name, type and metadata, which includes its source line."""
         metadata = getattr(self.layer, "metadata", "")
         return f"layer {self.layer.name!r} ({self.kind})" + (f", {metadata}" if metadata else "")
 
@@ -41,8 +41,8 @@ class Node:
         return NetworkEvaluationError(message, where=self.where)
 
     def evaluate(self, values: Values) -> None:
-        """Put the layer's outputs into `values`, which has its inputs; checked against what
-        TensorRT says of them.
+        """Compute the layer's outputs in `values`, which has its inputs. The outputs are checked
+        against TensorRT's dtypes and shapes.
         """
         evaluator = EVALUATORS.get(self.kind)
         if evaluator is None:
@@ -59,8 +59,10 @@ class Node:
         self.put(values, *(result if isinstance(result, tuple) else (result,)))
 
     def put(self, values: Values, *results: Tensor) -> None:
-        """Enter the outputs into `values`; raises unless dtypes and (but for -1) lengths are what
-        TensorRT says; a weakly typed network takes half and float32 for one another.
+        """Store the outputs in `values`.
+
+        Raises NetworkEvaluationError unless the dtypes and lengths (except -1) are TensorRT's. In a
+        weakly typed network half and float32 are interchangeable.
         """
         results = tensorrt8.evaluation.results(results, [dtype for dtype, _ in self.expected])
         for i, (value, (dtype, shape)) in enumerate(zip(results, self.expected, strict=True)):
@@ -71,15 +73,15 @@ class Node:
 
     @cached_property
     def expected(self) -> tuple[tuple[torch.dtype, tuple[int, ...]], ...]:
-        """dtype and shape (-1 for any length) that TensorRT gives to each output."""
+        """TensorRT's dtype and shape (-1 for any length) of each output."""
         try:
             known = tensorrt8.evaluation.output_dtype(self.kind)
             return tuple(
                 (known or torch_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in self.outputs
             )
         except (KeyError, ValueError, RuntimeError) as error:
-            # Without a GPU, TensorRT follows every error with one about CUDA: the one before says
-            # what is wrong.
+            # Without a GPU, TensorRT follows every error with one about CUDA. The message before it
+            # has the cause.
             said = next((m for m in reversed(MESSAGES) if "cudaError" not in m), str(error))
             raise self.error(
                 f"TensorRT has no usable shape or dtype for an output: {said}"
@@ -87,7 +89,7 @@ class Node:
 
 
 def fits(lengths: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether actual lengths are what a shape with wildcards (-1) allows."""
+    """Whether actual lengths match a shape with wildcards (-1)."""
     return len(lengths) == len(shape) and all(
         n in (-1, m) for m, n in zip(lengths, shape, strict=True)
     )

@@ -1,6 +1,4 @@
-"""Regions: layers in an order in which they can be evaluated, loops and conditionals each folded
-into one step.
-"""
+"""Regions: layers in evaluation order. Each loop and each conditional is one step."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from builder.reference.node import Node, Values
 
 
 class Step(Protocol):
-    """What a region evaluates in turn: a layer, a whole loop, a whole conditional."""
+    """A step of a region: a layer, a whole loop, or a whole conditional."""
 
     kind: str
 
@@ -30,11 +28,11 @@ class Step(Protocol):
 
 
 class Region:
-    """The steps that the wanted tensors need, and the assertions; others are dead, and TensorRT
-    removes them too.
+    """The steps that the wanted tensors need, and the assertions. Other steps are dead code, which
+    TensorRT also removes.
 
-    Tensors that are only `watched` are computed and kept as well, but a branch of a conditional may
-    still hold them.
+    Tensors that are only `watched` are also computed and kept. They do not prevent a step from
+    becoming part of a conditional's branch.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Region:
             self.dropped[i].append(tensor)
 
     def evaluate(self, values: Values) -> None:
-        """Put the wanted tensors into `values`; every other value goes after its last use."""
+        """Compute the wanted tensors in `values`. Other values are removed after their last use."""
         for step, dropped in zip(self.steps, self.dropped, strict=True):
             step.evaluate(values)
             for tensor in dropped:
@@ -63,9 +61,10 @@ class Region:
 
 
 def ordered(steps: Sequence[Step], wanted: Iterable[ITensor]) -> list[Step]:
-    """The steps that make the wanted tensors or have no output at all (assertions), inputs first.
+    """The steps that compute the wanted tensors or have no output at all (assertions), in
+    dependency order.
 
-    Raises NetworkEvaluationError where steps wait for one another.
+    Raises NetworkEvaluationError if steps depend on each other.
     """
     maker = {tensor: step for step in steps for tensor in step.outputs}
     needed = {id(maker[tensor]) for tensor in wanted if tensor in maker}
@@ -73,8 +72,8 @@ def ordered(steps: Sequence[Step], wanted: Iterable[ITensor]) -> list[Step]:
     for root in steps:
         if not step_is_root(root, needed):
             continue
-        # each waits for the next; a list and not recursion, as networks are thousands of layers
-        # deep
+        # Each step depends on the next. A list is used instead of recursion, because networks are
+        # thousands of layers deep.
         path = [root]
         on_path = {root}
         while path:

@@ -1,13 +1,13 @@
-"""Which function evaluates which layer: one entry for each LayerType, by its name."""
+"""The registry of evaluators: one function for each LayerType, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-# An evaluator takes the layer (typed as its own class) and its input values, None where an optional
-# input is missing; it returns the output value, or a tuple of them. Names and not enum members: a
-# flavour need not have every LayerType.
+# An evaluator takes the layer (as an instance of its own class) and its input values, None for a
+# missing optional input. It returns the output value, or a tuple of them. Names are used instead of
+# enum members, because a flavor need not have every LayerType.
 Evaluator = Callable[..., Any]
 EVALUATORS: dict[str, Evaluator] = {}
 
@@ -15,7 +15,7 @@ _F = TypeVar("_F", bound=Evaluator)
 
 
 def evaluates(layer_type: str) -> Callable[[_F], _F]:
-    """Register the decorated function as the evaluation of layers whose LayerType is called
+    """Register the decorated function as the evaluator of layers whose LayerType is named
     `layer_type`.
     """
 

@@ -37,19 +37,20 @@ def build_repository(
     **keywords: Any,
 ) -> list[ModelResult]:
     """Build every model of the folder `models` into the Triton repository `out`. Returns one result
-    for each model. Fields of Settings may be passed as `keywords`, which override `settings`.
+    for each model.
 
-    A model with the file, manifest, options and versions that it was published with is not built
-    again, which needs no torch; `rebuild` builds it nevertheless. If a model fails, the others are
-    still built, and its published version is kept. `jobs` models are built in parallel (0: as many
-    as the machine allows), each in a separate process unless `isolate` is False. With a folder
-    `graphs` every model is built, and its graph before and after each pass is written to
-    `graphs`/<model>. A model without a manifest fails alone, unless no model has one. With
-    `write_env`, a block in the `.env` beside `out` names the container that fits the plans.
+    Fields of Settings may be passed as `keywords`, which override `settings`. A model with the
+    file, manifest, options and versions that it was published with is not built again, which needs
+    no torch. With `rebuild` it is. If a model fails, the others are still built, and its published
+    version is kept. `jobs` models are built in parallel (0: as many as the machine allows), each in
+    a separate process unless `isolate` is False. With a folder `graphs` every model is built, and
+    its graph before and after each pass is written to `graphs`/<model>. A model without a manifest
+    fails alone, unless no model has one. With `write_env`, a block in the `.env` beside `out` names
+    the container that fits the plans.
 
-    Raises ManifestError and UsageError before anything is built (also for `serve_as` tensorrt_plan
-    with TensorRT for RTX, whose plans Triton's backend does not load), and EnvironmentProblem if
-    this machine cannot build, or cannot write to `out`.
+    Raises ManifestError and UsageError before anything is built. This includes `serve_as`
+    tensorrt_plan with TensorRT for RTX, whose plans Triton's backend does not load. Raises
+    EnvironmentProblem if this machine cannot build, or cannot write to `out`.
     """
     from builder.repository import preflight
 

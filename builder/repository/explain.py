@@ -23,13 +23,13 @@ def explain(
     settings: Settings | None = None,
     **keywords: Any,
 ) -> list[dict[str, Any]]:
-    """For each model its `name`, `verdict` and `because` as text, its `request`, and the `plans` of
-    its last build by label, each with `key`, `parts` and whether it is `stored` (None: no store
-    responds).
+    """The verdict for each model, as JSON data: its `name`, `verdict` and `because` as text, its
+    `request`, and the `plans` of its last build.
 
-    All are JSON data. Settings and `keywords` are those of build_repository. With `out` None,
-    compare with the store's last record of that name. `models` may be the folder of a published
-    model, for its recorded request.
+    Plans are by label, each with `key`, `parts` and whether it is `stored` (None: no store
+    responds). Settings and `keywords` are those of build_repository. If `out` is None, compare with
+    the store's last record of that name. `models` may be the folder of a published model, for its
+    recorded request.
     """
     chosen, folder = resolved(settings, keywords), Path(models)
     kept = stores.Store(str(chosen.store)) if chosen.store else None

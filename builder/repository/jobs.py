@@ -48,11 +48,11 @@ def default_jobs() -> int:
 
 
 def environments() -> list[dict[str, str]]:
-    """Environment variables that pin a worker to a GPU by uuid, one set for each GPU of the same
-    model as the first, because a plan is for one GPU model.
+    """Environment variables that pin a worker to a GPU by uuid.
 
-    A worker also gets the current cache folder, the only one that it may write to, because it
-    inherits the environment of the fork server.
+    There is one set for each GPU of the same model as the first, because a plan is for one GPU
+    model. A worker also receives the current cache folder, the only one that it may write to. It
+    would otherwise have that of the fork server, whose environment it inherits.
     """
     if flavour.chosen() != "tensorrt":
         return [{}]

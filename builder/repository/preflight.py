@@ -13,8 +13,10 @@ from builder.store import staging
 
 
 def check(out: Path) -> None:
-    """Raise UsageError if the repository's path is a file or a broken link, EnvironmentProblem if
-    the path or its parent is not writable, and PublishBlocked if it is a mount point: models are
+    """Check that the repository's path can be written.
+
+    Raises UsageError if the path is a file or a broken link, and EnvironmentProblem if the path or
+    its parent is not writable. Raises PublishBlocked if it is a mount point, because models are
     staged beside the repository and moved into it.
     """
     for place in (out, *out.parents):

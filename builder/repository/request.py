@@ -90,9 +90,10 @@ def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
 
 
 def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of the last build: from the published model, else from the store for the same file
-    and name (a store may be shared, and another project's model may have the name). Empty without
-    either.
+    """The record of the last build: from the published model, else from the store.
+
+    The store's record is used if it has the same file and name, because a store may be shared, and
+    another project's model may have the name. Empty without either.
     """
     said = store.sidecar(order.folder) or {}
     if "request" in said or not order.store:

@@ -35,8 +35,9 @@ class ModelResult:
     model is current; "edited": it is current except for manual edits.
     """
     quantized: dict[str, Any] | None = None
-    """For an 8-bit precision: the `summary`, and for each of the `layers` that could be quantized
-    its name, whether it is, its SQNR in dB, and the reason if it is not.
+    """For an 8-bit precision: the `summary`, and the `layers` that could be quantized.
+
+    Each layer has its name, whether it is quantized, its SQNR in dB, and the reason if it is not.
     """
     precision: str = ""
     parity: dict[str, Any] | None = None

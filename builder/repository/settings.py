@@ -67,8 +67,8 @@ class Settings:
         )
 
     def orders(self, specs: Sequence[ModelSpec], out: Path, **more: Any) -> list[Order]:
-        """An order for each model. Raises EnvironmentProblem where no such flavour is here, and
-        UsageError where Triton could not load its plans.
+        """An order for each model. Raises EnvironmentProblem if the flavor is not installed, and
+        UsageError if Triton could not load its plans.
         """
         from builder.engine import BuildOptions, flavour
         from builder.pipeline import Order

@@ -1,9 +1,9 @@
-"""Content-addressed plans: the complete key of each, where it is kept, and why it was or was not
+"""The store of plans by content: the key of each plan, its location, and why it was or was not
 found.
 
-Two keys, as docs/store.md argues: a request is known without torch and tells whether a published
-model is what a build would give; a plan's key is known after conversion and tells whether TensorRT
-has to run (`builder.store.plans`).
+There are two keys (docs/store.md). A request is known without torch and decides whether a published
+model is what a build would publish. A plan's key is known after conversion and decides whether
+TensorRT has to run (`builder.store.plans`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Folders at a URL of fsspec, such as s3://bucket/repository: a command works on a copy of them.
 
-An object store has no rename, so what has changed is written in an order in which a server that
-reads the bucket finds whole models only. For each model: the files of a new version first, then
-what stands beside it, trt-build.json, and config.pbtxt last, which names the version that is
-served. Nothing that the published config serves is overwritten, and what is no longer needed is
-removed at the end.
+An object store has no rename. So changes are written in an order in which a server that reads the
+bucket only finds complete models. For each model, the files of a new version are written first,
+then the other files of the model, then trt-build.json. config.pbtxt, which names the served
+version, is last. Files that the published config serves are never overwritten. Files that are no
+longer needed are removed at the end.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ from builder.store.published import CONFIG, SIDECAR, SIGNATURE
 from builder.torchscript import sha256
 
 MARKS = ("size", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
-"""What file systems of fsspec say of a file that tells one content from another."""
+"""Fields of an fsspec file entry that distinguish one content from another."""
 
 
 @contextlib.contextmanager
 def opened(url: str, *, writes: bool = False) -> Iterator[Mirror]:
-    """A copy of the folder at `url`, or of the folder of a file, until the end of the block.
+    """A copy of the folder at `url`, or of the folder of a file, inside the `with` block.
 
-    With `writes` a folder that is missing is an empty one, and the block may call `publish`.
-    Raises UsageError for a URL that is none or has nothing there, and EnvironmentProblem where it
-    cannot be read or, with `writes`, written.
+    With `writes`, a missing folder counts as empty, and the block may call `publish`. Raises
+    UsageError if the URL is invalid or nothing exists there. Raises EnvironmentProblem if it cannot
+    be read or, with `writes`, written.
     """
     with tempfile.TemporaryDirectory(prefix="trt-build-mirror-") as scratch:
         yield Mirror(url, Path(scratch).resolve(), writes=writes)
 
 
 class Mirror:
-    """`path` is the copy of what is at `url`. Folders beside the copy are written beside the URL,
-    too, but for those with a name that begins with a dot.
+    """A copy of the folder at `url`, in `path`.
+
+    Folders beside the copy are also written beside the URL, except those whose name begins with a
+    dot.
     """
 
     def __init__(self, url: str, scratch: Path, *, writes: bool) -> None:
@@ -52,7 +54,7 @@ class Mirror:
                 f"{url} names no folder", fix="a folder in the bucket, as s3://bucket/models"
             )
         self.copy = scratch / "copy"
-        self.first = scratch / "first"  # what may be overwritten, to restore it from
+        self.first = scratch / "first"  # files that may be overwritten, to restore them from
         is_file = False
         with _explained(url, "read"):
             self.fs.invalidate_cache()
@@ -71,11 +73,11 @@ class Mirror:
             self.path /= self.root.name
 
     def publish(self) -> None:
-        """Write back what was changed in the copy.
+        """Write the changes in the copy back to the URL.
 
-        Raises PublishError where somebody else has changed the same models, UsageError where a file
-        that is served would be overwritten, EnvironmentProblem where the bucket cannot be written.
-        What was written of a model that fails is taken back.
+        Raises PublishError if another process has changed the same models, UsageError if a served
+        file would be overwritten, and EnvironmentProblem if the bucket cannot be written. If a
+        model fails, its written files are reverted.
         """
         now = {name: sha256(self.copy / name) for name in self._in_copy()}
         changed = [name for name in now if now[name] != self.before.get(name)]
@@ -92,7 +94,7 @@ class Mirror:
         self.marks = self._listed()
 
     def _write(self, names: Sequence[str]) -> None:
-        """Write the files of one model, or take all of them back."""
+        """Write the files of one model, or revert all of them."""
         written: list[str] = []
         try:
             with _explained(self.url, "written"):
@@ -112,13 +114,13 @@ class Mirror:
             self.fs.put_file(str(self.first / name), self._place(name))
 
     def _rank(self, name: str) -> tuple[int, str]:
-        """Config last, the record of the model before it."""
+        """The rank of a file: the config last, the record of the model before it."""
         inside = PurePosixPath(name).relative_to(self._model_of(name)).as_posix()
         order = {SIDECAR: 1, SIGNATURE: 2, CONFIG: 3}
         return order.get(inside, 0), name
 
     def _model_of(self, name: str) -> str:
-        """The folder of the model that a file belongs to, "." where it belongs to none."""
+        """The folder of the model that a file belongs to; "." if it belongs to no model."""
         parents = [*PurePosixPath(name).parents][-2::-1]
         for parent in parents:
             known = (f"{parent}/{CONFIG}", f"{parent}/{SIDECAR}")
@@ -127,15 +129,17 @@ class Mirror:
         return "."
 
     def _is_not_step(self, model: str) -> tuple[bool, str]:
-        """The order of models: steps before the ensembles that name them."""
+        """A sort key for models: steps before the ensembles that name them."""
         return retired.step_of(self.copy / model) is None, model
 
     def _is_of_version(self, name: str) -> bool:
-        """Whether a file is in the folder of a version."""
+        """Whether a file is in a version folder."""
         return PurePosixPath(name).relative_to(self._model_of(name)).parts[0].isdigit()
 
     def _keep_first(self) -> None:
-        """Keep copies of what may be overwritten: not of versions, which are large."""
+        """Copy files that may be overwritten. Version folders are excluded, because
+        they are large.
+        """
         if not self.writes:
             return
         for name in self.before:
@@ -145,7 +149,9 @@ class Mirror:
                 shutil.copyfile(self.copy / name, target)
 
     def _refuse_overwriting(self, changed: Iterable[str]) -> None:
-        """A file in a version's folder is what a server has loaded, or is about to load."""
+        """Raise UsageError if a file in a version folder would be overwritten: a server has loaded
+        it, or is about to.
+        """
         touched = set()
         for name in changed:
             if name in self.before and self._is_of_version(name):
@@ -172,7 +178,7 @@ class Mirror:
             )
 
     def _listed(self) -> dict[str, str]:
-        """What marks the content of each file, by its path from the folder's parent."""
+        """A mark of each file's content, by its path relative to the folder's parent."""
         with _explained(self.url, "read"):
             self.fs.invalidate_cache()
             found = self.fs.find(str(self.folder), detail=True)
@@ -184,7 +190,7 @@ class Mirror:
         return {}
 
     def _name(self, path: str) -> str | None:
-        """The path of a file from the folder's parent; None where it is none of a file below."""
+        """The path of a file relative to the folder's parent; None if it is outside the folder."""
         found = PurePosixPath(path)
         inside = found.is_relative_to(self.folder) and found != self.folder
         if not inside or path.endswith("/") or ".." in found.parts:
@@ -192,7 +198,7 @@ class Mirror:
         return found.relative_to(self.folder.parent).as_posix()
 
     def _fetch(self, name: str) -> str:
-        """Copy a file here; its SHA-256."""
+        """Download a file and return its SHA-256."""
         target = self.copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with _explained(self.url, "copied"):
@@ -210,7 +216,7 @@ class Mirror:
         return str(self.folder.parent / name)
 
     def _try_to_write(self) -> None:
-        """Before hours of builds, not after them."""
+        """Check write access before hours of builds."""
         probe = self._place(f".trt-build-{uuid.uuid4().hex}")
         with _explained(self.url, "written"):
             self.fs.pipe_file(probe, b"trt-build can write here")
@@ -228,7 +234,8 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise EnvironmentProblem(
             f"{url}: {error}", fix="install the package that it names"
         ) from error
-    except Exception as error:  # some backends connect at once, and each raises its own
+    # some backends connect immediately, and each raises different errors
+    except Exception as error:
         raise _unusable(url, "opened", error) from error
     return fs, root.rstrip("/")
 
@@ -242,12 +249,12 @@ def _unusable(url: str, done: str, error: Exception) -> EnvironmentProblem:
 
 @contextlib.contextmanager
 def _explained(url: str, done: str) -> Iterator[None]:
-    """Turn what a backend of fsspec raises into an EnvironmentProblem."""
+    """Convert the errors of an fsspec backend to an EnvironmentProblem."""
     try:
         yield
     except FileNotFoundError as error:
         if done == "read":
-            return  # the caller says what is missing
+            return  # the caller reports what is missing
         raise _unusable(url, done, error) from error
     except Exception as error:
         raise _unusable(url, done, error) from error

@@ -1,4 +1,4 @@
-"""One text for equal data: what keys are hashed from, and what records are compared as."""
+"""The canonical text of data: keys are hashes of it, and records are compared by it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 
 def plain(value: object) -> Any:
-    """The value as JSON would give it back: tuples are lists, keys are text, paths are text."""
+    """The value after a round trip through JSON: tuples become lists; keys and paths
+    become text.
+    """
     return json.loads(text(value))
 
 
 def text(value: object) -> str:
-    """Canonical JSON: keys sorted, no blanks. Raises TypeError for what is no data, so that no key
-    covers an address in memory.
+    """Canonical JSON: sorted keys, no whitespace.
+
+    Raises TypeError for values that are not data, so that no key includes a memory address.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_path)
 

@@ -16,14 +16,14 @@ ABSENT = "none"
 def changes(
     before: Mapping[str, Any], after: Mapping[str, Any], derived: Sequence[str] = ()
 ) -> list[str]:
-    """`precision fp32 -> fp16`, one for each part that differs; a part that is a hash reads `source
-    changed`.
+    """A line for each part that differs, such as `precision fp32 -> fp16`.
 
-    `derived` names parts that only follow others: they are told where nothing else is. So is an
-    input's range of an axis, which spans that of the profiles.
+    A part that is a hash reads `source changed`. `derived` names parts that depend on others; they
+    are only reported if nothing else differs. The same applies to an input's range of an axis,
+    which includes the ranges of the profiles.
     """
     old, new = dict(flattened(before)), dict(flattened(after))
-    # no leaf is None
+    # None is never a leaf
     every = dict.fromkeys([*old, *new])
     names = [name for name in every if old.get(name) != new.get(name)]
     primary = [
@@ -37,18 +37,20 @@ def changes(
 def because(
     before: Mapping[str, Any] | None, after: Mapping[str, Any], derived: Sequence[str] = ()
 ) -> str:
-    """The changes in one line; `there was none before` without a `before`, empty where nothing
-    changed.
+    """The changes in one line.
+
+    Returns `there was none before` if `before` is None, and an empty text if nothing changed.
     """
     return "there was none before" if before is None else ", ".join(changes(before, after, derived))
 
 
 def flattened(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(`inputs.image.dtype`, value) of every leaf that is not empty; members of a list go by their
-    `name`, if any.
+    """(`inputs.image.dtype`, value) for every leaf that is not empty.
+
+    Members of a list are named by their `name`, if they have one.
     """
     if value is None or value in ({}, [], ()):
-        return  # what is empty is as good as absent
+        return  # empty values count as absent
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from flattened(inner, f"{path}.{key}" if path else str(key))
@@ -61,12 +63,10 @@ def flattened(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def display_text(value: object) -> str:
-    """The value as people read it: a hash by its beginning, text without quotes, nothing as
-    `none`.
-    """
+    """The value as text for users: the beginning of a hash, text without quotes, None as `none`."""
     if value is None:
         return ABSENT
-    if value == ABSENT:  # the word itself is a setting of some options
+    if value == ABSENT:  # "none" is a value of some options
         return json.dumps(value)
     if isinstance(value, list) and any(map(_is_hash, value)):
         return f"[{', '.join(map(display_text, value))}]"
@@ -77,7 +77,9 @@ def display_text(value: object) -> str:
 
 
 def _spans_another(name: str, names: Sequence[str]) -> bool:
-    """Whether `name` is an input's range of an axis of which a profile is among the names."""
+    """Whether `name` is an input's range of an axis, and `names` includes a profile of
+    that axis.
+    """
     match = _RANGE.fullmatch(name)
     return match is not None and any(
         other.startswith("profiles.") and other.split(".", 2)[2] == match["axis"] for other in names
@@ -100,7 +102,7 @@ def _change(name: str, old: object, new: object) -> str:
 
 
 def _members(old: list[str], new: list[str]) -> str:
-    """Of lists that are too long to be shown, what is in one of them alone."""
+    """For lists that are too long to show: the members that only one of them has."""
     gone, come = (
         [item for item in one if item not in other] for one, other in ((old, new), (new, old))
     )

@@ -13,24 +13,29 @@ from builder.store.differences import changes
 from builder.store.hashes import Hashes
 
 REPORT, KEEP, OVERWRITE = "report", "keep", "overwrite"
-"""What is done with edits: the model is not built again while it has any; they are carried over
-into the new config; they are dropped."""
+"""Policies for manual edits. REPORT: the model is not rebuilt while it has edits. KEEP: they are
+carried over to the new config. OVERWRITE: they are dropped.
+"""
 GENERATED = "config"
-"""The sidecar's key for the text of the config as it was generated."""
+"""The trt-build.json key for the text of the generated config."""
 COMPILED = "__pycache__"
 SHOWN = 6
-"""Fields of a difference that are shown."""
+"""Maximum number of fields of a difference that are shown."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One config that is not as it was generated; `before` None where the text is not known."""
+    """A config that differs from the generated one. `before` is None if the generated text is not
+    known.
+    """
 
     file: Path
     before: str | None
 
     def __str__(self) -> str:
-        """`net/config.pbtxt was edited by hand: instance_group.0.count 1 -> 2`."""
+        """The edit as text: `net/config.pbtxt was edited by hand:
+        instance_group.0.count 1 -> 2`.
+        """
         name = f"{self.file.parent.name}/{self.file.name}"
         if self.before is None:
             return f"{name} was edited by hand"
@@ -44,7 +49,7 @@ class Edit:
 
 
 def _fields(text: str) -> dict[str, Any] | None:
-    """The fields of a config.pbtxt as plain data; None for text that is none."""
+    """The fields of a config.pbtxt as plain data; None if the text is not a config."""
     from google.protobuf import json_format, text_format
     from tritonclient.grpc import model_config_pb2 as pb
 
@@ -76,7 +81,7 @@ def _edit(folder: Path, said: Mapping[str, Any], hashes: Hashes) -> Iterator[Edi
 
 
 def foreign(folder: Path) -> list[str]:
-    """The versions and files in a published model's folder that trt-build did not write, as
+    """The versions and files in a published model's folder that trt-build did not write, such as
     `2/` and `1/notes.txt`.
     """
     said = published.sidecar(folder)
@@ -104,7 +109,7 @@ def _is_version(folder: Path, path: Path) -> bool:
 
 
 def notes(folder: Path, hashes: Hashes) -> list[str]:
-    """The report on a model that was edited by hand."""
+    """The report on a manually edited model."""
     reported = [
         f"{edit}; it is kept. `trt-build adopt` writes it into the manifest, --overwrite-edits"
         " drops it"
@@ -117,8 +122,10 @@ def notes(folder: Path, hashes: Hashes) -> list[str]:
 
 
 def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
-    """Raise UsageError where a new publication would lose what a user wrote: edits of the config
-    unless `policy` says otherwise, edits of steps that KEEP cannot carry over, and other versions.
+    """Raise UsageError if a new publication would lose changes of the user.
+
+    These are: edits of the config, unless `policy` allows it; edits of steps, which KEEP cannot
+    carry over; and other versions.
     """
     if policy == OVERWRITE:
         return

@@ -1,11 +1,11 @@
-"""Files and folders in the store by content: the input of a farm's builds, and what they published.
+"""Files and folders in the store by content: the inputs of a farm's builds, and published models.
 
     <root>/files/<2 digits>/<sha256>            a file, by its content
     <root>/published/<2 digits>/<key>.json      the folders of one published model, written last
     <root>/goldens/<2 digits>/<key>.json        the goldens of one model, written last
 
-A record names each file by its hash and is signed with the builder's key, as the record of a plan
-is. So a file that is missing, truncated or replaced is never taken.
+A record names each file by its hash and is signed with the builder's key, like the record of a
+plan. So a missing, truncated or replaced file is never used.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from builder.store.storage import Store
 from builder.torchscript import sha256
 
 Files = Mapping[str, str]
-"""The SHA-256 of each file, by its path below a folder, with `/` between the parts."""
+"""The SHA-256 of each file by its path below a folder. Path separators are `/`."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A published model in the store: `folders` has the files of the model and of an ensemble's
-    steps by folder name, `result` what the build reported, JSON-able.
+    """A published model in the store.
+
+    `folders` has the files of the model and of an ensemble's steps, by folder name. `result` is the
+    build's result as JSON data.
     """
 
     name: str
@@ -36,7 +38,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class FileSet:
-    """Files in the store that belong together, by name, and JSON-able facts about them."""
+    """Files in the store that belong together, by name, with facts about them as JSON data."""
 
     files: Files
     facts: Mapping[str, Any]
@@ -45,15 +47,15 @@ class FileSet:
 class Folders:
     """Files and published models in the store at `url`.
 
-    Raises UsageError for a URL that is none, and EnvironmentProblem where the store cannot be used:
-    unlike a plan, these entries cannot be built again by the reader.
+    Raises UsageError if the URL is invalid, and EnvironmentProblem if the store cannot be used.
+    Unlike a plan, these entries cannot be rebuilt by the reader.
     """
 
     def __init__(self, url: str) -> None:
         self.store = Store(url)
 
     def add(self, path: Path) -> str:
-        """Keep the file `path`, unless it is there already; its SHA-256."""
+        """Store the file `path` unless it is already stored. Returns its SHA-256."""
         digest = sha256(path)
         target = self._file(digest)
         with _explained(self.store.url, "written"):
@@ -62,8 +64,8 @@ class Folders:
         return digest
 
     def fetch(self, digest: str, path: Path) -> None:
-        """Write the file with this SHA-256 to `path`. Raises EnvironmentProblem where the store
-        does not have it whole.
+        """Write the file with this SHA-256 to `path`. Raises EnvironmentProblem if the store does
+        not have the complete file.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         source = self._file(digest)
@@ -78,8 +80,8 @@ class Folders:
             )
 
     def keep(self, key: str, repository: Path, name: str, result: Mapping[str, Any]) -> Publication:
-        """Keep the model `name` that was published in `repository`, where nothing else is, and the
-        record of it last.
+        """Store the model `name` that was published in `repository`, the only model there. Its
+        record is written last.
         """
         folders = {
             folder.name: {
@@ -96,8 +98,9 @@ class Folders:
         return Publication(name, folders, result)
 
     def find(self, key: str) -> Publication | None:
-        """What was published under the key; None where there is no record of it that this builder's
-        key signed, or one of its files is missing.
+        """The published model of the key.
+
+        None if it has no record that this builder's key signed, or if one of its files is missing.
         """
         with _explained(self.store.url, "read"):
             said = self.store.read_record(self._record(key))
@@ -116,8 +119,8 @@ class Folders:
     def keep_files(
         self, kind: str, key: str, files: Mapping[str, Path], facts: Mapping[str, Any]
     ) -> None:
-        """Keep files that belong together, and their record last. `kind` is a folder of the store
-        with one record for each key.
+        """Store files that belong together, then their record. `kind` is a folder of the store with
+        one record for each key.
         """
         digests = {name: self.add(path) for name, path in files.items()}
         record = {"key": key, "kind": kind, "files": digests, "facts": dict(facts)}
@@ -125,8 +128,10 @@ class Folders:
             self.store.write_record(self._record(key, kind), record)
 
     def find_files(self, kind: str, key: str) -> FileSet | None:
-        """What `keep_files` was last given; None where there is no record that this builder's key
-        signed. A file of it may be missing or damaged: `fetch` raises for those.
+        """The files that `keep_files` stored last.
+
+        None if there is no record that this builder's key signed. Files may be missing or damaged:
+        `fetch` raises an error for those.
         """
         with _explained(self.store.url, "read"):
             said = self.store.read_record(self._record(key, kind))
@@ -136,7 +141,9 @@ class Folders:
         return found if all(_stays_inside(name) for name in found.files) else None
 
     def restore(self, found: Publication, repository: Path) -> Path:
-        """Write the folders of the published model into `repository`; the model's folder."""
+        """Write the folders of the published model into `repository`. Returns the
+        model's folder.
+        """
         for folder, files in found.folders.items():
             for name, digest in files.items():
                 self.fetch(digest, repository / folder / name)
@@ -155,7 +162,7 @@ def _stays_inside(name: str) -> bool:
 
 
 class _explained:
-    """Turns what a backend of fsspec raises into an EnvironmentProblem."""
+    """Converts the errors of an fsspec backend to an EnvironmentProblem."""
 
     def __init__(self, url: str, done: str) -> None:
         self.url, self.done = url, done

@@ -1,4 +1,4 @@
-"""SHA-256 of files, remembered by what the file system says of them, as git's index does."""
+"""SHA-256 of files, cached by their file system metadata, like git's index."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import BinaryIO
 from builder.engine import cache_folder
 
 RACY_SECONDS = 2.0
-"""A file that changed this recently may change again within the file system's clock tick: it is not
-remembered.
+"""A file that changed within this many seconds is not cached: it may change again within one tick
+of the file system's clock.
 """
 
 
 class Hashes:
-    """Hashes files; those whose size, times and inode are the remembered ones are not read again.
+    """Hashes files. A file is not read again if its size, times and inode equal the cached ones.
 
-    The change time (ctime) is compared as well: unlike the modification time it cannot be set
-    back. A context manager that writes what it learnt on the way out; a cache that cannot be read
-    or written costs time only.
+    The change time (ctime) is also compared, because unlike the modification time it cannot be set
+    back. A context manager that writes the cache on exit. An unreadable or unwritable cache only
+    costs time.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -37,10 +37,10 @@ class Hashes:
             self._known = {path: said for path, said in known if isinstance(said, list) and said}
 
     def sha256(self, path: Path) -> str:
-        """The file's hash in hexadecimal. Raises OSError where it cannot be read."""
+        """The file's SHA-256 in hexadecimal. Raises OSError if it cannot be read."""
         path = path.resolve()
         state = _state(path)
-        if not path.is_file():  # opening a pipe waits for somebody to write
+        if not path.is_file():  # opening a pipe blocks until something writes to it
             raise OSError(errno.EINVAL, "is no regular file", str(path))
         known = self._known.get(str(path))
         if known and known[:-1] == state:

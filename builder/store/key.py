@@ -1,6 +1,6 @@
-"""The key of a plan: every part that can change what TensorRT builds, taken after conversion.
+"""The key of a plan: every part that can change what TensorRT builds, collected after conversion.
 
-docs/store.md says for each part why it is there, and for what is left out why it need not be.
+docs/store.md gives the reason for each part, and for each omission.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from builder.store.canonical import digest, plain
 from builder.store.request import machine
 
 DERIVED = ("network",)
-"""Parts that follow others: named as a reason only where they changed alone."""
+"""Parts that depend on others: they are reported as a reason only if nothing else changed."""
 
 ALWAYS = (
     "builder.conversion.convert",
@@ -31,11 +31,11 @@ ALWAYS = (
     "builder.conversion.network",
     "builder.engine.build",
 )
-"""Code that every plan is made by, beside the converters of its operators."""
+"""Code that affects every plan, in addition to the converters of its operators."""
 
 
 def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
-    """The key's parts, JSON-able; their digest is the key."""
+    """The parts of the key as JSON data. Their digest is the key."""
     graph = conversion.lowered.graph
     here = machine()
     if options.hardware_compatible and here["gpu"]:
@@ -63,31 +63,32 @@ def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
 
 
 def _shared(level: str, gpu: Mapping[str, str]) -> dict[str, str]:
-    """What of a GPU a plan of this level still depends on: it is for every GPU since Ampere, or of
-    one architecture.
+    """The facts of a GPU that a plan of this compatibility level depends on. Such a plan is for all
+    GPUs since Ampere, or for one architecture.
     """
     return {} if level == "ampere_plus" else {"architecture": gpu["architecture"]}
 
 
 def key(parts: Mapping[str, Any]) -> str:
-    """The key itself, 64 hexadecimal digits."""
+    """The key, 64 hexadecimal digits."""
     return digest(parts)
 
 
 def structure(parts: Mapping[str, Any], network: INetworkDefinition) -> str:
-    """What two networks share that differ in weights only, 64 hexadecimal digits. The graph's text
-    is left out, because it has the values of small weights; the network has all that matters.
+    """A hash that is equal for networks that only differ in weights, 64 hexadecimal digits.
+
+    The graph's text is excluded, because it has the values of small weights. The network has all
+    relevant facts.
     """
     weightless = {**parts, "graph": "", "weights": ""}
     return digest({**weightless, "structure": refit.structure(network)})
 
 
 def option_parts(options: BuildOptions) -> dict[str, Any]:
-    """The build options that are set; the timing cache by its content, and only where tactics must
-    come from it.
+    """The build options that are set.
 
-    Any other time a cache saves measuring: whichever tactic was faster on the day makes an equally
-    right plan.
+    The timing cache is included by content, and only if tactics must come from it. Otherwise it
+    only saves measurements: a plan is equally valid whichever tactic was faster.
     """
     said = options.set()
     said.pop("timing_cache", None)
@@ -107,8 +108,8 @@ def weights_digest(graph: Graph) -> str:
 
 
 def network_digest(network: INetworkDefinition) -> str:
-    """SHA-256 over each layer's name, type, precision and outputs' dtypes: what the policy made of
-    the graph.
+    """SHA-256 over each layer's name, type, precision and output dtypes: the effect of the
+    precision policy on the graph.
     """
     found = hashlib.sha256()
     for index in range(network.num_layers):

@@ -25,8 +25,8 @@ Compile = Callable[[], Plan]
 
 @dataclass(frozen=True)
 class Made:
-    """One plan: its `key` and `parts`, whether it was `found` in the store, and else why it was
-    built.
+    """One plan: its `key` and `parts`, whether it was `found` in the store, and otherwise the
+    reason for the build.
     """
 
     key: str
@@ -36,12 +36,12 @@ class Made:
 
 
 class Plans:
-    """The plans of one model. `last` holds the parts of each by label, as the model's last build
-    recorded them.
+    """The plans of one model.
 
-    `store` None keeps nothing and finds nothing. `rebuild` builds all, and keeps them. With `share`
-    builds use the timing caches in the store, and add to them. A store that fails costs a warning,
-    never the build.
+    `last` has the parts of each plan by label, as recorded by the model's last build. If `store` is
+    None, nothing is stored or found. `rebuild` builds all plans and stores them. With `share`,
+    builds use the timing caches in the store and add to them. A failing store causes a warning and
+    never fails the build.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Plans:
     def build(
         self, conversion: Conversion, options: BuildOptions, compile: Compile, label: str = "model"
     ) -> Plan:
-        """The plan of this conversion: from the store, else a stored one with new weights, else
-        what `compile` makes. A new one is kept.
+        """The plan of this conversion: from the store, else a stored plan with new weights, else
+        the result of `compile`. A new plan is stored.
         """
         parts = keys.parts(conversion, options)
         key = keys.key(parts)
@@ -79,7 +79,7 @@ class Plans:
         return plan
 
     def _compiled(self, conversion: Any, options: BuildOptions, compile: Compile) -> Plan:
-        """The plan that `compile` makes, with the measurements of other machines."""
+        """The result of `compile`, which uses the measurements of other machines."""
         path = self._timing_cache(options)
         if path is None:
             return compile()
@@ -92,8 +92,9 @@ class Plans:
         return plan
 
     def _timing_cache(self, options: BuildOptions) -> Path | None:
-        """The machine's own timing cache where it is shared: not one that the caller names, and not
-        where a key covers what is in it.
+        """The machine's own timing cache, if it is shared.
+
+        It is not shared if the caller names it, or if a key includes its content.
         """
         is_own = options.timing_cache is None and not options.error_on_timing_cache_miss
         return config.timing_cache(options) if self.share and self.store and is_own else None
@@ -110,8 +111,9 @@ class Plans:
     def _refitted(
         self, conversion: Conversion, options: BuildOptions, parts: Mapping[str, Any]
     ) -> Plan | None:
-        """A stored plan of the same structure with this network's weights; None where there is
-        none, or TensorRT refuses, which is a warning.
+        """A stored plan of the same structure, refitted with this network's weights.
+
+        None if there is none. Also None, with a warning, if TensorRT refuses.
         """
         if self.store is None or self.rebuild or not refit.possible(options):
             return None
@@ -141,7 +143,7 @@ class Plans:
             self._guarded("written", lambda store: store.remember_base(structure, base))
 
     def record(self) -> dict[str, Any]:
-        """JSON-able, for the model's trt-build.json and the store: by label the key, its parts, and
+        """JSON data for the model's trt-build.json and the store: by label the key, its parts, and
         the reason.
         """
         return {
@@ -149,8 +151,8 @@ class Plans:
         }
 
     def remember(self, name: str, request: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Keep in the store what was built under this name, for the reason of the next build
-        elsewhere.
+        """Record in the store what was built under this name, so that the next build elsewhere can
+        report its reason.
         """
         record = {"request": request, "plans": self.record(), "result": result}
         self._guarded("written", lambda store: store.remember(name, record))
@@ -170,6 +172,6 @@ class Plans:
             return found
         except TrtBuildError:
             raise
-        except Exception as failure:  # each backend of fsspec raises its own
+        except Exception as failure:  # backends of fsspec raise different errors
             self.warnings.append(f"the store {self.store.url} could not be {done}: {failure}")
             return None

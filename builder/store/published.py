@@ -20,41 +20,41 @@ SIDECAR, CONFIG = "trt-build.json", "config.pbtxt"
 SIGNATURE = "trt-build.sig"
 """The signature of a model, beside its trt-build.json: see builder.triton.signatures."""
 REQUEST, PLANS, RESULT = "request", "plans", "result"
-"""The sidecar's keys for what was asked, the keys of the plans that came of it, and what the build
-said of it.
-"""
+"""The trt-build.json keys for the request, the keys of its plans, and the result of the build."""
 STEPS, SEALS = "steps", "seals"
-"""An ensemble's keys for the names of its steps, and the SHA-256 of each step's trt-build.json."""
+"""An ensemble's keys for the names of its steps, and for the SHA-256 of each step's
+trt-build.json.
+"""
 SEAL = "seal"
-"""The sidecar's key for the SHA-256 of all of its other keys."""
+"""The trt-build.json key for the SHA-256 of all other keys."""
 
 
 RETIRED = "retired"
-"""The sidecar's key for the steps that are to be removed, with the time since when (Unix)."""
+"""The trt-build.json key for the steps that are to be removed, with the Unix time since when."""
 DIGITS = 9
-"""Of a version number, at most."""
+"""Maximum number of digits of a version number."""
 VERSION, KEPT = "version", "kept"
-"""The sidecar's keys for the model's version number, and for the SHA-256 of the trt-build.json of
-each earlier version that is kept, by its number.
+"""The trt-build.json keys for the model's version number, and for the SHA-256 of the trt-build.json
+of each kept earlier version, by number.
 """
 ROLLED_BACK = "rolled_back_from"
-"""The sidecar's key for the version that `trt-build rollback` replaced by the current one."""
+"""The trt-build.json key for the version that `trt-build rollback` replaced by the current one."""
 VERSIONS = "versions"
-"""The folder with what belongs to each kept version and not to its version folder: its config,
+"""The folder with the files of each kept version that are not in its version folder: its config,
 trt-build.json, goldens and warm-up.
 """
 BUILD_ONE = "build one with trt-build repo MODELS --out REPOSITORY"
 
 
 def require_repository(repository: Path) -> None:
-    """Raise UsageError where there is no folder `repository`."""
+    """Raise UsageError if the folder `repository` does not exist."""
     if not repository.is_dir():
         raise UsageError(f"{repository} is not a model repository", fix=BUILD_ONE)
 
 
 def model_names(repository: Path) -> list[str]:
-    """The models of the repository: every folder in it, as Triton has it. Raises UsageError where
-    there is no repository or no model.
+    """The models of the repository: all of its folders, as in Triton. Raises UsageError if there is
+    no repository or no model.
     """
     require_repository(repository)
     names = sorted(path.name for path in repository.iterdir() if path.is_dir())
@@ -65,8 +65,10 @@ def model_names(repository: Path) -> list[str]:
 
 @contextlib.contextmanager
 def shaped(folder: Path) -> Iterator[None]:
-    """Raise UsageError where code that reads what is published in `folder` meets another structure
-    than trt-build writes: missing keys, other types, a folder where a file should be.
+    """Convert errors inside the block to UsageError if the files in `folder` have another structure
+    than trt-build writes.
+
+    Examples are missing keys, other types, or a folder in place of a file.
     """
     try:
         yield
@@ -88,9 +90,11 @@ def shaped(folder: Path) -> Iterator[None]:
 
 
 def special(folder: Path) -> Iterator[tuple[Path, str]]:
-    """What in the folder of a published model is no regular file and no folder, the folder itself
-    included, and what it is: a link may lead to any file of this machine, and reading a pipe never
-    ends.
+    """The special files in the folder of a published model, and the kind of each: neither regular
+    files nor folders.
+
+    The folder itself is included. A link may point to any file of this machine, and reading a pipe
+    never ends.
     """
     for path in (folder, *sorted(folder.rglob("*"))):
         mode = path.lstat().st_mode
@@ -99,7 +103,7 @@ def special(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What a trt-build.json says; empty where it is no regular file, or holds no JSON object."""
+    """The content of a trt-build.json; empty if it is not a regular file or has no JSON object."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return {}
@@ -110,7 +114,9 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def write(folder: Path, said: Mapping[str, Any]) -> None:
-    """Write the trt-build.json of the model in `folder`, whole and sealed. Raises OSError."""
+    """Write the trt-build.json of the model in `folder`, completely and with its seal. Raises
+    OSError.
+    """
     kept = plain({key: value for key, value in said.items() if key != SEAL})
     staged = folder / f".{SIDECAR}.{os.getpid()}.tmp"
     try:
@@ -121,22 +127,22 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
 
 
 def is_sealed(said: Mapping[str, Any]) -> bool:
-    """Whether the contents of a trt-build.json are as `write` left them."""
+    """Whether the content of a trt-build.json is unchanged since `write`."""
     kept = {key: value for key, value in said.items() if key != SEAL}
     return said.get(SEAL) == digest(kept)
 
 
 def sidecar(folder: Path) -> dict[str, Any] | None:
-    """What the model's trt-build.json says; None where there is none that can be read, or that we
-    wrote.
+    """The content of the model's trt-build.json; None if it cannot be read, or trt-build did not
+    write it.
     """
     said = read(folder / SIDECAR)
     return said if said and _ours(said) else None
 
 
 def _ours(said: dict[str, Any]) -> bool:
-    """Whether what is read has the shape that it is written in, and names only what is in the
-    model's folder, or beside it where it names a step.
+    """Whether the data has the structure that trt-build writes. It may only name files in the
+    model's folder, and steps beside it.
     """
     return _shaped(said) and _stays_inside(said)
 
@@ -187,9 +193,10 @@ def _shaped(said: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a published model: `record` has its config, trt-build.json and goldens, which
-    is the folder `model` itself for the current version. The files of its version folder are in
-    `model`.
+    """One version of a published model.
+
+    `record` is the folder with its config, trt-build.json and goldens. For the current version it
+    is the folder `model` itself. The files of the version folder are in `model`.
     """
 
     number: int
@@ -198,12 +205,12 @@ class Version:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What its trt-build.json says; empty where it is not as trt-build writes it."""
+        """The content of its trt-build.json; empty if it is not as trt-build wrote it."""
         return sidecar(self.record) or {}
 
     @property
     def files(self) -> dict[str, Path]:
-        """Where each of its files is, by the name that it has in the folder of a current
+        """The path of each of its files, by the name that the file has in the folder of a current
         version.
         """
         own = f"{self.number}/"
@@ -213,8 +220,8 @@ class Version:
         }
 
     def damaged(self, hashes: Hashes | None = None) -> Iterator[str]:
-        """The files that are missing or not as they were written, those of its steps among them.
-        An edited config is no damage; a link is, wherever it is.
+        """The files that are missing or changed, including those of its steps. An edited config
+        does not count; a link always does.
         """
         hashes = hashes or Hashes()
         said = self.said
@@ -236,7 +243,7 @@ class Version:
 
 def versions(folder: Path) -> list[Version]:
     """The versions of a published model: the current one, then the kept ones, newest first. Empty
-    where trt-build published none there.
+    if trt-build published none there.
     """
     said = sidecar(folder)
     if said is None:
@@ -247,7 +254,7 @@ def versions(folder: Path) -> list[Version]:
 
 
 def number_of(said: Mapping[str, Any]) -> int:
-    """The version number in a trt-build.json; 1 where it has none."""
+    """The version number in a trt-build.json, by default 1."""
     number = said.get(VERSION, 1)
     return number if isinstance(number, int) else 1
 
@@ -268,7 +275,7 @@ def step_names(folder: Path) -> set[str]:
 
 
 def recorded_request(folder: Path) -> dict[str, Any] | None:
-    """The request that the published model was built from; None where it is not known."""
+    """The request that the published model was built from; None if it is not known."""
     found = (sidecar(folder) or {}).get(REQUEST)
     return found if isinstance(found, dict) else None
 
@@ -276,11 +283,11 @@ def recorded_request(folder: Path) -> dict[str, Any] | None:
 def record(
     folder: Path, request: Mapping[str, Any], plans: Mapping[str, Any], result: Mapping[str, Any]
 ) -> None:
-    """Add to the trt-build.json of a model that is published what it was built from, and what to
-    tell of it. Raises OSError.
+    """Add the request, and the result to report, to the trt-build.json of a published model. Raises
+    OSError.
 
-    A model that was published and never recorded is built again: that is safe, the other way round
-    would not be.
+    A model that was published but not recorded is built again. That is safe; a recorded model that
+    was not published would not be.
     """
     write(
         folder,
@@ -289,9 +296,10 @@ def record(
 
 
 def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None:
-    """Why the model in `folder` is not what the request `wanted` gives, in words; None where it is.
+    """The reason why the model in `folder` is not what the request `wanted` would publish; None if
+    it is.
 
-    Every file of it, and of the steps of an ensemble, must be as it was written.
+    Every file of the model, and of the steps of an ensemble, must be as it was written.
     """
     from builder.store.differences import because
 
@@ -301,7 +309,7 @@ def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None
     before = recorded_request(folder)
     if before is None or before != wanted:
         return because(before, wanted)
-    # an edited config is no damage: see builder.store.edits
+    # an edited config is not damage: see builder.store.edits
     broken = next((name for name in damaged(folder, hashes) if not _is_edit(folder / name)), None)
     return f"{broken} of the published model is damaged" if broken else None
 
@@ -311,9 +319,10 @@ def _is_edit(file: Path) -> bool:
 
 
 def damaged(folder: Path, hashes: Hashes | None = None) -> Iterator[str]:
-    """The files of a published model that are missing or not as they were written, its steps'
-    among them (`../<step>/<file>`): each is compared with the trt-build.json, each step's with the
-    ensemble's.
+    """The files of a published model that are missing or changed, including those of its steps
+    (`../<step>/<file>`).
+
+    Each file is compared with the trt-build.json, and that of each step with the ensemble's.
     """
     hashes = hashes or Hashes()
     said = sidecar(folder)
@@ -326,8 +335,8 @@ def damaged(folder: Path, hashes: Hashes | None = None) -> Iterator[str]:
 
 
 def _of_step(folder: Path, said: Mapping[str, Any], step: object, hashes: Hashes) -> Iterator[str]:
-    """The damaged files of one step. A name that is no folder's beside the ensemble is none of
-    ours.
+    """The damaged files of one step. A name that is not that of a folder beside the ensemble is not
+    from trt-build.
     """
     if not isinstance(step, str) or Path(step).name != step:
         yield SIDECAR

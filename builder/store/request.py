@@ -1,8 +1,8 @@
-"""What a model is to be built from, known without torch: the key of what is published.
+"""The request of a model, known without torch: the key of what is published.
 
-It covers more than the plan's key, for it also decides goldens, config and runtime, and it is
-coarser: a version of all of our code, the file's bytes instead of the graph in it. Equal requests
-publish equal models; where they differ, the plan's own key may still be found.
+It includes more than a plan's key, because it also decides goldens, config and runtime. It is also
+coarser: it has one version of all of trt-build's code, and the file's bytes instead of its graph.
+Equal requests publish equal models. If requests differ, the plan's own key may still be found.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from builder.store.canonical import digest, plain
 from builder.store.hashes import Hashes
 
 ELSEWHERE = ("name", "path", "manifest", "goldens", "libraries", "limits", "targets")
-"""Fields of a spec that say where something is, which is covered by hash, or that decide nothing of
-the result.
+"""Fields of a spec that are excluded: locations of files that are included by hash, and fields that
+do not affect the result.
 """
 
 PACKAGES = ("torch", "polygraphy", "tritonclient", "numpy")
@@ -41,8 +41,8 @@ def request(
     options: BuildOptions | None = None,
     plugins: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The parts, JSON-able: file, manifest, options, versions, flavour and GPU. Raises OSError for
-    a missing file.
+    """The parts as JSON data: file, manifest, options, versions, flavor and GPU. Raises OSError if
+    a file is missing.
     """
     parts = {
         **shared_request(spec, hashes, plugins),
@@ -57,8 +57,8 @@ def request(
 
 
 def shared_request(spec: ModelSpec, hashes: Hashes, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """The parts of the request that no target decides, and the manifest's own ones. Raises OSError
-    for a missing file.
+    """The parts of the request that do not depend on a target, and the manifest's parts. Raises
+    OSError if a file is missing.
     """
     fields = dataclasses.asdict(spec).items()
     said = {name: value for name, value in fields if name not in ELSEWHERE}
@@ -81,7 +81,9 @@ def shared_request(spec: ModelSpec, hashes: Hashes, plugins: Sequence[str] = ())
 
 def goldens_key(name: str, parts: Mapping[str, Any]) -> str:
     """The key of the goldens of the model `name` with this request: of all that the original
-    module's answers depend on. Targets that differ in GPU, TensorRT or its options share it.
+    module's outputs depend on.
+
+    Targets that differ in GPU, TensorRT or its options share the key.
     """
     kept = {part: value for part, value in parts.items() if part not in SERVED}
     return digest({"goldens of": name, "request": kept})
@@ -96,8 +98,8 @@ def _states(spec: ModelSpec, hashes: Hashes) -> list[tuple[str, str, str | None]
 
 
 def _options(options: BuildOptions) -> dict[str, Any]:
-    """All of them; the timing cache by its content where tactics must come from it, else by its
-    place.
+    """All options. The timing cache is included by content if tactics must come from it, else by
+    path.
     """
     said = dataclasses.asdict(options)
     if options.error_on_timing_cache_miss:
@@ -106,7 +108,7 @@ def _options(options: BuildOptions) -> dict[str, Any]:
 
 
 def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:
-    """How ranges are taken, and the files' bytes in place of their names."""
+    """The calibration method, and the bytes of the files in place of their names."""
     if spec.calibration is None:
         return None
     data = [
@@ -116,7 +118,7 @@ def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:
 
 
 def machine() -> dict[str, Any]:
-    """The parts that this machine decides: the flavour, its TensorRT, and the GPU that a plan is
+    """The parts that depend on this machine: the flavor, its TensorRT, and the GPU that a plan is
     built for.
     """
     name = flavour.chosen()
@@ -133,5 +135,7 @@ def _platform() -> str:
 
 
 def _plugin(plugin: str, hashes: Hashes) -> str:
-    """A file's hash; of a module, the name alone: its version is its owner's to change."""
+    """The hash of a plugin file. For a module only the name, because its version is the owner's to
+    change.
+    """
     return hashes.sha256(Path(plugin)) if Path(plugin).is_file() else plugin

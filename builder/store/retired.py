@@ -1,4 +1,4 @@
-"""Steps of ensembles that no manifest names any more, and when they are removed."""
+"""Steps of ensembles that no manifest names any more, and the time of their removal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from builder.store.published import RETIRED
 
 GRACE_SECONDS = 120.0
 """How long a step stays in the repository after the last manifest that names it was replaced: eight
-of tritonserver's default polls (15 s), within which it switches and answers what it had begun."""
+of tritonserver's default polls (15 s). Within this time it switches versions and finishes pending
+requests.
+"""
 
 
 def tidy(repository: Path) -> tuple[str, ...]:
-    """What a run does first: repair what killed ones left (see staging.recover), and remove the
-    steps whose grace period is over. Returns the models that were put back.
+    """Repair what killed runs left (see staging.recover), and remove the steps whose grace period
+    is over.
+
+    Called first by every run. Returns the models that were put back.
     """
-    with contextlib.suppress(OSError):  # what cannot be written, publication will report
+    with contextlib.suppress(OSError):  # publication reports what cannot be written
         restored = staging.recover(repository)
         due = [
             path.parent for path in repository.glob(f"*/{published.SIDECAR}") if _due(path.parent)
@@ -46,9 +50,9 @@ def steps(name: str, repository: Path) -> set[str]:
 
 
 def record(name: str, kept: Iterable[str], repository: Path, stage: Path) -> None:
-    """Record in the staged manifest which steps nothing names from now on, and since when.
+    """Record in the staged manifest which steps no manifest names from now on, and the time.
 
-    A step that no manifest ever named is what a killed publication moved in: its age counts.
+    A step that no manifest ever named was moved in by a killed publication. Its age counts.
     """
     former = published.read(repository / name / published.SIDECAR)
     since, named = former.get(RETIRED), published.step_names(repository / name)
@@ -65,7 +69,7 @@ def record(name: str, kept: Iterable[str], repository: Path, stage: Path) -> Non
 
 
 def remove(folder: Path, stage: Path) -> None:
-    """Move the steps of the model in `folder` out whose grace period is over."""
+    """Move the steps of the model in `folder` whose grace period is over out of the repository."""
     for step in _due(folder):
         os.rename(folder.parent / step, stage / f"retired {step}")
 

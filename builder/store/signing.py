@@ -1,8 +1,8 @@
 """The key of the builders that share a store, and the signatures of its records.
 
-A store is a folder or bucket that others may write to, and a plan in it is code that a server runs.
-A record counts only where it is signed (HMAC-SHA256) with this builder's key. The process that a
-model runs in cannot read the key: it asks the process that started it (`ANSWERS`).
+Others may write to a store's folder or bucket, and a plan in it is code that a server runs. A
+record is valid only if it is signed (HMAC-SHA256) with this builder's key. The process that runs a
+model cannot read the key. It requests signatures from the process that started it (`ANSWERS`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from builder import processes
 KEY_VARIABLE = "TRT_BUILD_STORE_KEY"
 SIGN, IS_SIGNED = "sign", "is signed"
 LEAST = 16
-"""Characters of a key at least."""
+"""Minimum number of characters of a key."""
 
 
 def key_file() -> Path:
-    """Where the key is where KEY_VARIABLE is not set: `store.key` in processes.secrets_folder()."""
+    """The path of the key if KEY_VARIABLE is not set: `store.key` in processes.secrets_folder()."""
     return processes.secrets_folder() / "store.key"
 
 
 def key() -> bytes:
-    """The builder's key; the first use of all makes its file. Raises OSError where the file cannot
-    be made or read, or others may read it, and ValueError for a key that is too short.
+    """The builder's key. The first use creates its file.
+
+    Raises OSError if the file cannot be created or read, or others may read it, and ValueError if
+    the key is too short.
     """
     given = os.environ.get(KEY_VARIABLE)
     if given is None:
@@ -43,8 +45,8 @@ def key() -> bytes:
 
 
 def prepare() -> None:
-    """Make the key's file where there is none yet, so that a sandbox can hide it. What fails is
-    reported when the key is used.
+    """Create the key's file if it is missing, so that a sandbox can hide it. Errors are reported
+    when the key is used.
     """
     with contextlib.suppress(OSError, ValueError):
         key()
@@ -67,7 +69,7 @@ def is_signed(text: str, signature: object) -> bool:
 
 
 ANSWERS: dict[str, Callable[..., Any]] = {SIGN: sign, IS_SIGNED: is_signed}
-"""What a worker that uses the store asks its caller (processes.Task)."""
+"""The functions that a worker which uses the store calls in its parent (processes.Task)."""
 
 
 def _kept(file: Path) -> str:
@@ -82,7 +84,7 @@ def _kept(file: Path) -> str:
 
 
 def _make(file: Path) -> None:
-    """Write a new key, whole; another process that is faster wins."""
+    """Write a new key, completely. If another process writes one first, that key stays."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     staged = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,9 +1,9 @@
-"""Versions of our own code, as digests of the source files that can change a result.
+"""Versions of trt-build's code, as digests of the source files that can change a result.
 
-A file counts with every file of ours that it imports, so a helper that a converter shares is part
-of its version. A public name of a package counts as the file that defines it, and a public
-subpackage as all of its files. Other statements of a package's `__init__.py` are not followed, nor
-imports for type checkers alone, which never run.
+The version of a file includes every trt-build file that it imports, so a helper that converters
+share is part of their versions. A public name of a package stands for the file that defines it, and
+a public subpackage for all of its files. Other statements of a package's `__init__.py` are not
+followed. Neither are imports for type checkers, which never run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from builder.templates import config_templates
 
 ROOT = Path(__file__).resolve().parents[1]
 UNSEEN = ("cli", "farm", "serving", "store", "__pycache__")
-"""Rooms that no published file comes from."""
+"""Packages that do not affect published files."""
 
 _IMPORT = re.compile(r"^[ \t]*from (builder[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
 _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)+", re.MULTILINE)
@@ -28,7 +28,7 @@ _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)+", re.MULTIL
 
 @cache
 def everything() -> str:
-    """The version of all of our code and templates that may change what is published."""
+    """The version of all of trt-build's code and templates that may change what is published."""
     found = hashlib.sha256()
     code = (p for p in ROOT.rglob("*") if not set(p.relative_to(ROOT).parts) & set(UNSEEN))
     for path in sorted({*code, *config_templates().glob("*.pbtxt")}):
@@ -40,7 +40,7 @@ def everything() -> str:
 
 @cache
 def version(module: str) -> str:
-    """The version of a module of ours with all that it imports of us: 16 hexadecimal digits."""
+    """The version of a trt-build module and its trt-build imports: 16 hexadecimal digits."""
     found = hashlib.sha256()
     for name in sorted(_closure(module)):
         found.update(f"{name}\0".encode() + _text(name).encode() + b"\0")
@@ -48,7 +48,7 @@ def version(module: str) -> str:
 
 
 def foreign(module: str) -> str:
-    """The version of a module that is not ours (a plugin's): its own file's hash."""
+    """The version of a module outside trt-build (a plugin): the hash of its own file."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return hashlib.sha256(Path(file).read_bytes() if file else module.encode()).hexdigest()[:16]
 
@@ -77,7 +77,7 @@ def _imported(source: str) -> Iterator[str]:
 
 
 def _defined(package: str, name: str) -> list[str]:
-    """The modules that define what is imported by this name from this package or module."""
+    """The modules that define this name, imported from this package or module."""
     folder = _path(package).with_suffix("")
     stub = folder / "__init__.pyi"
     public = exports.names(stub) if stub.is_file() else {}

@@ -1,9 +1,9 @@
-"""The folder that a publication is written in before it is moved into a repository, how it is
-moved, and the repair of what a killed publication left.
+"""The staging folder of a publication, the move into a repository, and the repair after a killed
+publication.
 
-Triton takes every sub-folder of a repository for a model, hidden ones too, so staging folders stand
-beside the repository: `.<repository>.staging-<id>`. The process that writes one holds a lock on it;
-a staging folder whose lock is free belongs to a process that has ended.
+Triton treats every subfolder of a repository as a model, also hidden ones. So staging folders are
+beside the repository: `.<repository>.staging-<id>`. The process that writes one holds a lock on it.
+If the lock of a staging folder is free, its process has ended.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from builder.errors import PublishBlocked
 
 OLD = "old "
-"""A model's former folder in staging is named `old <model>`."""
+"""Prefix of a model's former folder in staging: `old <model>`."""
 ABANDONED_SECONDS = 24 * 3600.0
-"""Where the file system has no locks: a staging folder this old belongs to no running process."""
+"""On file systems without locks: a staging folder of this age belongs to no running process."""
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -32,15 +32,15 @@ _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @contextlib.contextmanager
 def staging(repository: Path) -> Iterator[Path]:
-    """An empty, locked folder beside `repository`, removed at the end. Raises OSError,
+    """An empty, locked folder beside `repository`, removed at the end. Raises OSError and
     PublishBlocked.
     """
     root = repository.resolve()
     folder, lock = root, -1
     try:
         while lock < 0:
-            # named before it is made: mkdtemp may be interrupted when the folder is there and its
-            # name is not known yet
+            # The name is chosen first, because mkdtemp may be interrupted when the folder exists
+            # and its name is not known yet.
             folder = root.parent / f"{_prefix(root)}{uuid.uuid4().hex}"
             folder.mkdir(0o700)
             lock = _locked(folder)
@@ -57,7 +57,7 @@ def staging(repository: Path) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a staging folder; a signal that raises during the removal does not leave it."""
+    """Remove a staging folder, even if a signal handler raises during the removal."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except BaseException:
@@ -67,10 +67,10 @@ def _remove(folder: Path) -> None:
 
 @contextlib.contextmanager
 def prepared(repository: Path, count: int) -> Iterator[list[Path]]:
-    """`count` staging folders for processes that may write there and in `repository` only, whose
-    folder is there meanwhile. It is removed at the end if it was made and is empty.
+    """`count` staging folders for processes that may write only there and in `repository`.
 
-    Raises OSError, PublishBlocked.
+    The repository's folder exists inside the block. It is removed at the end if it was created and
+    is empty. Raises OSError and PublishBlocked.
     """
     root = repository.resolve()
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def prepared(repository: Path, count: int) -> Iterator[list[Path]]:
 
 @contextlib.contextmanager
 def _repaired(root: Path) -> Iterator[Path]:
-    """A staging folder for another process, which may end at any moment."""
+    """A staging folder for another process, which may end at any time."""
     with staging(root) as folder:
         try:
             yield folder
@@ -99,8 +99,8 @@ def _repaired(root: Path) -> Iterator[Path]:
 
 
 def refuse_mount(root: Path, beside: Path) -> None:
-    """Raise PublishBlocked where a repository at `root` is on another file system than what is
-    written beside it.
+    """Raise PublishBlocked if a repository at `root` is on another file system than its staging
+    folders.
     """
     if root.exists() and beside.stat().st_dev != root.stat().st_dev:
         raise PublishBlocked(
@@ -111,8 +111,10 @@ def refuse_mount(root: Path, beside: Path) -> None:
 
 @contextlib.contextmanager
 def alone(repository: Path) -> Iterator[None]:
-    """One process at a time changes what the repository holds. The folder is made where it is
-    missing: another publication that made it and failed may have removed it.
+    """A lock with which one process at a time changes the repository.
+
+    The folder is created if missing: another publication that created it and failed may have
+    removed it.
     """
     handle = _lock_of(repository)
     try:
@@ -122,7 +124,7 @@ def alone(repository: Path) -> Iterator[None]:
 
 
 def _lock_of(folder: Path) -> int:
-    """A handle that holds the lock of the folder that has this path now."""
+    """A handle with the lock of the folder that now has this path."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -138,9 +140,10 @@ def _lock_of(folder: Path) -> int:
 
 
 def recover(repository: Path) -> tuple[str, ...]:
-    """Repair what killed publications left: put back each model that was moved out and not yet
-    replaced, then remove their staging folders. Returns the names of the models that were put back.
-    Raises OSError.
+    """Repair what killed publications left, and return the names of the models that were put back.
+
+    Each model that was moved out and not yet replaced is put back. Then the staging folders are
+    removed. Raises OSError.
     """
     # Path.resolve raises RuntimeError for a loop of links before Python 3.13
     root = Path(os.path.realpath(repository))
@@ -158,7 +161,9 @@ def recover(repository: Path) -> tuple[str, ...]:
 
 
 def _restore(folder: Path, root: Path) -> Iterator[str]:
-    """Move former models back whose name is free: the publication ended between its two renames."""
+    """Move former models back if their name is free: the publication ended between its
+    two renames.
+    """
     former = sorted(folder.glob(f"{OLD}*"))
     if not former:
         return
@@ -177,8 +182,8 @@ def _prefix(root: Path) -> str:
 
 
 def _locked(folder: Path) -> int:
-    """An open handle that holds the folder's lock; -1 where another process removed the folder in
-    the meantime, as it had no lock yet.
+    """An open handle with the folder's lock; -1 if another process removed the folder before it was
+    locked.
     """
     try:
         handle = os.open(folder, os.O_RDONLY)
@@ -193,9 +198,7 @@ def _locked(folder: Path) -> int:
 
 
 def _abandoned(folder: Path) -> int | None:
-    """An open handle that holds the lock of a folder whose process has ended; None for any
-    other.
-    """
+    """An open handle with the lock of a folder whose process has ended; None for other folders."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -213,8 +216,9 @@ def _abandoned(folder: Path) -> int | None:
 
 
 def swap(new: Path, target: Path, old: Path) -> None:
-    """Put `new` at `target`; one system call exchanges them where it can, so that readers never
-    find neither. What stood at `target` is at `new` or `old` afterwards.
+    """Move `new` to `target`. What was at `target` is at `new` or `old` afterwards.
+
+    If possible, one system call exchanges the two, so that readers always find one of them.
     """
     if not target.exists():
         try:
@@ -228,7 +232,7 @@ def swap(new: Path, target: Path, old: Path) -> None:
 
 
 def replace(new: Path, target: Path, old: Path) -> None:
-    """Put `new` at `target` by two renames; `recover` repairs an end between them."""
+    """Move `new` to `target` by two renames. `recover` repairs an interruption between them."""
     try:
         target.rename(old)
         new.rename(target)
@@ -239,8 +243,8 @@ def replace(new: Path, target: Path, old: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Linux's renameat2(RENAME_EXCHANGE); False where the kernel, the C library or the file system
-    has none.
+    """Exchange two paths by Linux's renameat2(RENAME_EXCHANGE). Returns False if the kernel, the C
+    library or the file system does not support it.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
@@ -254,14 +258,14 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make the folder and all that it holds durable."""
+    """Flush the folder and its content to disk."""
     for path in folder.rglob("*"):
         sync(path)
     sync(folder)
 
 
 def sync(path: Path) -> None:
-    """Make one file or folder durable."""
+    """Flush one file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

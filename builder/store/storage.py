@@ -1,14 +1,13 @@
-"""The store itself: a directory, or any URL that fsspec knows (s3://, gs://, memory://).
+"""The store: a directory, or any URL that fsspec supports (s3://, gs://, memory://).
 
     <root>/plans/<2 digits>/<key>/<sha256 of the plan>.plan     written first
-    <root>/plans/<2 digits>/<key>/record.json                   written last: an entry exists when
-                                                                this does
-    <root>/models/<name>.json                                   what was last built under that name,
-                                                                for `explain`
+    <root>/plans/<2 digits>/<key>/record.json                   written last; makes the entry valid
+    <root>/models/<name>.json                                   the last build of that name, for
+                                                                `explain`
 
-The record names its plan by hash and is signed with the builder's key (builder.store.signing), so
-a truncated, altered or forged file is never taken for an entry. Two builders of one key write two
-plans (TensorRT's are not reproducible) and the later record wins; either is right.
+The record names its plan by hash and is signed with the builder's key (builder.store.signing). So a
+truncated, altered or forged file is never used. Two builders of one key write two plans, because
+TensorRT's plans are not reproducible. The later record is used; both plans are valid.
 """
 
 from __future__ import annotations
@@ -30,15 +29,17 @@ from builder.store.canonical import plain, text
 
 FORMAT = 2
 MOVING = ("file", "local", "sftp", "ssh", "smb", "hdfs", "webhdfs")
-"""Protocols whose files show while they are written: there, a file is written under another name
-and moved. On the others (object stores) an upload shows whole, when it ends.
+"""Protocols whose files are visible while they are written. There a file is written under another
+name and then moved. With the others (object stores) an upload is visible only when it is complete.
 """
 
 
 def last(url: str, name: str) -> dict[str, Any] | None:
-    """What the store at `url` was last told of a model of this name; None where it cannot say."""
+    """The last record of a model of this name in the store at `url`; None if it is not
+    available.
+    """
     store = Store(url)
-    # each backend of fsspec raises its own, and this is for words only
+    # backends of fsspec raise different errors, and this is only used in messages
     with contextlib.suppress(Exception):
         return store.last(name)
     return None
@@ -46,15 +47,15 @@ def last(url: str, name: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Entry:
-    """A plan that was found, and its key's parts as they were recorded."""
+    """A stored plan, and the recorded parts of its key."""
 
     plan: Plan
     parts: Mapping[str, Any]
 
 
 class _Unreachable:
-    """A file system that could not be opened: each use of it fails as opening did, and costs what
-    that costs.
+    """A file system that could not be opened. Each use raises the error of opening it, so a failing
+    store causes the same warnings.
     """
 
     protocol = ()
@@ -67,8 +68,10 @@ class _Unreachable:
 
 
 class Store:
-    """Plans by key. Raises UsageError for a URL that is none, EnvironmentProblem where its package
-    is missing. `warnings` says what was found and not taken.
+    """Plans by key. `warnings` lists what was found and not used.
+
+    Raises UsageError if the URL is invalid, and EnvironmentProblem if the package of its protocol
+    is missing.
     """
 
     def __init__(self, url: str) -> None:
@@ -86,7 +89,8 @@ class Store:
             raise EnvironmentProblem(
                 f"--store {url}: {error}", fix="install the package that it names"
             ) from error
-        except Exception as error:  # some backends connect at once, and each raises its own
+        # some backends connect immediately, and each raises different errors
+        except Exception as error:
             self.fs, self.root = _Unreachable(error), url
         protocols = (
             self.fs.protocol if isinstance(self.fs.protocol, tuple | list) else (self.fs.protocol,)
@@ -94,7 +98,7 @@ class Store:
         self._moves = any(protocol in MOVING for protocol in protocols)
 
     def get(self, key: str) -> Entry | None:
-        """The entry of this key; None where there is none, or it is damaged."""
+        """The entry of this key; None if there is none, or it is damaged."""
         path = self.place("plans", key[:2], key, "record.json")
         record = self._signed(path)
         if record is None:
@@ -112,25 +116,25 @@ class Store:
         return Entry(Plan(data, record["facts"]), record["parts"])
 
     def put(self, key: str, parts: Mapping[str, Any], plan: Plan) -> None:
-        """Keep a plan under its key: the data, then the record."""
+        """Store a plan under its key: the data, then the record."""
         sha256 = hashlib.sha256(plan.data).hexdigest()
         self._write(self.place("plans", key[:2], key, f"{sha256}.plan"), plan.data)
         record = {"key": key, "sha256": sha256, "parts": parts, "facts": plan.facts}
         self._write(self.place("plans", key[:2], key, "record.json"), _sign(record))
 
     def last(self, name: str) -> dict[str, Any] | None:
-        """What `remember` was last told of a model of this name, by anybody; None where nothing
-        was.
+        """The last record that any builder stored with `remember` for a model of this name; None
+        without one.
         """
         return self._signed(self.place("models", f"{name}.json"))
 
     def remember(self, name: str, record: Mapping[str, Any]) -> None:
-        """Keep what was built under this name."""
+        """Store the record of what was built under this name."""
         self._write(self.place("models", f"{name}.json"), _sign(record))
 
     def base(self, structure: str) -> dict[str, Any] | None:
-        """The plan that `remember_base` was last given for this structure: its `key`, and the
-        digests of its `weights`.
+        """The plan that `remember_base` stored last for this structure: its `key`, and the digests
+        of its `weights`.
         """
         path = self.place("structures", f"{structure}.json")
         record = self._signed(path)
@@ -142,7 +146,7 @@ class Store:
         return record
 
     def remember_base(self, structure: str, base: Mapping[str, Any]) -> None:
-        """Keep which plan has this structure and can be refitted."""
+        """Record which plan has this structure and can be refitted."""
         self._write(self.place("structures", f"{structure}.json"), _sign(base))
 
     def place(self, *parts: str) -> str:
@@ -150,7 +154,7 @@ class Store:
         return posixpath.join(self.root, *parts)
 
     def size(self, path: str) -> int | None:
-        """The bytes of a file in the store; None where there is none."""
+        """The size of a file in the store in bytes; None if there is none."""
         try:
             found = self.fs.info(path)
         except FileNotFoundError:
@@ -158,7 +162,7 @@ class Store:
         return int(found["size"]) if found["type"] == "file" else None
 
     def upload(self, source: Path, path: str) -> None:
-        """Copy the file `source` into the store. It shows when it is whole."""
+        """Copy the file `source` into the store. It is visible only when complete."""
         self._placed(path, lambda staged: self.fs.put_file(str(source), staged))
 
     def download(self, path: str, target: Path) -> None:
@@ -180,15 +184,15 @@ class Store:
         return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file; None where there is none."""
+        """The bytes of a file; None if there is none."""
         return self._read(path)
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file. It shows when it is whole."""
+        """Write a file. It is visible only when complete."""
         self._write(path, data)
 
     def read_record(self, path: str) -> dict[str, Any] | None:
-        """The JSON object in a file; None where there is none that this builder's key signed."""
+        """The JSON object in a file; None if there is none that this builder's key signed."""
         return self._signed(path)
 
     def write_record(self, path: str, record: Mapping[str, Any]) -> None:
@@ -208,7 +212,9 @@ class Store:
         self._placed(path, lambda staged: self.fs.pipe_file(staged, data))
 
     def _placed(self, path: str, write: Callable[[str], object]) -> None:
-        """Let `write` make the file: under another name first, where half a file would show."""
+        """Let `write` write the file: first under another name, if a partial file would
+        be visible.
+        """
         if not self._moves:  # an object store has no folders
             write(path)
             return
@@ -225,7 +231,7 @@ class Store:
             raise
 
     def _signed(self, path: str) -> dict[str, Any] | None:
-        """The record in the file; None where there is none that this builder's key signed."""
+        """The record in the file; None if there is none that this builder's key signed."""
         data = self._read(path)
         if data is None:
             return None

@@ -1,10 +1,10 @@
-"""Timing caches in the store: what machines with one kind of GPU and TensorRT have measured.
+"""Timing caches in the store: the measurements of machines with one kind of GPU and TensorRT.
 
     <root>/timing/<kind>/<sha256>.cache     written first
     <root>/timing/<kind>/<sha256>.json      its record, signed, written last
 
-Each build adds an entry of its own, so that two that write at once lose nothing. A reader combines
-all entries. An entry is removed only after one that contains it was written.
+Each build adds its own entry, so that two concurrent writers lose nothing. A reader combines all
+entries. An entry is removed only after an entry that contains it was written.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from builder.store.storage import Store
 
 FOLDER = "timing"
 Combine = Callable[[Sequence[bytes]], tuple[bytes, list[bool]]]
-"""One timing cache of several, and which of them were taken (builder.engine.timing.combined)."""
+"""Combines several timing caches into one, and reports which of them were used
+(builder.engine.timing.combined).
+"""
 
 
 def kind(machine: Mapping[str, object]) -> str:
-    """The name of the machines that may use one another's measurements: of one GPU, driver,
-    flavor and version of TensorRT (builder.store.request.machine).
+    """The kind of machines that can share measurements: one GPU, driver, flavor and version of
+    TensorRT (builder.store.request.machine).
     """
     return digest(machine)[:32]
 
 
 class Timings:
-    """The timing caches of one kind of machine in a store. `warnings` says what was not taken.
+    """The timing caches of one kind of machine in a store. `warnings` lists what was not used.
 
-    Raises what the store's file system raises.
+    Raises the errors of the store's file system.
     """
 
     def __init__(self, store: Store, kind: str, combine: Combine) -> None:
@@ -40,8 +42,8 @@ class Timings:
         self.warnings: list[str] = []
 
     def fetch(self, path: Path) -> dict[str, bytes]:
-        """Combine all entries into the machine's timing cache at `path`; those that TensorRT took,
-        by SHA-256.
+        """Combine all entries into the machine's timing cache at `path`. Returns the entries that
+        TensorRT accepted, by SHA-256.
         """
         found = self._entries()
         if not found:
@@ -58,14 +60,14 @@ class Timings:
         return {name: found[name] for name, was_taken in used.items() if was_taken}
 
     def keep(self, path: Path, fetched: Mapping[str, bytes]) -> None:
-        """Keep the machine's timing cache, which has what a build has measured, in place of the
-        entries that were `fetched` before it.
+        """Store the machine's timing cache, with the new measurements of a build, and remove the
+        `fetched` entries, which it includes.
         """
         if not path.is_file():
             return
         with timing.locked(path):
             own = path.read_bytes()
-        # once more: somebody may have removed the machine's cache meanwhile
+        # once more, because the machine's cache may have been removed meanwhile
         data, taken = self.combine([own, *fetched.values()])
         name = hashlib.sha256(data).hexdigest()
         if not taken[0] or name in fetched:
@@ -78,7 +80,7 @@ class Timings:
                 self.store.remove(self._place(other, "cache"))
 
     def _entries(self) -> dict[str, bytes]:
-        """The whole entries that this builder's key signed, by SHA-256."""
+        """The complete entries that this builder's key signed, by SHA-256."""
         found = {}
         for file in self.store.names(self.store.place(FOLDER, self.kind)):
             name, _, suffix = file.partition(".")

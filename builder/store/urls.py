@@ -13,19 +13,19 @@ from urllib.parse import urlsplit
 from builder.errors import UsageError
 
 AZURE = "as://"
-"""Triton's: as://ACCOUNT/CONTAINER/PATH. Packages of fsspec have abfs://CONTAINER/PATH."""
+"""Triton's scheme: as://ACCOUNT/CONTAINER/PATH. Packages of fsspec have abfs://CONTAINER/PATH."""
 TRITON_KEY = "AZURE_STORAGE_KEY"
-"""Triton's variable of an account's key; that of adlfs is AZURE_STORAGE_ACCOUNT_KEY."""
+"""Triton's variable for an account's key. adlfs has AZURE_STORAGE_ACCOUNT_KEY."""
 CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
 
 
 def is_url(text: str) -> bool:
-    """Whether this is a URL and no path of this machine."""
+    """Whether this is a URL and not a local path."""
     return "://" in text
 
 
 def refuse_password(url: str) -> None:
-    """Raise UsageError for a URL with a password, which would get into logs and records."""
+    """Raise UsageError if a URL has a password, which would appear in logs and records."""
     if is_url(url) and urlsplit(url).password is not None:
         parts = urlsplit(url)
         raise UsageError(
@@ -35,10 +35,10 @@ def refuse_password(url: str) -> None:
 
 
 def target(url: str) -> tuple[str, dict[str, Any]]:
-    """The URL as fsspec knows it, and options of its file system.
+    """The URL for fsspec, and options of its file system.
 
-    Raises UsageError for a URL with a password, and for one of Azure that names no account and
-    container, or another account than the connection string in the environment.
+    Raises UsageError for a URL with a password. For Azure, also raises it if the URL has no account
+    and container, or another account than the connection string in the environment.
     """
     refuse_password(url)
     if not url.startswith(AZURE):
@@ -59,8 +59,8 @@ def target(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """fsspec's file system for the URL, and the path on it. Raises what `target` raises, and what
-    the package of the protocol raises.
+    """fsspec's file system for the URL, and the path on it. Raises the errors of `target` and of
+    the protocol's package.
     """
     from fsspec.core import url_to_fs
 

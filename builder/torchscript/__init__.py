@@ -1,5 +1,5 @@
-"""Load an untrusted TorchScript file: inspect the archive, load it in a child process first, then
-in this one.
+"""Load an untrusted TorchScript file: inspect the archive, load it in a child process, then load it
+in this process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inspects a TorchScript archive without loading it: a zip with the members that torch.jit.save
+"""Inspect a TorchScript archive without loading it: a zip file with the members that torch.jit.save
 writes.
 """
 
@@ -15,7 +15,7 @@ from builder.torchscript import kinds, pickles, storages, traced
 from builder.torchscript.facts import ArchiveFacts
 
 REQUIRED = ("data.pkl", "constants.pkl")
-# the first from archive version 10 on: a file with gelu, say
+# the first since archive version 10, for example in a file with gelu
 VERSIONS = (".data/version", "version")
 MAX_COMPRESSED_MEMBERS_UNPACK_TO = 512 << 20  # code and pickles; weights are stored, not compressed
 MAX_PICKLE_BYTES = 128 << 20
@@ -23,10 +23,10 @@ MAX_MEMBERS = 1_000_000
 
 
 def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
-    """The facts of a TorchScript archive, every member's CRC compared where `check_sums` (one read
-    of the file).
+    """The facts of a TorchScript archive. With `check_sums`, every member's CRC is compared (one
+    read of the file).
 
-    Raises ModelFileError that says what the file is instead, or what is wrong with it.
+    Raises ModelFileError with the file's actual kind or its damage.
     """
     path = Path(path)
     with opened(path) as archive:
@@ -35,8 +35,10 @@ def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
 
 @contextmanager
 def opened(path: Path, wanted: str = "a TorchScript file") -> Iterator[zipfile.ZipFile]:
-    """The archive. Raises ModelFileError where the file is not `wanted` or no whole archive, also
-    for what its reader finds inside the `with` block.
+    """The open archive, inside a `with` block.
+
+    Raises ModelFileError if the file is not `wanted` or is incomplete, and for errors of its reader
+    inside the block.
     """
     check_zip(path, wanted)
     try:
@@ -60,7 +62,9 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
 
 
 def check_zip(path: Path, wanted: str = "a TorchScript file") -> None:
-    """Raise ModelFileError where the path is no zip file: what it is instead of `wanted`."""
+    """Raise ModelFileError if the file is not a zip file. The message has its actual kind instead
+    of `wanted`.
+    """
     if not path.exists():
         raise _refuse(path, "does not exist")
     if path.is_dir():
@@ -133,8 +137,8 @@ def not_expected(
 
 
 def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Refuse what would unpack to far more than the file holds: deflated floods, and members that
-    overlap.
+    """Raise an error for members that unpack to far more than the file's size: highly compressed
+    members, and members that overlap.
     """
     if len(members) > MAX_MEMBERS:
         raise _refuse(path, f"has {len(members)} members, more than any model needs")
@@ -155,10 +159,10 @@ def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
 
 
 def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
-    """Every global that the pickles name, all of them TorchScript's own.
+    """Every global in the pickles, all of them TorchScript's own.
 
-    Debug pickles (code/*.debug_pkl) are left out: torch reads them with an unpickler that resolves
-    no name at all.
+    Debug pickles (code/*.debug_pkl) are excluded: torch reads them with an unpickler that resolves
+    no names.
     """
     found: set[str] = set()
     for member in archive.infolist():

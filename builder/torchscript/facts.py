@@ -11,11 +11,11 @@ from builder.torchscript.traced import Example
 
 @dataclass(frozen=True)
 class ArchiveFacts:
-    """An archive that passed inspection: sizes in bytes, counts, and the classes and globals that
-    its pickles name.
+    """An inspected archive: sizes in bytes, counts, and the classes and globals that its pickles
+    name.
 
-    `examples`: the inputs of torch.jit.trace, None for one that is no tensor; empty for a file that
-    was scripted.
+    `examples` are the inputs of torch.jit.trace, None for one that is not a tensor; empty for a
+    scripted module.
     """
 
     path: Path
@@ -31,7 +31,7 @@ class ArchiveFacts:
 
 
 def sha256(path: Path) -> str:
-    """The file's SHA-256, in hexadecimal."""
+    """The file's SHA-256 in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):

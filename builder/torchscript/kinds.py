@@ -29,8 +29,8 @@ def _starts(*magic: bytes) -> Callable[[bytes], bool]:
 
 
 def _onnx(head: bytes) -> bool:
-    """ModelProto opens with ir_version (field 1, a small varint), then a length-delimited field
-    (producer or later).
+    """Whether the file starts like a ModelProto: ir_version (field 1, a small varint), then a
+    length-delimited field (producer or later).
     """
     return (
         len(head) > 3
@@ -93,7 +93,7 @@ NOT_ZIPS: tuple[Kind, ...] = (
 
 
 def of_bytes(head: bytes) -> Kind:
-    """The kind of a file that is no zip, by its first HEAD_BYTES."""
+    """The kind of a file that is not a zip, by its first HEAD_BYTES."""
     unknown = Kind(
         "an unknown kind of file",
         "trt-build takes what torch.jit.save() wrote",

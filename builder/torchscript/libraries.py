@@ -1,4 +1,4 @@
-"""Custom operators: the libraries that must be loaded before a file that uses them can be."""
+"""Load libraries of custom operators, which must be loaded before a file that uses them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _loaded: set[Path] = set()
 
 
 def load_libraries(paths: Iterable[Path]) -> None:
-    """Load each once: a shared library by torch.ops.load_library, a Python file (torch.library) by
-    running it.
+    """Load each library once: a shared library by torch.ops.load_library, a Python file
+    (torch.library) by running it.
 
-    Unlike a TorchScript file this runs code of the manifest's choice with all rights. Raises
-    ModelFileError where one cannot be loaded.
+    Unlike a TorchScript file, this runs code from the manifest with all permissions. Raises
+    ModelFileError if a library cannot be loaded.
     """
     for path in (path.resolve() for path in paths):
         if path not in _loaded:

@@ -1,4 +1,4 @@
-"""Loads a TorchScript file, or one submodule or method of it, in eval mode on the CPU."""
+"""Load a TorchScript file, or one submodule or method of it, in eval mode on the CPU."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def load(
     check_in_child: bool = True,
     libraries: Sequence[Path] = (),
 ) -> torch.jit.ScriptModule:
-    """The file's module, or the submodule (`encoder.0`) or method (`forward_features`) of it that
+    """The file's module, or the submodule (`encoder.0`) or method (`forward_features`) that
     `module` names.
 
-    The archive is inspected, its source is checked for operators with side effects outside tensors,
-    then it is loaded in a child process with limits of memory and time (once
-    for each SHA-256; not at all with `check_in_child=False`), then here. A method comes back as a
-    module whose forward it is. `libraries` bring the custom operators that the file uses (see
-    load_libraries). Raises ModelFileError where the file is not TorchScript or cannot be loaded, or
-    has no such part.
+    First the archive is inspected, and its source is checked for operators with side effects
+    outside tensors. Then it is loaded in a child process with limits of memory and time: once for
+    each SHA-256, and not at all with `check_in_child=False`. Finally it is loaded here. A method is
+    returned as a module whose forward calls it. `libraries` have the custom operators that the file
+    uses (see load_libraries).
+
+    Raises ModelFileError if the file is not TorchScript, cannot be loaded, or has no such part.
     """
     facts = inspect(path)
     custom = bool(libraries)
@@ -61,7 +62,7 @@ def _load(path: Path) -> torch.jit.ScriptModule:
 
     try:
         loaded: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    except Exception as error:  # torch raises RuntimeError, and others through __setstate__
+    except Exception as error:  # torch raises RuntimeError, and __setstate__ may raise others
         raise ModelFileError(f"{path.name} cannot be loaded: {error}", where=str(path)) from error
     log.debug("loaded %s", path)
     return loaded
@@ -72,7 +73,7 @@ def _where(path: Path, module: str | None) -> str:
 
 
 def _part(owner: Any, steps: list[str], path: Path) -> Any:
-    """The submodule that the steps lead to; the last step may be a method."""
+    """The submodule at the path `steps`. The last step may be a method."""
     for index, step in enumerate(steps):
         children = dict(owner.named_children())
         if step in children:

@@ -7,7 +7,7 @@ from typing import Any
 from builder.errors import ModelFileError
 
 INNER = "inner"
-"""The wrapper's attribute for the module whose method it calls; qualified names of submodules start
+"""The wrapper's attribute for the module whose method it calls. Qualified names of submodules start
 with it.
 """
 

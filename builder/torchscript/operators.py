@@ -18,10 +18,10 @@ _FIX = "remove the call from the model; for a custom operator, name its file und
 
 
 def check_source(path: Path, *, custom: bool = False) -> None:
-    """Check every operator that the archive's source names; nothing is loaded.
+    """Check every operator in the archive's source, without loading it.
 
-    `custom` allows the namespaces that torch does not have. Raises ModelFileError with each
-    operator's name and line.
+    `custom` allows namespaces that torch does not have. Raises ModelFileError with each operator's
+    name and line.
     """
     try:
         found = findings(path, custom)
@@ -31,8 +31,8 @@ def check_source(path: Path, *, custom: bool = False) -> None:
 
 
 def check_graphs(module: torch.jit.ScriptModule, path: Path, *, custom: bool = False) -> None:
-    """Check the graphs of every method of a loaded module and its submodules, `__setstate__` among
-    them.
+    """Check the graphs of every method of a loaded module and its submodules, including
+    `__setstate__`.
 
     Raises ModelFileError with each operator's name.
     """
@@ -45,10 +45,10 @@ def check_graphs(module: torch.jit.ScriptModule, path: Path, *, custom: bool = F
 
 
 def _graphs(module: torch.jit.ScriptModule) -> Iterator[tuple[str, object]]:
-    """Each method's name and its graph; modules of one type share their methods.
+    """(name, graph) of each method. Modules of one type share their methods.
 
-    What the file's own module calls, and a `__setstate__`, is inlined. Inlining every method of
-    every submodule would take quadratic time.
+    Calls of the file's top-level module, and of a `__setstate__`, are inlined. Inlining every
+    method of every submodule would take quadratic time.
     """
     seen: set[str] = set()
     for child in module.modules():
@@ -74,7 +74,7 @@ def _refuse(path: Path, found: list[str]) -> None:
 
 
 def _fix(found: list[str]) -> str:
-    """What to do about these operators; torchvision brings its own."""
+    """The fix for these operators. torchvision provides its own."""
     if all("torchvision::" in finding for finding in found):
         return (
             "install torchvision, write `import torchvision` in a .py file, and name that file"

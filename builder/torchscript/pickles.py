@@ -1,8 +1,8 @@
 """The globals of a pickle, read from its opcodes without execution.
 
-The allow-list is what torch's own C++ unpickler resolves
-(torch/csrc/jit/serialization/unpickler.cpp, readGlobal): a file that names anything else was not
-written by torch.jit.save, and would run code if Python unpickled it.
+The allow-list contains the names that torch's own C++ unpickler resolves
+(torch/csrc/jit/serialization/unpickler.cpp, readGlobal). A file with other names was not written by
+torch.jit.save, and would run code if Python unpickled it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ _OPAQUE = ("EXT1", "EXT2", "EXT4")  # globals by number, through a registry that
 
 
 def globals_of(pickle: bytes) -> Iterator[str]:
-    """Each global that the pickle names, as `module name`. Raises ValueError where it is no
-    pickle.
-    """
+    """Each global of the pickle as `module name`. Raises ValueError if the data is not a pickle."""
     strings: list[str] = []
     for opcode, argument, _ in pickletools.genops(pickle):
         if opcode.name in _STRINGS:
@@ -48,8 +46,8 @@ def globals_of(pickle: bytes) -> Iterator[str]:
         elif opcode.name in _OPAQUE:
             yield f"copyreg extension {argument}"
         elif opcode.name == "STACK_GLOBAL":
-            # takes the two topmost strings; memo tricks can hide them, and torch never writes this
-            # opcode at all
+            # Takes the two topmost strings. Memo tricks can hide them, and torch never writes this
+            # opcode.
             yield " ".join(["STACK_GLOBAL:", *strings])
 
 

@@ -1,4 +1,4 @@
-"""The user's plugins, imported before a model is loaded: converters and operator libraries."""
+"""Import the user's plugins before a model is loaded: converters and operator libraries."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _loaded: dict[str, None] = {}
 
 
 def loaded() -> tuple[str, ...]:
-    """The plugins that this process has imported, as a child process may import them."""
+    """The plugins that this process has imported. Child processes import the same."""
     return tuple(_loaded)
 
 
 def load(plugins: Sequence[str]) -> None:
-    """Import each once: a file, or a module by name. Raises UsageError where it cannot be
-    imported, or what it registers does not fit.
+    """Import each plugin once: a file, or a module by name. Raises UsageError if it cannot be
+    imported, or its registrations are invalid.
     """
     for plugin in plugins:
         try:

@@ -1,7 +1,7 @@
-"""Compares each tensor of an archive with the bytes that its member holds.
+"""Compare each tensor of an archive with the size of its member.
 
-torch trusts the sizes that the pickle states and reads past the end of a member that is shorter.
-The pickles are read by an unpickler that makes placeholders only.
+torch trusts the sizes in the pickle, and reads past the end of a shorter member. The pickles are
+read by an unpickler that only creates placeholders.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PICKLES = ("data", "constants")
 
 @dataclass(frozen=True)
 class _Storage:
-    """A member that holds `count` elements of `item_bytes`."""
+    """A member with `count` elements of `item_bytes` each."""
 
     key: str
     item_bytes: int
@@ -43,7 +43,7 @@ class _Storage:
 
 
 class _Object:
-    """In place of every object that is no tensor."""
+    """A placeholder for every object that is not a tensor."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> _Object:
         return object.__new__(cls)
@@ -60,7 +60,7 @@ class _Found:
     def tensor(
         self, storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *rest: Any
     ) -> _Object:
-        """Note where the last element of a tensor lies beyond its storage."""
+        """Record a tensor whose last element is beyond its storage."""
         if isinstance(storage, _Storage):
             reach = _reach(offset, size, stride)
             if reach is None or reach > storage.count:
@@ -72,7 +72,9 @@ class _Found:
 
 
 def _reach(offset: int, size: Sequence[int], stride: Sequence[int]) -> int | None:
-    """How many elements the storage must have; None where the numbers make no tensor."""
+    """The required number of elements of the storage; None if the numbers are not those of a
+    tensor.
+    """
     if len(size) != len(stride) or min((offset, *size, *stride), default=0) < 0:
         return None
     if 0 in size:
@@ -104,7 +106,7 @@ class _Placeholders(pickle.Unpickler):
 
 
 def problems(archive: zipfile.ZipFile, root: str) -> Iterator[str]:
-    """What is wrong with the archive's tensors: a member that is missing, or shorter than its
+    """The problems of the archive's tensors: members that are missing, or shorter than their
     tensor.
     """
     sizes = {member.filename: member.file_size for member in archive.infolist()}

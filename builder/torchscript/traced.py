@@ -1,8 +1,8 @@
-"""The example inputs that torch.jit.trace leaves in a file: their element types and shapes (the
-values are not kept).
+"""The dtypes and shapes of the example inputs in a file of torch.jit.trace (the values are not
+stored).
 
-torch.jit.load drops them, so the pickle is read here, by an unpickler that can make nothing but
-these descriptions.
+torch.jit.load drops them, so the pickle is read here, by an unpickler that can only create these
+descriptions.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class _Descriptions(pickle.Unpickler):
 
 
 def examples(data: bytes, method: str = "forward") -> tuple[Example | None, ...]:
-    """One Example for each argument of the method, None for one that is no tensor; empty where
+    """One Example for each argument of the method, None for one that is not a tensor. Empty if
     nothing can be read.
     """
     try:
         kept = _Descriptions(io.BytesIO(data)).load()[method]
         return tuple(value if isinstance(value, Example) else None for value in kept)
-    # a file may hold any bytes here, and without examples nothing is lost but a hint
+    # a file may hold any bytes here, and the examples are only hints
     except Exception:
         return ()

@@ -1,5 +1,5 @@
-"""Load a file in a child process first, so that a malicious or damaged file cannot crash the
-build.
+"""Load a file in a child process first, so that a malicious or damaged file cannot
+crash the build.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Archive(Protocol):
 
 
 Load = Callable[[str, Sequence[str], Sequence[str], Any], str]
-"""The path of a file, of libraries, plugins, and a report: the error's text."""
+"""(path of a file, paths of libraries, plugins, a report function) -> the error's text."""
 
 
 def check_in_child(
@@ -56,14 +56,13 @@ def check_in_child(
     target: Load | None = None,
     modules: Sequence[str] = MODULES,
 ) -> None:
-    """Load the file in a child process unless a file of the same SHA-256 has passed in this
-    process. `target` loads it there (by default `load_here`); `modules` are imported before the
-    child is forked.
+    """Load the file in a child process, unless a file with the same SHA-256 has passed in this
+    process.
 
-    The child may use the weights' size twice and 2 GiB, and 60 s and 10 s for each GiB.
-    It can write no file and open no connection.
-    Raises ModelFileError where it cannot be loaded within that; EnvironmentProblem where no child
-    can be started.
+    `target` is the function that loads it there (by default `load_here`). `modules` are imported
+    before the child is forked. The child may use twice the weights' size plus 2 GiB, and 60 s plus
+    10 s for each GiB. It can write no file and open no connection. Raises ModelFileError if it
+    cannot be loaded within these limits, EnvironmentProblem if no child can be started.
     """
     digest = sha256(facts.path)
     if digest in _known_good:
@@ -103,10 +102,10 @@ def _first_lines(text: str, most: int = 12) -> str:
 
 
 def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any) -> str:
-    """Load the file in this process and drop it; the error's text, empty where there was none.
+    """Load the file in this process and drop it. Returns the error's text, empty without an error.
 
-    `extensions` are the plugins of the calling process. One that fails in the limits of this
-    process is left out: the file may not need it.
+    `extensions` are the plugins of the calling process. A plugin that fails within the limits of
+    this process is skipped: the file may not need it.
     """
 
     def load() -> None:
@@ -114,7 +113,8 @@ def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], re
 
         loaded: Any = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
         for name in loaded._c._method_names():
-            str(loaded._c._get_method(name).inlined_graph)  # reads the source maps, maybe damaged
+            # reads the source maps, which may be damaged
+            str(loaded._c._get_method(name).inlined_graph)
 
     return error_of(load, libraries, extensions)
 
@@ -122,7 +122,7 @@ def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], re
 def error_of(
     load: Callable[[], object], libraries: Sequence[str], extensions: Sequence[str]
 ) -> str:
-    """What `load` raises in this child process, as text; empty where it raises nothing."""
+    """The text of the error that `load` raises in this child process; empty if it raises none."""
     import torch
 
     from builder.torchscript.libraries import load_libraries
@@ -144,7 +144,7 @@ def error_of(
 
 
 def _silence() -> None:
-    """Drop what libraries print: an abort prints a message of its own."""
+    """Discard the output of libraries: an abort prints its own message."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

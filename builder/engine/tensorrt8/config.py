@@ -1,4 +1,4 @@
-"""The builder flags by which a weakly typed network's precisions are chosen."""
+"""The builder flags that choose the precisions of a weakly typed network."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 HALF_ALLOWED = tuple(entry.name for entry in TABLE if "fp16" in (entry.name, entry.rest))
-"""Precisions in which the builder may take half wherever the policy does not forbid it."""
+"""Precisions in which the builder may use half wherever the policy allows it."""
 
 
 def flags(conversion: Conversion) -> dict[str, Any]:
-    """Polygraphy's arguments that allow half and int8; empty where the network has its own dtypes.
+    """Polygraphy's arguments that allow half and int8; empty if the network is strongly typed.
 
-    int8 is allowed where the network quantizes.
+    int8 is allowed if the network quantizes.
     """
     if capabilities.current().strongly_typed:
         return {}
     half = conversion.precision in HALF_ALLOWED or has_half(conversion.network)
     int8 = has_int8(conversion.network)
-    # "incorrectly marked as an int8 node": an assertion fails where constraints bind beside int8
+    # "incorrectly marked as an int8 node": an assertion fails if constraints apply beside int8
     constraints = ("prefer" if int8 else "obey") if half else None
     return {"fp16": half, "int8": int8, "precision_constraints": constraints}

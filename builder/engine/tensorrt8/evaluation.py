@@ -1,6 +1,6 @@
-"""What a weakly typed network reports of dtypes, for the reference that evaluates it.
+"""The dtypes that a weakly typed network reports, for the reference.
 
-Half and float32 are taken for one another there, and a quantizing layer reports FLOAT.
+Half and float32 are interchangeable there, and a quantizing layer reports FLOAT.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from torch import Tensor
 from builder.engine import capabilities
 
 UNREPORTED = {"QUANTIZE": torch.int8}
-"""By layer, the dtype of the output where the layer reports FLOAT."""
+"""For each layer that reports FLOAT incorrectly, the dtype of its output."""
 
 EITHER = (torch.float32, torch.float16)
 
 
 def output_dtype(kind: str) -> torch.dtype | None:
-    """The dtype of a layer's output where the layer's own report is wrong; None where it is right.
+    """The dtype of a layer's output if the layer reports it incorrectly, else None.
 
     `kind` is the LayerType's name.
     """
@@ -27,7 +27,9 @@ def output_dtype(kind: str) -> torch.dtype | None:
 
 
 def operands(values: list[Tensor | None]) -> list[Tensor | None]:
-    """The operands of a layer; the half ones widened beside float32 where either is taken."""
+    """The operands of a layer. In a weakly typed network, half operands are converted to float32 if
+    another operand is float32.
+    """
     if capabilities.current().strongly_typed or not any(
         x is not None and x.dtype == torch.float32 for x in values
     ):
@@ -36,7 +38,9 @@ def operands(values: list[Tensor | None]) -> list[Tensor | None]:
 
 
 def results(values: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
-    """The outputs of a layer, in the dtypes that TensorRT reports where it takes either."""
+    """The outputs of a layer. In a weakly typed network, half and float32 outputs are converted to
+    the reported dtype.
+    """
     if capabilities.current().strongly_typed:
         return tuple(values)
     return tuple(

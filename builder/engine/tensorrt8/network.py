@@ -1,8 +1,8 @@
-"""A weakly typed network made to keep dtypes as the strongly typed ones of 10, 11 and RTX do.
+"""A weakly typed network that keeps dtypes, like the strongly typed networks of 10, 11 and RTX.
 
-This version treats a half tensor as a hint: a layer's output counts as float32 until its type is
-set, and so do half constants and casts. So the type of each new layer is set, and converters read
-back what they wrote.
+This version treats half as a hint. A layer's output counts as float32 until its type is set, and so
+do half constants and casts. So the type of each new layer is set, and converters read back the
+dtypes that they wrote.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ FOLLOWS = {
         0,
     ),
 }
-"""By layer class, the input whose dtype the first output has."""
+"""By layer class, the index of the input whose dtype the first output has."""
 CARRYING = ("IRecurrenceLayer", "IIteratorLayer", "ILoopOutputLayer")
-"""A loop's own layers, whose type is set only where it does not follow from what they carry."""
+"""A loop's own layers. Their type is only set if it does not follow from the
+loop-carried values.
+"""
 NO_OUTPUT_TYPE = ("IMatrixMultiplyLayer",)
-"""Layers whose output stays float32 whatever type is set: a cast behind them gives half."""
+"""Layers whose output stays float32 whatever type is set. A cast after them returns half."""
 UNCOMPUTED = ("IConstantLayer", *CARRYING)
-"""Layers that compute nothing: their output has a type, they themselves have no precision."""
+"""Layers that compute nothing. Their output has a type, but the layers have no precision."""
 SILENT = frozenset(
     "CONSTANT CAST QUANTIZE DEQUANTIZE RECURRENCE ITERATOR LOOP_OUTPUT TRIP_LIMIT CONDITION"
     " CONDITIONAL_INPUT CONDITIONAL_OUTPUT SHAPE".split()
 )
-"""Layers whose type follows from what they hold or carry."""
+"""Layers whose type follows from the values that they hold or carry."""
 
 
 class TypedNetwork:
     """An INetworkDefinition (or a loop of one) whose add_* methods set the type of half outputs.
 
-    Arguments that newer versions ask for (the dtype of a fill, of a quantization) are dropped.
+    Arguments of newer versions (the dtype of a fill or a quantization) are dropped.
     """
 
     def __init__(self, network: INetworkDefinition) -> None:
@@ -60,8 +62,8 @@ class TypedNetwork:
         return TypedNetwork(self._network.add_loop())
 
     def add_cast(self, tensor: ITensor, dtype: DataType) -> Any:
-        """A cast whose type is set where that is half; 8-bit integers go through float32, which
-        alone they are cast to and from.
+        """A cast, whose type is set if it is half. 8-bit integers can only be cast to and from
+        float32, so casts of them go through float32.
         """
         if tensor.dtype in (trt.DataType.INT8, trt.DataType.UINT8) and dtype != trt.DataType.FLOAT:
             tensor = self._network.add_cast(tensor, trt.DataType.FLOAT).get_output(0)
@@ -71,15 +73,15 @@ class TypedNetwork:
         return layer
 
     def add_fill(self, shape: Any, operation: Any, dtype: Any = None) -> Any:
-        """A fill: its type is that of alpha and beta."""
+        """A fill, whose type is that of alpha and beta."""
         return self._network.add_fill(shape, operation)
 
     def add_quantize(self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None) -> Any:
-        """A quantization: to int8, there is no other."""
+        """A quantization, which is always to int8."""
         return self._network.add_quantize(tensor, scale)
 
     def add_dequantize(self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None) -> Any:
-        """A dequantization: to float32, there is no other."""
+        """A dequantization, which is always to float32."""
         return self._network.add_dequantize(tensor, scale)
 
     def _typing(self, add: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,26 +99,26 @@ class TypedNetwork:
 
 
 def typed(network: INetworkDefinition) -> INetworkDefinition:
-    """The network itself where it keeps dtypes, else the wrapper that makes it."""
+    """The network itself if it keeps dtypes, else a wrapper that does."""
     if network is None or capabilities.current().strongly_typed:
         return network
     return TypedNetwork(network)
 
 
 def set_output_dtype(tensor: ITensor, dtype: DataType) -> None:
-    """Set the type of an output of the network: a layer's own setting is lost once its tensor is
-    marked as one.
+    """Set the type of an output of the network. The layer's own setting is lost when its tensor is
+    marked as an output.
     """
     if not capabilities.current().strongly_typed or tensor.dtype != dtype:
         tensor.dtype = dtype
 
 
 def pin(network: INetworkDefinition) -> None:
-    """Where a module itself mixes half with float32, fix each float32 layer's type: what may be
-    half, the builder makes half.
+    """Fix the type of each float32 layer if a module mixes half with float32. Otherwise the builder
+    converts every layer to half that may be half.
 
-    A network that keeps dtypes needs none of it, and one without half is built without leave to use
-    it.
+    Networks that keep dtypes do not need this. Networks without half are built without permission
+    to use it.
     """
     if capabilities.current().strongly_typed or not has_half(network):
         return
@@ -132,7 +134,7 @@ def _is_float32(layer: ILayer) -> bool:
 
 
 def _source(layer: ILayer, arguments: tuple[Any, ...]) -> Any:
-    """The type that the layer's output has in PyTorch; None where no rule gives it."""
+    """The type of the layer's output in PyTorch; None if no rule determines it."""
     kind = type(layer).__name__
     if kind == "IConstantLayer":
         return arguments[1].dtype
@@ -141,7 +143,7 @@ def _source(layer: ILayer, arguments: tuple[Any, ...]) -> Any:
 
 
 def _declare(layer: ILayer) -> None:
-    """Set half, whatever the layer reports now: a type that is not set is looked up again when the
+    """Set half, whatever the layer reports now: a type that is not set is computed again when the
     network changes.
     """
     now, kind = layer.get_output(0).dtype, type(layer).__name__

@@ -1,7 +1,7 @@
 """The layers and dtypes that this version refuses or computes incorrectly, with the error messages.
 
-Observed on an H100 with 8.6.0, whose builder or network said so. Converters ask
-`ctx.capabilities.takes`, and compose what it does not take.
+Observed on an H100 with the messages of 8.6.0's builder or network. Converters check
+`ctx.capabilities.takes`, and decompose unsupported operations.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ REFUSED: dict[str, frozenset[str]] = {
     "SLICE.WRAP.DYNAMIC": ALL,
     # two reshapes become one, which then copies the axis of the first one's input
     "SHUFFLE.COPIED_AXIS": ALL,
-    # an average that rounds up divides by the whole window, beyond the padding too
+    # an average that rounds up divides by the whole window, including beyond the padding
     "POOLING.PADDED_UP": REALS,
     # "only per-tensor quantization for activation tensors" (developer guide)
     "QUANTIZE.CHANNELS": REALS,
-    "CONDITIONAL.IN_LOOP": TRUTHS,  # one that gives a bool within a loop ends the process
+    "CONDITIONAL.IN_LOOP": TRUTHS,  # one that returns a bool in a loop ends the process
     # "conditionally dependent shape tensors not supported"
     "CONDITIONAL.SIZES": WHOLE,
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which compiles the bodies of
@@ -33,16 +33,16 @@ REFUSED: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         ("SLICE.FILL.IN_LOOP", "SLICE.CLAMP.IN_LOOP", "SLICE.REFLECT.IN_LOOP"), WHOLE | REALS
     ),
-    # rows that a loop writes, chosen by their number: depending on each other they crash the
-    # builder, else they mix
+    # The indexed rows that a loop writes: if they depend on each other, the builder crashes, else
+    # they are mixed up.
     "FILL.IN_LOOP": WHOLE | REALS,
-    "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantization is answered as if the scale were 1
+    "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantization is computed as if the scale were 1
     # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"
     "INPUT": frozenset({"INT8"}),
     # "output type can not be computed", of a cast to UINT8 and of an identity whose type is set
     "OUTPUT": frozenset({"INT8", "UINT8"}),
 }
-"""By layer (and operation or mode, and where it stands), the DataTypes, by name, not taken."""
+"""For each layer (with operation or mode, and context), the names of the unsupported DataTypes."""
 
 PADS_IN_LOOP = "TensorRT 8.6 builds no loop of unknown length that pads in its body"
 WRITES_IN_LOOP = (
@@ -55,5 +55,5 @@ BRANCH_OF_SIZES = (
     "a branch chooses a number that is made of sizes, by {}, and TensorRT 8.6 cannot build it"
 )
 NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed number of trips"
-"""The fix where the body of a loop is refused."""
+"""The fix if the body of a loop is refused."""
 NEWER_OR_BOTH = "TensorRT 10 or newer, or compute both numbers and choose one of them"

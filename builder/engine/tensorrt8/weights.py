@@ -1,4 +1,4 @@
-"""Weights over an array: this version takes no address."""
+"""Weights from an array, because this version takes no address."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from builder.engine.interfaces import DataType
 
 
 def over(tensor: torch.Tensor, dtype: DataType) -> tuple[Any, Any]:
-    """(trt.Weights, what must stay alive as long) over a contiguous tensor's own memory."""
+    """(trt.Weights, an object that must stay alive as long) from a contiguous tensor's memory."""
     if not tensor.numel():
-        return trt.Weights(dtype), None  # it must have no address, and numpy's empty array has one
+        # it must not have an address, but numpy's empty array has one
+        return trt.Weights(dtype), None
     array = tensor.numpy()
     return trt.Weights(array), array

@@ -33,12 +33,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
 @evaluates("ACTIVATION")
 @in_float32
 def activation(layer: ILayer, x: Tensor) -> Tensor:
-    """`type` of x with `alpha` and `beta`, element by element; integers stay integers."""
+    """`type` of x with `alpha` and `beta`, element-wise. Integers stay integers."""
     return ACTIVATIONS[layer.type.name](x, layer.alpha, layer.beta).to(x.dtype)
 
 
 @evaluates("PARAMETRIC_RELU")
 @in_float32
 def parametric_relu(layer: ILayer, x: Tensor, slopes: Tensor) -> Tensor:
-    """x where it is at least 0, else x times its slope; slopes broadcast to x."""
+    """x if it is at least 0, else x times its slope. Slopes are broadcast to x."""
     return torch.where(x >= 0, x, x * slopes)

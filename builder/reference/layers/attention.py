@@ -1,5 +1,5 @@
-"""IAttention (two layers: the input one has all the tensors), rotary embedding, key and value
-caches.
+"""IAttention, rotary embedding, and key and value caches. IAttention is two layers; its input layer
+has all tensors.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from builder.reference.registry import evaluates
 
 @evaluates("ATTENTION_INPUT")
 def attention(layer: ILayer, *operands: Tensor) -> Tensor:
-    """normalize(query x key^T + mask) x value, of (B, Hq, Sq, D), (B, Hkv, Skv, D) twice; Hq a
+    """normalize(query x key^T + mask) x value, of (B, Hq, Sq, D), (B, Hkv, Skv, D) twice. Hq is a
     multiple of Hkv.
 
-    A bool mask is true where attention is allowed; any other is added. The scale is the caller's:
-    TensorRT has none. Computed in float32, rounded once to the query's dtype.
+    A bool mask is true where attention is allowed; other masks are added. The caller applies the
+    scale, because TensorRT has none. Computed in float32, rounded once to the query's dtype.
     """
     options = layer.attention
     _only_padded(options)
@@ -54,8 +54,8 @@ def _only_padded(options: object) -> None:
 
 
 def _allowed(options: Any, scores: Tensor) -> Tensor | None:
-    """Which keys each query may attend to: those up to its own place, from the upper left or the
-    lower right corner.
+    """Which keys each query may attend to: those up to its own position, aligned at the upper left
+    or the lower right corner.
     """
     if hasattr(options, "causal_kind"):
         kind = options.causal_kind.name
@@ -70,7 +70,7 @@ def _allowed(options: Any, scores: Tensor) -> Tensor | None:
 
 @evaluates("ATTENTION_OUTPUT")
 def attention_output(layer: ILayer, x: Tensor) -> Tensor:
-    """What the input layer of the same IAttention computed."""
+    """The result of the input layer of the same IAttention."""
     return x
 
 
@@ -79,12 +79,12 @@ def attention_output(layer: ILayer, x: Tensor) -> Tensor:
 def rotary_embedding(
     layer: ILayer, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None
 ) -> Tensor:
-    """The first `rotary_embedding_dim` (0: all) of x's last axis, pair by pair turned by each
-    position's angle.
+    """The first `rotary_embedding_dim` (0: all) elements of x's last axis, with each pair rotated
+    by its position's angle.
 
-    x is (B, N, S, H); cos and sin are (B, S, H / 2), or (places, H / 2) indexed by positions (B,
-    S). A pair is two neighbors where `interleaved`, else an element of the first half and its
-    fellow of the second.
+    x is (B, N, S, H). cos and sin are (B, S, H / 2), or (positions, H / 2) indexed by positions (B,
+    S). If `interleaved`, a pair is two adjacent elements, else an element of the first half and the
+    corresponding one of the second half.
     """
     turned = layer.rotary_embedding_dim or x.shape[-1]
     cos, sin = (t if positions is None else t[positions.long()] for t in (cos, sin))
@@ -106,8 +106,8 @@ def rotary_embedding(
 def kv_cache_update(
     layer: ILayer, cache: Tensor, update: Tensor, starts: Tensor, lengths: Tensor | None = None
 ) -> Tensor:
-    """The cache (B, N, Smax, H) with update (B, N, S, H) written from place starts[b] on in each
-    batch item.
+    """The cache (B, N, Smax, H) with update (B, N, S, H) written from position starts[b] on for
+    each batch item.
     """
     if hasattr(layer, "update_form") and layer.update_form.name != "PADDED_BHND":
         raise ValueError("packed sequences have no evaluation")

@@ -30,8 +30,9 @@ def _window(layer: ILayer) -> tuple[list[int], list[int], list[int]]:
 def convolution(
     layer: ILayer, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """x of N, C and spatial axes; the kernel (K, C / groups, ...) and the bias (K) are weights, or
-    inputs 1 and 2.
+    """Convolve x, which has axes N, C and spatial axes.
+
+    The kernel (K, C / groups, ...) and the bias (K) are weights, or inputs 1 and 2.
     """
     window, stride, dilation = _window(layer)
     kernel, bias = _weights(
@@ -53,8 +54,8 @@ def convolution(
 def deconvolution(
     layer: ILayer, x: Tensor, kernel: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """The inverse of a convolution: each element of x adds its kernel (C, K / groups, ...); padding
-    trims.
+    """The transpose of a convolution: each element of x adds its kernel (C, K / groups, ...).
+    Padding trims the result.
     """
     window, stride, dilation = _window(layer)
     kernel, bias = _weights(
@@ -73,7 +74,7 @@ def deconvolution(
 def _weights(
     layer: ILayer, x: Tensor, kernel: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Kernel and bias in x's dtype: inputs where they are set, else the layer's weights."""
+    """Kernel and bias in x's dtype: the inputs if set, else the layer's weights."""
     kernel = weights_tensor(layer.kernel, shape) if kernel is None else kernel
     bias = weights_tensor(layer.bias) if bias is None else bias
     return None if kernel is None else kernel.to(x.dtype), None if bias is None else bias.to(

@@ -12,13 +12,13 @@ from builder.reference.registry import evaluates
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:
-    """Integers divide as in C: the quotient loses its fraction."""
+    """The quotient. Integers are truncated toward zero, as in C."""
     return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
 
 
 def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """The floor of the quotient, which torch's own floor division would correct where the quotient
-    was rounded up.
+    """The floor of the rounded quotient. torch's floor division would correct quotients that were
+    rounded up.
     """
     return torch.floor(a / b) if a.is_floating_point() else torch.div(a, b, rounding_mode="floor")
 
@@ -43,8 +43,8 @@ ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @evaluates("ELEMENTWISE")
 def elementwise(layer: ILayer, a: Tensor, b: Tensor) -> Tensor:
-    """`op` of a and b, of equal rank and dtype; an axis of length 1 is broadcast. Comparisons give
-    bools.
+    """`op` of a and b, which have equal rank and dtype. Axes of length 1 are broadcast. Comparisons
+    return bools.
     """
     if a.dim() != b.dim():
         raise ValueError(
@@ -60,7 +60,7 @@ def elementwise(layer: ILayer, a: Tensor, b: Tensor) -> Tensor:
 
 @evaluates("SELECT")
 def select(layer: ILayer, condition: Tensor, then_value: Tensor, else_value: Tensor) -> Tensor:
-    """then_value where the bool condition is true, else else_value; axes of length 1 are
-    broadcast.
+    """then_value where the bool condition is true, else else_value. Axes of length 1
+    are broadcast.
     """
     return torch.where(condition, then_value, else_value)

@@ -1,4 +1,4 @@
-"""IGatherLayer: values of a tensor at computed places, by GatherMode."""
+"""IGatherLayer: values of a tensor at computed indices, by GatherMode."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from builder.reference.registry import evaluates
 
 @evaluates("GATHER")
 def gather(layer: ILayer, data: Tensor, indices: Tensor) -> Tensor:
-    """Values of `data` at `indices`, by GatherMode: along an axis, element by element, or by
-    coordinate tuples.
+    """Values of `data` at `indices`, by GatherMode: along an axis, element-wise, or by coordinate
+    tuples.
 
-    Out of bounds there is zero. A negative index counts from the end of an axis whose length the
-    network states; of a dynamic axis TensorRT leaves it undefined, which here is a ValueError.
+    Values out of bounds are zero. A negative index counts from the end of an axis with a static
+    length. For a dynamic axis TensorRT leaves it undefined, so a ValueError is raised.
     """
     static = tuple(layer.get_input(0).shape)
     batch, axis = layer.num_elementwise_dims, layer.axis
@@ -29,7 +29,9 @@ def gather(layer: ILayer, data: Tensor, indices: Tensor) -> Tensor:
 
 
 def place(indices: Tensor, length: int, static: int) -> tuple[Tensor, Tensor | None]:
-    """Indices as int64 within bounds, and which were out of bounds (None: not one)."""
+    """(indices as int64 within bounds, a mask of those that were out of bounds or None if there are
+    none).
+    """
     index = indices.to(torch.int64)
     if not index.numel() or (int(index.min()) >= 0 and int(index.max()) < length):
         return index, None
@@ -43,8 +45,8 @@ def place(indices: Tensor, length: int, static: int) -> tuple[Tensor, Tensor | N
 def _gather_axis(
     data: Tensor, index: Tensor, outside: Tensor | None, axis: int, batch: int
 ) -> Tensor:
-    """The first `batch` (0 or 1) axes of the indices go hand in hand with data's, and broadcast
-    with them.
+    """Gather along an axis. The first `batch` (0 or 1) axes of indices and data correspond, and are
+    broadcast.
     """
     if batch:
         counts = data.shape[0], index.shape[0]
@@ -68,13 +70,13 @@ def _gather_axis(
 
 
 def _replaced(data: Tensor, axis: int, index: Tensor) -> list[int]:
-    """data's shape with the index's in place of one axis."""
+    """data's shape, with one axis replaced by the index's shape."""
     return [*data.shape[:axis], *index.shape, *data.shape[axis + 1 :]]
 
 
 def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...]) -> Tensor:
-    """The last axis of the indices is a coordinate tuple into data's axes after the first
-    `batch`.
+    """Gather by coordinates: the last axis of the indices is a coordinate tuple for data's axes
+    after the first `batch`.
     """
     places: list[Tensor] = [_counter(data.shape[i], i, indices.dim() - 1) for i in range(batch)]
     outside: Tensor | None = None

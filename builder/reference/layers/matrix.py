@@ -13,7 +13,7 @@ from builder.reference.registry import evaluates
 @evaluates("MATRIX_MULTIPLY")
 @in_float32
 def matrix_multiply(layer: ILayer, a: Tensor, b: Tensor) -> Tensor:
-    """op0(a) times op1(b), collections of matrices or vectors; collection axes of length 1 are
+    """op0(a) times op1(b), for batches of matrices or vectors. Batch axes of length 1 are
     broadcast.
     """
     first, second = layer.op0.name, layer.op1.name
@@ -29,7 +29,7 @@ def matrix_multiply(layer: ILayer, a: Tensor, b: Tensor) -> Tensor:
 @evaluates("EINSUM")
 @in_float32
 def einsum(layer: ILayer, *operands: Tensor) -> Tensor:
-    """The equation in einsum's notation; a missing right side has the labels that occur once, in
-    alphabetical order.
+    """The einsum of the equation. Without a right side, the output has the labels that occur once,
+    in alphabetical order.
     """
     return torch.einsum(layer.equation, *operands)

@@ -17,8 +17,8 @@ def normalization(
 ) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, computed in float32.
 
-    Statistics over the mask's axes, or over each of `num_groups` groups of channels and the axes
-    after them.
+    Statistics are over the mask's axes, or over each of `num_groups` groups of channels and the
+    following axes.
     """
     groups = layer.num_groups
     if groups == 1:
@@ -32,8 +32,8 @@ def normalization(
 
 
 def _per_channel(coefficients: Tensor | None, groups: int, channels: int) -> Tensor | None:
-    """Grouped coefficients are (1, G, 1, ...) in the first version of the layer, (1, C, 1, ...) in
-    the second.
+    """Coefficients per channel. Grouped coefficients are (1, G, 1, ...) in the first version of the
+    layer, (1, C, 1, ...) in the second.
     """
     if coefficients is None or coefficients.shape[1] != groups:
         return coefficients
@@ -48,10 +48,10 @@ def _normal(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
 @evaluates("LRN")
 @in_float32
 def lrn(layer: ILayer, x: Tensor) -> Tensor:
-    """x / (k + alpha / window * sum of squares over `window` channels)^beta; channels are the third
+    """x / (k + alpha / window * sum of squares over `window` channels)^beta. Channels are the third
     axis from last.
 
-    The documentation's formula omits the division of alpha by the window, its own example has it.
+    The documentation's formula omits the division of alpha by the window, but its example has it.
     """
     half = layer.window_size // 2
     squares = torch.nn.functional.pad(x.square().movedim(-3, -1), (half, half)).unfold(
@@ -64,8 +64,8 @@ def lrn(layer: ILayer, x: Tensor) -> Tensor:
 @evaluates("SCALE")
 @in_float32
 def scale(layer: ILayer, x: Tensor) -> Tensor:
-    """(x * scale + shift)^power; missing coefficients are 1, 0 and 1, and each is one, per channel
-    or per element.
+    """(x * scale + shift)^power. Missing coefficients are 0 for shift and 1 for the others.
+    Coefficients are single values, per channel or per element.
     """
     channel = layer.channel_axis
     shape = {

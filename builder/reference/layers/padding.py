@@ -10,11 +10,11 @@ Pads = list[tuple[int, int]]
 def window_padding(
     layer: ILayer, lengths: list[int], window: list[int], stride: list[int]
 ) -> tuple[Pads, Pads]:
-    """Padding before and after each spatial axis, and how far the last window reaches beyond that
-    (rounding up).
+    """Padding before and after each spatial axis, and how far the last window exceeds it (if
+    rounding up).
 
-    `window` is dilated. SAME modes: O = ceil(I / S), P = (O - 1) * S + window - I, split in half;
-    the odd element goes after (SAME_UPPER) or before (SAME_LOWER). Rounding up: O = ceil((I +
+    `window` is dilated. SAME modes: O = ceil(I / S), P = (O - 1) * S + window - I, split in half.
+    An odd element is added after (SAME_UPPER) or before (SAME_LOWER). Rounding up: O = ceil((I +
     before + after - window) / S) + 1.
     """
     mode = layer.padding_mode.name
@@ -43,8 +43,8 @@ def _halves(mode: str, total: int) -> tuple[int, int]:
 
 
 def trimming(layer: ILayer, window: list[int], stride: list[int]) -> Pads:
-    """What a deconvolution's full result loses before and after: the padding, or P = max(window -
-    S, 0) for SAME.
+    """The elements to trim from a full deconvolution before and after: the padding, or P =
+    max(window - S, 0) for SAME.
     """
     mode = layer.padding_mode.name
     if not mode.startswith("SAME"):
@@ -56,10 +56,10 @@ def trimming(layer: ILayer, window: list[int], stride: list[int]) -> Pads:
 
 
 def dilated(window: list[int], dilation: list[int]) -> list[int]:
-    """The reach of a window whose elements lie `dilation` apart."""
+    """The extent of a window with this dilation."""
     return [step * (size - 1) + 1 for size, step in zip(window, dilation, strict=True)]
 
 
 def torch_pads(pads: Pads) -> list[int]:
-    """As torch.nn.functional.pad wants them: the last axis first."""
+    """The padding for torch.nn.functional.pad, which takes the last axis first."""
     return [n for pair in reversed(pads) for n in pair]

@@ -28,8 +28,9 @@ AVERAGE: dict[int, Any] = {
 @evaluates("POOLING")
 @in_float32
 def pooling(layer: ILayer, x: Tensor) -> Tensor:
-    """x of N, C and spatial axes. The blend is (1 - blend_factor) * maximum + blend_factor *
-    average.
+    """Pool x, which has axes N, C and spatial axes.
+
+    The blend is (1 - blend_factor) * maximum + blend_factor * average.
     """
     window, stride = list(layer.window_size_nd), list(layer.stride_nd)
     pads, beyond = window_padding(layer, list(x.shape[2:]), window, stride)
@@ -44,7 +45,7 @@ def pooling(layer: ILayer, x: Tensor) -> Tensor:
 
 
 def _maximum(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads) -> Tensor:
-    """Padding never wins: it is the lowest value there is."""
+    """The maximum of each window. Padding has the lowest value, so it is never the maximum."""
     lowest = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     padded = functional.pad(
         functional.pad(x, torch_pads(pads), value=lowest), torch_pads(beyond), value=lowest
@@ -56,8 +57,8 @@ def _maximum(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond
 def _average(
     x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads, excludes: bool
 ) -> Tensor:
-    """Divided by the overlap of the window with the input, or with the padded input; never by what
-    lies beyond that.
+    """The average of each window, divided by its overlap with the input, or with the padded input.
+    Elements beyond the padding are not counted.
     """
     inside = torch.ones(1, 1, *x.shape[2:])
     inside = functional.pad(inside, torch_pads(pads), value=0.0 if excludes else 1.0)

@@ -1,4 +1,4 @@
-"""IQuantizeLayer and IDequantizeLayer: clamp(round(x / scale) + zero point), and back."""
+"""IQuantizeLayer and IDequantizeLayer: clamp(round(x / scale) + zero point), and the inverse."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RANGES = {"INT8": (-128, 127), "INT4": (-8, 7), "FP8": (-448, 448)}
 @evaluates("QUANTIZE")
 def quantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to
-    even), saturated.
+    even), and saturated.
     """
     known = tensorrt8.evaluation.output_dtype("QUANTIZE")
     kind = "INT8" if known else layer.get_output(0).dtype.name
@@ -33,8 +33,8 @@ def dequantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = No
 
 
 def _spread(coefficients: Tensor, x: Tensor, axis: int) -> Tensor:
-    """A coefficient for each element of x, in float32: one for all, one for each place of `axis`,
-    or one a block.
+    """The coefficient of each element of x, in float32. There is one coefficient in total, one for
+    each index of `axis`, or one for each block.
     """
     wide = coefficients.float()
     if wide.numel() == 1:

@@ -22,8 +22,8 @@ def _product(x: Tensor, axes: Axes) -> Tensor:
 
 
 def _average(x: Tensor, axes: Axes) -> Tensor:
-    """Of integers, the quotient loses its fraction; of nothing it is NaN, 0 for integers, -128 for
-    int8.
+    """The mean. Integer results are truncated. The mean of no elements is NaN; 0 for integers, -128
+    for int8.
     """
     if x.is_floating_point():
         return x.mean(axes, keepdim=True)
@@ -74,7 +74,7 @@ REDUCTIONS: dict[str, Reduction] = {
 @evaluates("REDUCE")
 @in_float32
 def reduce(layer: ILayer, x: Tensor) -> Tensor:
-    """`op` over the axes of the mask, in x's dtype; MAX and MIN of nothing are the dtype's
+    """`op` over the axes of the mask, in x's dtype. MAX and MIN of no elements are the dtype's
     infinities or limits.
     """
     axes = axes_of(layer.axes)
@@ -87,7 +87,7 @@ def reduce(layer: ILayer, x: Tensor) -> Tensor:
 @evaluates("SOFTMAX")
 @in_float32
 def softmax(layer: ILayer, x: Tensor) -> Tensor:
-    """exp(x) over its sum along the one axis of the mask."""
+    """exp(x) divided by its sum along the only axis of the mask."""
     (axis,) = axes_of(layer.axes)
     return torch.softmax(x, axis)
 
@@ -95,16 +95,18 @@ def softmax(layer: ILayer, x: Tensor) -> Tensor:
 @evaluates("RAGGED_SOFTMAX")
 @in_float32
 def ragged_softmax(layer: ILayer, x: Tensor, bounds: Tensor) -> Tensor:
-    """A softmax over the first bounds[..., 0] elements of each row; what lies behind them is 0."""
+    """A softmax over the first bounds[..., 0] elements of each row. The remaining
+    elements are 0.
+    """
     inside = torch.arange(x.shape[-1]) < bounds
     return torch.softmax(x.masked_fill(~inside, -torch.inf), -1).masked_fill(~inside, 0)
 
 
 @evaluates("TOPK")
 def topk(layer: ILayer, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The k largest (smallest) values along the mask's one axis, best first, and their places.
+    """The k largest (smallest) values along the mask's only axis, best first, and their indices.
 
-    TensorRT states no order among equal values; here the earlier comes first.
+    TensorRT does not specify the order of equal values; here the lower index is first.
     """
     (axis,) = axes_of(layer.axes)
     count = layer.k if k is None else int(k)

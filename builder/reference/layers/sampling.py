@@ -13,7 +13,7 @@ from builder.engine import ILayer
 from builder.reference.dtypes import in_float32
 from builder.reference.registry import evaluates
 
-# (place in the output, input's length, output's length) -> place in the input
+# (index in the output, input's length, output's length) -> position in the input
 COORDINATES: dict[str, Callable[[Tensor, int, int], Tensor]] = {
     "ALIGN_CORNERS": lambda x, origin, resized: (
         x * ((origin - 1) / (resized - 1) if resized > 1 else 0.0)
@@ -32,11 +32,11 @@ ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 @evaluates("RESIZE")
 @in_float32
 def resize(layer: ILayer, x: Tensor, shape: Tensor | None = None) -> Tensor:
-    """Each axis whose length changes is resampled in turn; the second input, else `shape`, else
-    `scales` says how.
+    """Resample each axis whose length changes. The lengths come from the second input, else
+    `shape`, else `scales`.
 
-    NEAREST takes one value, LINEAR two, CUBIC four, each weighted by its distance in float32;
-    places outside repeat the edge, or weigh nothing where `exclude_outside` is set.
+    NEAREST takes one value, LINEAR two, CUBIC four, each weighted by its distance in float32.
+    Positions outside repeat the edge, or have no weight if `exclude_outside` is set.
     """
     for axis, length in enumerate(_lengths(layer, x, shape)):
         if length == x.shape[axis]:
@@ -53,15 +53,16 @@ def resize(layer: ILayer, x: Tensor, shape: Tensor | None = None) -> Tensor:
 def _lengths(layer: ILayer, x: Tensor, shape: Tensor | None) -> list[int]:
     if shape is not None:
         return [int(n) for n in shape]
-    lengths = _shape(layer)  # asked for first, as TensorRT warns of scales that are not set
+    lengths = _shape(layer)  # read first, because TensorRT warns about unset scales
     if lengths is not None and len(lengths) == x.dim():
         return lengths
     return [math.floor(n * scale) for n, scale in zip(x.shape, layer.scales, strict=True)]
 
 
 def _shape(layer: ILayer) -> list[int] | None:
-    """None where scales are set instead; some versions then give Dims of -1 axes, which cannot
-    even be counted.
+    """The layer's shape; None if scales are set instead.
+
+    In that case some versions return Dims with a negative rank, which raises ValueError.
     """
     try:
         return None if layer.shape is None else list(layer.shape)
@@ -70,8 +71,8 @@ def _shape(layer: ILayer) -> list[int] | None:
 
 
 def _places(layer: ILayer, origin: int, resized: int) -> Tensor:
-    """Where each output element lies in the input, as float32; UPPER puts a single one at the
-    first.
+    """The position of each output element in the input, as float32. With UPPER, a single element is
+    at position 0.
     """
     if resized == 1 and layer.selector_for_single_pixel.name == "UPPER":
         return torch.zeros(1)
@@ -80,7 +81,7 @@ def _places(layer: ILayer, origin: int, resized: int) -> Tensor:
 
 
 def _taps(layer: ILayer, at: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """(indices, weights), each (taps, places)."""
+    """(indices, weights), each of shape (taps, positions)."""
     cubic = layer.resize_mode.name == "CUBIC"
     offsets = torch.arange(-1, 3) if cubic else torch.arange(2)
     index = torch.floor(at).long() + offsets[:, None]
@@ -93,7 +94,7 @@ def _taps(layer: ILayer, at: Tensor, length: int) -> tuple[Tensor, Tensor]:
 
 
 def _cubic(x: Tensor, a: float) -> Tensor:
-    """IResizeLayer::setCubicCoeff's weights of a sample at distance x."""
+    """The weights of IResizeLayer::setCubicCoeff for samples at distance x."""
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return torch.where(x <= 1, near, torch.where(x < 2, far, torch.zeros(())))
@@ -112,8 +113,8 @@ GRID_OUTSIDE = {"FILL": "zeros", "CLAMP": "border", "REFLECT": "reflection"}
 @evaluates("GRID_SAMPLE")
 @in_float32
 def grid_sample(layer: ILayer, x: Tensor, grid: Tensor) -> Tensor:
-    """x (N, C, H, W) at places of grid (N, Ho, Wo, 2: x then y, from -1 to 1); FILL gives 0
-    outside. As ONNX.
+    """x (N, C, H, W) sampled at the positions in grid (N, Ho, Wo, 2: x, y from -1 to 1), as in
+    ONNX. With FILL, values outside are 0.
     """
     mode, outside = GRID_MODES[layer.interpolation_mode.name], GRID_OUTSIDE[layer.sample_mode.name]
     return functional.grid_sample(x, grid, mode, outside, align_corners=layer.align_corners)

@@ -1,4 +1,4 @@
-"""IScatterLayer and IOneHotLayer: values written at computed places."""
+"""IScatterLayer and IOneHotLayer: values written at computed indices."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from builder.reference.registry import evaluates
 
 @evaluates("SCATTER")
 def scatter(layer: ILayer, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """`data` with `updates` written at `indices`: element by element along `axis`, or slices at
+    """`data` with `updates` written at `indices`: element-wise along `axis`, or slices at
     coordinate tuples.
 
-    Which of several writes to one element stays is undefined.
+    If several updates write to one element, the result is undefined.
     """
     static = tuple(layer.get_input(0).shape)
     if layer.mode.name == "ELEMENT":
@@ -41,8 +41,8 @@ def _inside(indices: Tensor, length: int, static: int) -> Tensor:
 
 @evaluates("ONE_HOT")
 def one_hot(layer: ILayer, indices: Tensor, values: Tensor, depth: Tensor) -> Tensor:
-    """values[1] where the new axis's coordinate is the index, else values[0] (also all along for an
-    index beyond).
+    """values[1] where the coordinate on the new axis equals the index, else values[0]. An index out
+    of range has values[0] everywhere.
     """
     axis = layer.axis % (indices.dim() + 1)
     classes = torch.arange(int(depth)).reshape(

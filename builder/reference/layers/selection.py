@@ -1,4 +1,4 @@
-"""Layers whose output's length depends on values (INonZeroLayer, INMSLayer), and the assertion."""
+"""Layers whose output length depends on values (INonZeroLayer, INMSLayer), and the assertion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from builder.reference.registry import evaluates
 
 @evaluates("NON_ZERO")
 def non_zero(layer: ILayer, x: Tensor) -> Tensor:
-    """Positions of x's elements that are not zero: one column each, a row for each axis, in
+    """The positions of x's nonzero elements: one column for each, one row for each axis, in
     row-major order.
     """
     return x.nonzero().T.to(output_dtype(layer))
@@ -20,7 +20,7 @@ def non_zero(layer: ILayer, x: Tensor) -> Tensor:
 
 @evaluates("ASSERTION")
 def assertion(layer: ILayer, condition: Tensor) -> tuple[()]:
-    """Nothing; raises where any element is false, with the layer's message."""
+    """No outputs. Raises an error with the layer's message if any element is false."""
     if not bool(condition.all()):
         raise ValueError(f"assertion failed: {layer.message}")
     return ()
@@ -35,12 +35,12 @@ def nms(
     iou_threshold: Tensor | None = None,
     score_threshold: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Rows of (batch, class, box), by batch and then by falling score, and how many there are.
+    """Rows of (batch, class, box), by batch and then by descending score, and their number.
 
-    A box needs a score above the threshold and, with every box of its class selected before, an
-    intersection over union of at most the other threshold. Before selection each batch item keeps
-    its `topk_box_limit` best candidates. Among equal scores TensorRT leaves the order open; here
-    the lower box, then the lower class comes first.
+    A box needs a score above the threshold. Its intersection over union with every selected box of
+    its class must be at most the other threshold. Before selection, each batch item keeps its
+    `topk_box_limit` best candidates. TensorRT does not specify the order of equal scores; here the
+    lower box, then the lower class is first.
     """
     limit = int(per_class)
     iou_limit = 0.0 if iou_threshold is None else float(iou_threshold)
@@ -63,7 +63,7 @@ def _corners(boxes: Tensor, form: str) -> Tensor:
 
 
 def _candidates(scores: Tensor, threshold: float, limit: int) -> list[tuple[int, int]]:
-    """(box, class) by falling score, above the threshold, the best `limit` of them."""
+    """The best `limit` (box, class) pairs with a score above the threshold, by descending score."""
     order = torch.sort(scores.reshape(-1), descending=True, stable=True).indices
     order = order[scores.reshape(-1)[order] > threshold][:limit]
     return [(int(i) // scores.shape[1], int(i) % scores.shape[1]) for i in order]

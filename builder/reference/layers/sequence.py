@@ -13,8 +13,8 @@ from builder.reference.registry import evaluates
 
 @evaluates("REVERSE_SEQUENCE")
 def reverse_sequence(layer: ILayer, x: Tensor, lengths: Tensor) -> Tensor:
-    """Of each slice along `batch_axis`, the first lengths[i] elements along `sequence_axis` in
-    reverse order.
+    """Reverse the first lengths[i] elements along `sequence_axis` of each slice along
+    `batch_axis`.
     """
     along, across = layer.sequence_axis, layer.batch_axis
     place = torch.arange(x.shape[along]).reshape(1, -1)
@@ -27,8 +27,8 @@ def reverse_sequence(layer: ILayer, x: Tensor, lengths: Tensor) -> Tensor:
 
 @evaluates("CUMULATIVE")
 def cumulative(layer: ILayer, x: Tensor, axis: Tensor) -> Tensor:
-    """Sums of x up to each place of the axis: with or without the place itself, from the start or
-    from the end.
+    """Cumulative sums of x along the axis, including or excluding each element itself, from the
+    start or from the end.
     """
     along = int(axis) % x.dim()
     wide = x.float() if x.dtype in REDUCED else x
@@ -44,6 +44,6 @@ def cumulative(layer: ILayer, x: Tensor, axis: Tensor) -> Tensor:
 
 @evaluates("PADDING")
 def padding(layer: ILayer, x: Tensor) -> Tensor:
-    """Zeros around the last two axes; a negative amount trims."""
+    """Zero padding of the last two axes. A negative amount trims."""
     (top, left), (bottom, right) = layer.pre_padding_nd, layer.post_padding_nd
     return functional.pad(x, (left, right, top, bottom))

@@ -1,4 +1,4 @@
-"""Layers that move values without changing any: shuffle, concatenation, squeeze, unsqueeze."""
+"""Layers that move values without changing them: shuffle, concatenation, squeeze, unsqueeze."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builder.reference.registry import evaluates
 
 @evaluates("SHUFFLE")
 def shuffle(layer: ILayer, x: Tensor, dims: Tensor | None = None) -> Tensor:
-    """A transpose, a reshape, a transpose, in this order; the second input replaces
+    """A transpose, a reshape and a second transpose, in this order. The second input replaces
     `reshape_dims`.
     """
     x = x.permute(tuple(layer.first_transpose)[: x.dim()])
@@ -22,8 +22,8 @@ def shuffle(layer: ILayer, x: Tensor, dims: Tensor | None = None) -> Tensor:
 
 
 def reshape_dims(layer: ILayer) -> list[int] | None:
-    """The static dims; None where there is no reshape (some versions raise instead, as its rank is
-    then negative).
+    """The static dims; None if there is no reshape. Some versions then raise an error, because the
+    rank is negative.
     """
     try:
         dims = layer.reshape_dims
@@ -33,8 +33,8 @@ def reshape_dims(layer: ILayer) -> list[int] | None:
 
 
 def resolve_dims(x: Tensor, wanted: list[int], zero_is_placeholder: bool) -> list[int]:
-    """`wanted` without placeholders: 0 copies x's length at the same place (unless it means 0), -1
-    takes the rest.
+    """`wanted` without placeholders. 0 copies x's length at the same index (unless it means 0), and
+    -1 is inferred.
     """
     dims = [x.shape[i] if n == 0 and zero_is_placeholder else n for i, n in enumerate(wanted)]
     if -1 in dims:
@@ -48,13 +48,15 @@ def resolve_dims(x: Tensor, wanted: list[int], zero_is_placeholder: bool) -> lis
 @evaluates("CONCATENATION")
 def concatenation(layer: ILayer, *tensors: Tensor) -> Tensor:
     """The inputs joined along `axis`."""
-    # torch.cat drops one-dimensional empty tensors whatever the axis, which here is the same value
+    # torch.cat drops one-dimensional empty tensors for any axis, with the same result here
     return torch.cat(tensors, dim=layer.axis)
 
 
 @evaluates("SQUEEZE")
 def squeeze(layer: ILayer, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """x without the given axes, each of length 1; without `axes`, without all such."""
+    """x without the given axes, each of length 1. If `axes` is None, all axes of length 1 are
+    removed.
+    """
     if axes is None:
         return x.squeeze()
     removed = {int(axis) % x.dim() for axis in axes.reshape(-1)}
@@ -65,7 +67,7 @@ def squeeze(layer: ILayer, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 @evaluates("UNSQUEEZE")
 def unsqueeze(layer: ILayer, x: Tensor, axes: Tensor) -> Tensor:
-    """x with axes of length 1 at the given places of the result."""
+    """x with axes of length 1 inserted at the given indices of the result."""
     rank = x.dim() + axes.numel()
     for axis in sorted(int(axis) % rank for axis in axes.reshape(-1)):
         x = x.unsqueeze(axis)

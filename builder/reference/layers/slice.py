@@ -1,4 +1,4 @@
-"""ISliceLayer: output[y] = input[y * stride + start] for each axis, by SampleMode where that is out
+"""ISliceLayer: output[y] = input[y * stride + start] for each axis. SampleMode defines values out
 of bounds.
 """
 
@@ -21,10 +21,10 @@ def slice_(
     fill: Tensor | None = None,
     axes: Tensor | None = None,
 ) -> Tensor:
-    """Each of start, size, stride and axes comes from its input where that is set, else from the
+    """Slice x. Start, size, stride and axes each come from their input if set, else from the
     attribute.
     """
-    # an attribute is read only where no input replaces it: TensorRT complains of the others
+    # an attribute is only read if no input replaces it: otherwise TensorRT reports an error
     starts, sizes, strides = (
         [int(n) for n in (getattr(layer, attribute) if tensor is None else tensor)]
         for tensor, attribute in ((start, "start"), (size, "shape"), (stride, "stride"))
@@ -53,7 +53,7 @@ def _inside(first: int, count: int, step: int, length: int) -> bool:
 
 
 def _cut(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:
-    """An axis's values without any out of bounds: a view for steps forward."""
+    """The elements of an axis if none is out of bounds. For positive steps this is a view."""
     if count == 0 or step <= 0:
         return x.index_select(axis, torch.arange(count) * step + first)
     last = first + (count - 1) * step
@@ -68,8 +68,8 @@ def _strict(index: Tensor, length: int) -> Tensor:
 
 
 def _reflect(index: Tensor, length: int) -> Tensor:
-    """c = |x| mod (2d - 2); 2d - 2 - c where c is at least d. An axis of one element has only
-    that.
+    """Reflect indices: c = |x| mod (2d - 2), and 2d - 2 - c if c is at least d. An axis with one
+    element only has index 0.
     """
     if length == 1:
         return torch.zeros_like(index)
@@ -89,14 +89,16 @@ _WRAPPERS = {
 
 
 def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor:
-    """Which coordinates are out of bounds on any axis so far, broadcastable to the output."""
+    """A mask of the coordinates that are out of bounds on any axis so far, broadcastable to the
+    output.
+    """
     here = outside.reshape([-1 if i == axis else 1 for i in range(rank)])
     return here if empty is None else empty | here
 
 
 def _lengthen(x: Tensor, axis: int, count: int) -> Tensor:
-    """An empty axis made `count` long: FILL overwrites all of it, WRAP and the others have nothing
-    to take.
+    """An empty axis extended to `count` elements. FILL overwrites all of them; WRAP and the other
+    modes have no elements to use.
     """
     return x.new_zeros([count if i == axis else n for i, n in enumerate(x.shape)])
 

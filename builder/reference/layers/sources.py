@@ -1,4 +1,4 @@
-"""Layers that make or recast values: constant, identity, cast, fill, shape."""
+"""Layers that create or convert values: constant, identity, cast, fill, shape."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def constant(layer: ILayer) -> Tensor | None:
 
 @evaluates("SHAPE")
 def shape(layer: ILayer, x: Tensor) -> Tensor:
-    """x's lengths: a vector of int64, or int32 where TensorRT has none."""
+    """x's lengths: a vector of int64, or int32 if TensorRT has no int64."""
     return torch.tensor(x.shape, dtype=output_dtype(layer))
 
 
 @evaluates("CAST")
 def cast(layer: ILayer, x: Tensor) -> Tensor:
-    """x as `to_type`: floats lose their fraction on the way to integers, anything but 0 is true."""
+    """x as `to_type`. Floats are truncated to integers; every value except 0 converts to true."""
     return x.to(torch_dtype(layer.to_type))
 
 
 @evaluates("IDENTITY")
 def identity(layer: ILayer, x: Tensor) -> Tensor:
-    """x; where the output's type is another (weakly typed networks), x converted to it."""
+    """x, converted if the output has another type (weakly typed networks)."""
     return x.to(output_dtype(layer))
 
 
@@ -43,8 +43,8 @@ def fill(
 ) -> Tensor:
     """LINSPACE: start (alpha) plus, for each axis, its coordinate times that axis's delta (beta).
 
-    Inputs replace the attributes `shape`, `alpha` and `beta`. Random fills have no value to be
-    compared with.
+    Inputs replace the attributes `shape`, `alpha` and `beta`. Random fills have no value to compare
+    with.
     """
     if layer.operation.name != "LINSPACE":
         raise ValueError(
@@ -67,5 +67,5 @@ def fill(
 
 @evaluates("CONDITIONAL_INPUT")
 def conditional_input(layer: ILayer, x: Tensor) -> Tensor:
-    """x, on its way into a conditional's branches."""
+    """x, as an input of a conditional's branches."""
     return x

@@ -1,4 +1,4 @@
-"""IUnaryLayer: every UnaryOperation, ties of ROUND to the even integer."""
+"""IUnaryLayer: every UnaryOperation. ROUND rounds ties to even."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 
 @evaluates("UNARY")
 def unary(layer: ILayer, x: Tensor) -> Tensor:
-    """`op` of x, element by element; ISINF, ISNAN and NOT give bools, the others x's dtype."""
+    """`op` of x, element-wise. ISINF, ISNAN and NOT return bools, the others x's dtype."""
     result = UNARY[layer.op.name](x.float() if x.dtype in REDUCED else x)
     return result if result.dtype == torch.bool else result.to(x.dtype)
