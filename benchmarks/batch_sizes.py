@@ -74,7 +74,7 @@ def ours(network: Network, precision: str, level: int, cache: Path, static: bool
 def onnx(network: Network, name: str, precision: str, level: int, cache: Path) -> bytes:
     """The plan of the ONNX parser's network, with the static profiles.
 
-    Raises `roads.Refused` where TensorRT does not build it.
+    Raises `roads.Refused` if TensorRT does not build it.
     """
     path = roads.export(cache.parent, name)
     plan, _ = roads.onnx(path, network, precision, level, cache, profiles(network, static=True))

@@ -131,7 +131,7 @@ def measured(engines: Mapping[str, Any], x: torch.Tensor) -> dict[str, Any]:
 
 
 def _named(found: Mapping[str, float], suffix: str) -> dict[str, float]:
-    """The columns of the row; a ratio only where both times exist."""
+    """The columns of the row; a ratio only if both times exist."""
     row = {f"ours_{way}{suffix}_ms": found[way] for way in ("script", "export") if way in found}
     names = {"export": "ratio", "repeat": "repeat_ratio", "rebuilt": "rebuilt_ratio"}
     if "script" in found:

@@ -53,7 +53,7 @@ def append(path: Path, rows: Iterable[Row]) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """Every row of the file, oldest first; none where it does not exist."""
+    """Every row of the file, oldest first; none if it does not exist."""
     return (
         [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     )
@@ -70,7 +70,7 @@ def newest(rows: Iterable[Row]) -> list[Row]:
 
 
 def host() -> Row:
-    """Machine, GPU, driver, versions and date; `tensorrt` only where the process has loaded one."""
+    """Machine, GPU, driver, versions and date; `tensorrt` only if the process has loaded one."""
     import torch
 
     return {

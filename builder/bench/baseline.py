@@ -36,7 +36,7 @@ class Change:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A document of `bench --baseline`. Raises UsageError where it is none."""
+    """A document of `bench --baseline`. Raises UsageError if it is none."""
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
         models = said["models"]

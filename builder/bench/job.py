@@ -82,7 +82,7 @@ def requests(
     """What is sent to the model: its goldens, those of `names`, or the arrays of an .npz `file`, as
     the endpoint has them; whole sequences for a model that keeps state.
 
-    Raises UsageError where there are none, or the file does not have the model's inputs.
+    Raises UsageError if there are none, or the file does not have the model's inputs.
     """
     if file is not None:
         return tuple((golden,) for golden in _from_file(model, file))

@@ -33,7 +33,7 @@ SEARCH_PRECISION = 0.05
 LONGEST = 60.0
 """Seconds of a level at most, where a percentile needs many requests."""
 KEEPS_UP = 0.95
-"""A rate is held only where this share of it is answered, less the noise of random arrivals."""
+"""A rate is held only if this share of it is answered, less the noise of random arrivals."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The addresses of a server, host:port each, None where there is none; TLS and headers."""
+    """The addresses of a server, host:port each, None if there is none; TLS and headers."""
 
     http: str | None
     grpc: str | None
@@ -65,7 +65,7 @@ class Endpoint:
     access: Access = PLAIN
 
     def url(self, protocol: str) -> str:
-        """Raises UsageError where the protocol has no address."""
+        """Raises UsageError if the protocol has no address."""
         url = self.http if protocol == "http" else self.grpc
         if url is None:
             flag = "--url" if protocol == "http" else "--grpc-url"
@@ -83,7 +83,7 @@ def bench(
     """Each model of `models`, or of all that are no steps of an ensemble, over each protocol and
     kind of memory. Goldens give the sizes.
 
-    Raises UsageError for an unknown model, or where there is nothing to send; EnvironmentProblem
+    Raises UsageError for an unknown model, or if there is nothing to send; EnvironmentProblem
     where no server answers. A model that fails has `problem`.
     """
     options = options or Options()
@@ -105,7 +105,7 @@ def session(
     """What measures the published model in `folder`, over the first protocol and kind of memory of
     `options`: called with a load and its seconds.
 
-    Raises ServerError where the model does not answer, and what `bench` raises.
+    Raises ServerError if the model does not answer, and what `bench` raises.
     """
     run = _run(folder, endpoint, options.protocols[0], options.memories[0], options, progress)
     with _statistics_client(run.protocol, run.url, endpoint.access) as client:
@@ -313,7 +313,7 @@ def long_enough(
 def search_rate(
     holds: Callable[[float], bool], start: float, steps: int, precision: float
 ) -> float | None:
-    """The highest rate that holds, known to the share `precision`; None where none was found in
+    """The highest rate that holds, known to the share `precision`; None if none was found in
     `steps` trials. `start` is the first rate that is tried.
     """
     low, high, rate = 0.0, float("inf"), start

@@ -19,7 +19,7 @@ def run(job: Job, count: int, begun: Callable[[], None]) -> list[Samples]:
     """The samples of `count` processes that share the job's load; `begun` is called when all are
     ready, before the first request. A process whose share is no request is left out.
 
-    Raises EnvironmentProblem where a client process fails.
+    Raises EnvironmentProblem if a client process fails.
     """
     jobs = [
         replace(job, load=job.load.share(number, count), seed=job.seed + number)

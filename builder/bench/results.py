@@ -40,7 +40,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class LevelResult:
-    """One load. `latency_ms` by percentile ("p50", ..., "p99.9"), only where enough requests lie
+    """One load. `latency_ms` by percentile ("p50", ..., "p99.9"), only if enough requests lie
     above it. `server` is what Triton counted of all requests of the level, the warm-up included,
     `client_ms` is the client's own processor time for each request, which its latency includes;
     `requests` what the client counted of them; `steps` the same of an ensemble's steps.
@@ -203,7 +203,7 @@ def _estimates(latency: Array, window: NDArray[np.int_], windows: int) -> dict[s
 def client_limit(
     cpu: float, processes: int, send_delay_ms: float, median_ms: float, cores: int
 ) -> str | None:
-    """Why more client processes might measure something else, None where they would not. `cpu` is
+    """Why more client processes might measure something else, None if they would not. `cpu` is
     the largest share of a core that a client process used.
     """
     if cpu >= BUSY:

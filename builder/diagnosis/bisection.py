@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Bisection:
     """What was found of one model. `step` is the one that differs ("lowered", "prepared", "segment
-    0", "network", "network of segment 0"), empty where none does; `golden` shows it. `goldens` and
+    0", "network", "network of segment 0"), empty if none does; `golden` shows it. `goldens` and
     `networks` count what was compared. `reduced` describes the files of --reduce, `note` why there
     are none.
     """
@@ -67,7 +67,7 @@ def bisect(order: Order, reduce_to: Path | None, report: Any) -> Bisection:
     """Compare the model's graph and networks with the original module on every golden, and name the
     first node that differs. `reduce_to` is the folder for the smallest file that shows it.
 
-    `report` is called with the model and each phase. Raises TrtBuildError where a step cannot be
+    `report` is called with the model and each phase. Raises TrtBuildError if a step cannot be
     run at all.
     """
     select_environment(order)

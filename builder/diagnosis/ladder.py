@@ -63,7 +63,7 @@ class Ladder:
 
     @property
     def breaks_at(self) -> str | None:
-        """The first step that failed; None where none did."""
+        """The first step that failed; None if none did."""
         return next((step.name for step in self.steps if step.result == FAILED), None)
 
     def as_dict(self) -> dict[str, Any]:

@@ -24,10 +24,10 @@ class Culprit:
 
     `torch_dtypes` and `network_dtypes` are of its tensor inputs and then of its value; the latter
     are empty for a pass. `share` is the error as a share of the tolerance. `alone` says whether the
-    node differs by itself, on inputs that are equal; False where it only carries on the error of
+    node differs by itself, on inputs that are equal; False if it only carries on the error of
     its inputs. `agreed` counts the values before it that agree. `network_exact` and `torch_exact`
     are the errors of the network and of torch against the node in float64, on the network's inputs,
-    as shares of the tolerance: the side with the large one is wrong. None where torch cannot run
+    as shares of the tolerance: the side with the large one is wrong. None if torch cannot run
     the node in float64.
     """
 
@@ -86,7 +86,7 @@ def values_of(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> Values:
 def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
     """The first node behind these outputs (by index) that is beyond the tolerance of its dtype, by
     itself and in the network; else the first that is in the network; else the one with the largest
-    error of its own. None where no value can be compared.
+    error of its own. None if no value can be compared.
     """
     from builder.partition import values_behind
 

@@ -56,7 +56,7 @@ class PassWatch(Paranoid):
         self.last: Recorded | None = None
 
     def check(self, graph: Graph, step: Pass) -> None:
-        """Raise Found where the answer is no longer the golden's."""
+        """Raise Found if the answer is no longer the golden's."""
         if len(list(graph.inputs())) != len(self.inputs):
             return  # before the inputs are flat there is nothing to run with
         problem = self._problem(graph)
@@ -108,7 +108,7 @@ def _recorded(graph: Graph) -> Recorded:
 
 def culprit_of(found: Found, inputs: Sequence[torch.Tensor]) -> tuple[Culprit, str] | None:
     """The node as it was before the pass, with the pass as its function, and the name of its value
-    in `found.before`. None where there was no graph before, or no node can be named.
+    in `found.before`. None if there was no graph before, or no node can be named.
     """
     before, after = found.before, found.after
     if before is None:
@@ -228,7 +228,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _run(recorded: Recorded, inputs: Sequence[torch.Tensor]) -> Tensors:
     """The tensor of each top-level value when it is made, by the graph's own name. Writes in place
-    that follow do not show. Empty where torch cannot run the graph.
+    that follow do not show. Empty if torch cannot run the graph.
     """
     import torch
 

@@ -65,7 +65,7 @@ def of_network(
     values: Values, culprit: Culprit, order: Order, folder: Path
 ) -> tuple[Reduction | None, str]:
     """Write the smallest part of a conversion's graph whose network differs. Returns its files, or
-    why there are none. Raises EnvironmentProblem where they cannot be written.
+    why there are none. Raises EnvironmentProblem if they cannot be written.
     """
     precision, keep = values.conversion.precision, tuple(order.spec.keep_fp32)
     search = _network_search(values, keep)

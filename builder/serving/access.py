@@ -32,7 +32,7 @@ class Access:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise UsageError where a file is missing or has no certificates or key, or where the
+        """Raise UsageError if a file is missing or has no certificates or key, or where the
         certificate or the key stands alone. gRPC says nothing of what is wrong with its files.
         """
         if (self.certificate is None) != (self.key is None):
@@ -123,7 +123,7 @@ PLAIN = Access()
 
 
 def parsed(url: str) -> tuple[str, bool]:
-    """The address as tritonclient takes it (host:port, and a path where there is one), and whether
+    """The address as tritonclient takes it (host:port, and a path if there is one), and whether
     TLS is used. Raises UsageError for what is no address.
     """
     scheme, separator, rest = url.rpartition("://")

@@ -42,7 +42,7 @@ def update(
 
     New steps of an ensemble are loaded first, then the ensemble, which the server switches at once;
     after `drain` seconds the steps that nothing names any more are unloaded. `timeout` seconds for
-    each load; `grpc_url` as in connected. Raises ServerError where a load fails: the server goes on
+    each load; `grpc_url` as in connected. Raises ServerError if a load fails: the server goes on
     with what it had.
     """
     with connected(url, access, timeout, grpc_url) as control:
@@ -51,7 +51,7 @@ def update(
 
 
 class Control:
-    """The model-control API of one server. `grpc` loads and unloads where there is one: Triton's
+    """The model-control API of one server. `grpc` loads and unloads if there is one: Triton's
     HTTP threads each serve several connections, and one that loads a model answers none of them.
     """
 
@@ -61,7 +61,7 @@ class Control:
 
     def is_explicit(self) -> bool:
         """Whether the server loads and unloads on demand: else it polls, or never changes. Raises
-        EnvironmentProblem where nothing answers or the API is refused to this client.
+        EnvironmentProblem if nothing answers or the API is refused to this client.
         """
         try:
             self.client.unload_model(NO_MODEL)  # which the server does not have

@@ -47,7 +47,7 @@ class Installation:
 
     def backends(self) -> frozenset[str] | None:
         """The backends in the server's own folder (`bin/../backends`, or `backends` beside a
-        wrapper); None where it has no such folder to look at.
+        wrapper); None if it has no such folder to look at.
         """
         if self.bundle:
             return frozenset({"python"})
@@ -62,7 +62,7 @@ class Installation:
 def _flags(
     executable: Path, changed: int, environment: tuple[tuple[str, str], ...]
 ) -> frozenset[str]:
-    """The words of `tritonserver --help`, its flags among them. Raises EnvironmentProblem where it
+    """The words of `tritonserver --help`, its flags among them. Raises EnvironmentProblem if it
     prints no flags: the server would then be started without those that close it to clients.
     """
     for _ in range(HELP_TRIALS):

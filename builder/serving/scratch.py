@@ -53,7 +53,7 @@ def remove_stale() -> None:
 
 def _remove(folder: Path) -> None:
     """Remove the folder and what belongs to it, unless its lock is held: a process in another
-    container may have the same number. Raises OSError where it is held.
+    container may have the same number. Raises OSError if it is held.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

@@ -33,7 +33,7 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
     """Batch where all inputs share a named first axis, profiles cover it from 1, and the goldens'
     outputs follow it row by row.
 
-    Raises UsageError where the manifest demands batching that the model does not allow, or a
+    Raises UsageError if the manifest demands batching that the model does not allow, or a
     preferred size beyond the maximum.
     """
     wanted = artifact.spec.batching
@@ -85,7 +85,7 @@ def lost_batches(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
 
 def _narrowed(artifact: ModelArtifact) -> str | None:
     """What profiles of different batches cost: Triton knows one greatest batch for all of a model's
-    shapes, and larger batches are built for no request. None where nothing is lost by that.
+    shapes, and larger batches are built for no request. None if nothing is lost by that.
     """
     axis, (obstacle, size) = _axis(artifact), _obstacle(artifact)
     if (

@@ -54,7 +54,7 @@ def add(source: Path, repository: Path) -> Candidate:
     `<name>.candidate.<digest>`, whole, with the steps of an ensemble that are not there yet.
 
     What a killed push left is recorded as a step of the model, which publication removes later.
-    Raises UsageError where there is no such model, PublishError where a file of it is damaged.
+    Raises UsageError if there is no such model, PublishError where a file of it is damaged.
     """
     current = versions.found(source)[0]
     versions.whole(current)
@@ -112,7 +112,7 @@ class Former:
 
     def restore(self) -> None:
         """Put the former model back by one rename, or remove the new one
-        where there was none. Raises PublishError.
+        if there was none. Raises PublishError.
         """
         name, repository = self.folder.name, self.folder.parent
         with blocked(name, repository), staging.alone(repository):

@@ -28,7 +28,7 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 def config(artifact: ModelArtifact) -> Any:
     """The checked ModelConfig message, with the manifest's `triton:` section merged in.
 
-    Raises PublishError where Triton could not serve the model so, UsageError for a manifest that
+    Raises PublishError if Triton could not serve the model so, UsageError for a manifest that
     contradicts it.
     """
     platform = serve_as(artifact)

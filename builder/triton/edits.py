@@ -32,7 +32,7 @@ KEYS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 
 def carry_over(former: Path, folder: Path) -> None:
     """Apply to the config in `folder`, which is new, what was changed by hand in the config of
-    `former`, field by field. Raises PublishError where both changed a field, UsageError where the
+    `former`, field by field. Raises PublishError if both changed a field, UsageError where the
     edited file is no config.
     """
     before, edited = _generated(former), former / published.CONFIG
@@ -49,7 +49,7 @@ def carry_over(former: Path, folder: Path) -> None:
 
 
 def _generated(folder: Path) -> str | None:
-    """The config that was generated for the model in `folder`; None where it is not recorded."""
+    """The config that was generated for the model in `folder`; None if it is not recorded."""
     before = published.read(folder / published.SIDECAR).get(GENERATED)
     return before if isinstance(before, str) else None
 
@@ -62,7 +62,7 @@ def _config_in(file: Path) -> pb.ModelConfig:
 def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
     """Write what was edited by hand in the config of the model published in `folder` into the
     manifest of `spec`, whose comments stay; the values by key of the manifest, [] for a key that is
-    removed, {} where nothing was edited.
+    removed, {} if nothing was edited.
 
     Raises UsageError for an edit that a manifest cannot express, or a manifest that cannot be
     changed; nothing is written then.

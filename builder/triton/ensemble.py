@@ -26,7 +26,7 @@ Names = Mapping[str, Mapping[str, str]]
 
 
 def ensemble_config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
-    """The checked ModelConfig message. Its batch is the least of its steps', 0 where one of them
+    """The checked ModelConfig message. Its batch is the least of its steps', 0 if one of them
     does not batch.
 
     Raises PublishError, with every broken rule, where Triton would refuse the graph; UsageError

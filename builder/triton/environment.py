@@ -35,7 +35,7 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
     The block sets COMPOSE_PROFILES (gpu where Triton's TensorRT backend runs the plans, else cpu),
     MODEL_REPOSITORY and TRITON_IMAGE, with the reasons as comments. Lines outside the block stay,
     and a variable that they set is left out of it. The file keeps its mode, and a link its target.
-    Raises PublishError where two versions of TensorRT built the plans, or the file is not text.
+    Raises PublishError if two versions of TensorRT built the plans, or the file is not text.
     """
     path = path or repository.resolve().parent / ".env"
     with published.shaped(repository):
@@ -64,8 +64,8 @@ def _is_earlier(version: Path) -> bool:
 
 
 def image_for(repository: Path) -> str | None:
-    """NVIDIA's image whose TensorRT loads the plans of `repository`; None where no plan is for
-    Triton's TensorRT backend. Raises PublishError where two versions of TensorRT built the plans or
+    """NVIDIA's image whose TensorRT loads the plans of `repository`; None if no plan is for
+    Triton's TensorRT backend. Raises PublishError if two versions of TensorRT built the plans or
     no known image has the version, UsageError for files that trt-build did not write.
     """
     with published.shaped(repository):

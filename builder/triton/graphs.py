@@ -85,7 +85,7 @@ def _check(sizes: list[int], greatest: int) -> None:
 
 
 def refused(version: str) -> str | None:
-    """Why CUDA graphs are refused with this version of TensorRT; None where they are not."""
+    """Why CUDA graphs are refused with this version of TensorRT; None if they are not."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     release = WRONG.get(numbers)
     return release and (

@@ -68,7 +68,7 @@ def rollback(folder: Path, to: int | None, *, accept: bool = False) -> tuple[int
     """Serve version `to` of the model in `folder` again (None: the newest before the current one);
     the numbers of the version that was served, and of the one that is.
 
-    Raises UsageError where there is no such version, where files were added by hand, or where
+    Raises UsageError if there is no such version, where files were added by hand, or where
     clients could not go on and `accept` is False; PublishError where the version is damaged.
     """
     with _replacing(folder) as new:

@@ -18,7 +18,7 @@ ANY = -1
 def refuse_incompatible(former: Path, new: Path, *, accept: bool) -> tuple[str, ...]:
     """The incompatible changes from the model in the folder `former` to the one in `new`, in words.
 
-    Raises UsageError where there are any and `accept` is False. A `former` without a readable
+    Raises UsageError if there are any and `accept` is False. A `former` without a readable
     config has no clients, so nothing is incompatible with it.
     """
     found = tuple(_changes(former, new))
@@ -38,7 +38,7 @@ def _changes(former: Path, new: Path) -> Iterator[str]:
 
 
 def _config(folder: Path) -> Any:
-    """The config in the folder; None where there is none that Triton could read."""
+    """The config in the folder; None if there is none that Triton could read."""
     file = folder / published.CONFIG
     try:
         return parse_config(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None

@@ -55,7 +55,7 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     capabilities that it has a plan for, AMPERE_PLUS among them (none: no plan of it is Triton's to
     load, and it is copied: the later one where several repositories have it).
 
-    A later repository's plan for the same capability is taken. Raises UsageError where a folder is
+    A later repository's plan for the same capability is taken. Raises UsageError if a folder is
     no repository, PublishError where two models of one name cannot be one.
     """
     found: dict[str, list[Path]] = {}
@@ -155,7 +155,7 @@ def _variant(folder: Path) -> Variant:
 
 
 def _must_be_plain(folder: Path) -> None:
-    """Raise PublishError where the folder or anything in it is no regular file and no folder."""
+    """Raise PublishError if the folder or anything in it is no regular file and no folder."""
     for path, what in published.special(folder):
         raise PublishError(
             f"{folder.name!r} holds {what}: {path.relative_to(folder.parent)}",
@@ -165,7 +165,7 @@ def _must_be_plain(folder: Path) -> None:
 
 
 def _must_be_whole(folder: Path) -> None:
-    """Raise PublishError where a file is not the one that was published: merged, its hash would be
+    """Raise PublishError if a file is not the one that was published: merged, its hash would be
     new. The config may have been edited.
     """
     said = _json(folder / SIDECAR)
@@ -183,7 +183,7 @@ def _must_be_whole(folder: Path) -> None:
 
 
 def _plan_file(folder: Path, capability: str, files: Mapping[str, str]) -> Path:
-    """The plan that the config names for a compute capability. Raises PublishError where it names
+    """The plan that the config names for a compute capability. Raises PublishError if it names
     none, or one outside of the model's version folder.
     """
     name = files.get(capability, "")
@@ -199,7 +199,7 @@ def _plan_file(folder: Path, capability: str, files: Mapping[str, str]) -> Path:
 
 
 def _serves(folder: Path, facts: dict[str, Any]) -> str:
-    """The compute capability that a plan is for. Raises PublishError where it is not recorded."""
+    """The compute capability that a plan is for. Raises PublishError if it is not recorded."""
     if (facts.get("options") or {}).get("hardware_compatible") == AMPERE_PLUS:
         return AMPERE_PLUS
     capabilities = facts.get("compute_capabilities") or []

@@ -98,7 +98,7 @@ def _agree(wanted: Version, release: Release) -> int:
 
 
 def _common(one: Version, other: Version) -> int:
-    """How many leading numbers agree; 0 where a later number that both have differs is not claimed,
+    """How many leading numbers agree; 0 if a later number that both have differs is not claimed,
     only counted.
     """
     count = 0

@@ -61,7 +61,7 @@ def signing_with(key: Path | None) -> Iterator[None]:
 
 def answers(stage: Path) -> dict[str, Callable[..., Any]]:
     """What a worker that publishes from the folder `stage` may ask (processes.Task.answers): to
-    sign a folder in there. Empty where nothing is signed.
+    sign a folder in there. Empty if nothing is signed.
     """
     key = _key.get()
     return {} if key is None else {SIGN_MODEL: functools.partial(_sign_staged, key, stage)}
@@ -142,7 +142,7 @@ def problems(
 
 
 def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> None:
-    """Raise UsageError where a sub-folder of the repository is not signed with the key that belongs
+    """Raise UsageError if a sub-folder of the repository is not signed with the key that belongs
     to `public_key`, or was changed since; with `only` these models and their steps.
     Compiled Python files are removed first.
     """
@@ -193,7 +193,7 @@ def _folders(repository: Path, only: Sequence[str]) -> list[Path]:
 
 
 def _problem(folder: Path, verifier: Callable[[], Any], ignored: Sequence[Path] = ()) -> str | None:
-    """Why the folder's signature does not hold; None where it does."""
+    """Why the folder's signature does not hold; None if it does."""
     if folder.is_symlink():
         return "it is a link"
     if not is_signed(folder):

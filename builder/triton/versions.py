@@ -46,7 +46,7 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
     """Give the staged model in `new` its number, and add the versions that stay from the published
     model in `former`.
 
-    It keeps the number of the published version where nothing changed but provenance. Raises
+    It keeps the number of the published version if nothing changed but provenance. Raises
     UsageError where versions are kept and `wanted` keeps none.
     """
     before = published.versions(former)
@@ -251,7 +251,7 @@ def policy_of(folder: Path) -> Versions:
 
 def find(folder: Path, number: int | None) -> Version:
     """The version of the model that a rollback goes to: `number`, else the newest before the
-    current one. Raises UsageError where there is none, PublishError where its files are damaged.
+    current one. Raises UsageError if there is none, PublishError where its files are damaged.
     """
     current, *kept = found(folder)
     below = [version for version in kept if version.number < current.number]
@@ -273,7 +273,7 @@ def find(folder: Path, number: int | None) -> Version:
 
 
 def plain(folder: Path) -> None:
-    """Raise PublishError where the model's folder, or that of a step of it, holds links, pipes or
+    """Raise PublishError if the model's folder, or that of a step of it, holds links, pipes or
     devices.
     """
     steps = [folder.parent / step for step in published.step_names(folder)]
@@ -287,7 +287,7 @@ def plain(folder: Path) -> None:
 
 
 def whole(version: Version) -> None:
-    """Raise PublishError where a file of the version is not as it was published."""
+    """Raise PublishError if a file of the version is not as it was published."""
     if broken := next(version.damaged(), None):
         raise PublishError(
             f"version {version.number} of {version.model.name!r} is damaged: {broken}",
@@ -297,7 +297,7 @@ def whole(version: Version) -> None:
 
 
 def found(folder: Path) -> list[Version]:
-    """The versions of a published model, the current one first. Raises UsageError where there is no
+    """The versions of a published model, the current one first. Raises UsageError if there is no
     such model.
     """
     known = published.versions(folder)

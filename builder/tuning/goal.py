@@ -34,7 +34,7 @@ class Goal:
         return at + (f", {limit}" if limit else "")
 
     def latency(self, level: LevelResult) -> float | None:
-        """Milliseconds at the percentile; None where too few requests were measured."""
+        """Milliseconds at the percentile; None if too few requests were measured."""
         found = level.latency_ms.get(self.name)
         return None if found is None else found.value
 
@@ -47,7 +47,7 @@ class Goal:
 
     def score(self, levels: Sequence[LevelResult]) -> float | None:
         """The best level's requests a second, or with `rate` its latency in milliseconds as a
-        negative number: more is better. None where no level holds the limit.
+        negative number: more is better. None if no level holds the limit.
         """
         return max(
             (score for level in levels if (score := self._score(level)) is not None), default=None

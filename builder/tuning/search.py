@@ -17,7 +17,7 @@ PROPOSALS = 50
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration that was measured. `score` is None where it does not hold the limit, or
+    """One configuration that was measured. `score` is None if it does not hold the limit, or
     could not be served, for the reason in `problem`. `figures` are those of its best level, and
     `seconds` the time to prepare its files, to load it into the server, and to measure it.
     """
@@ -44,7 +44,7 @@ def search(
     """Measure the default, what `first` proposes after it, and what Optuna proposes, up to `trials`
     different configurations, or all that there are.
 
-    Raises EnvironmentProblem where Optuna is not installed.
+    Raises EnvironmentProblem if Optuna is not installed.
     """
     run = _Search(space, measure, min(trials, len(space)), seed)
     run.one(space.default, DEFAULT)

@@ -36,7 +36,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Values:
-    """The values that the user asks for; empty where the default ones are tried."""
+    """The values that the user asks for; empty if the default ones are tried."""
 
     instances: Sequence[int] = ()
     max_batch: Sequence[int] = ()

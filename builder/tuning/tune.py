@@ -443,7 +443,7 @@ class _Run:
         best: Configuration,
         after: float | None,
     ) -> str:
-        """BETTER only where each confirmation of the best beats each of the default."""
+        """BETTER only if each confirmation of the best beats each of the default."""
         if after is None:
             return UNMET
         own = [score for score in scores.get(key(best), ()) if score is not None]

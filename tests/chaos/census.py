@@ -137,7 +137,7 @@ class Memory:
 
 
 def memory(pid: int) -> Memory:
-    """Raises OSError where the process has ended, ValueError where it is ending."""
+    """Raises OSError if the process has ended, ValueError where it is ending."""
     lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
     mib = {
         name: int(rest.split()[0]) / 1024 for name, _, rest in (s.partition(":") for s in lines[1:])

@@ -25,7 +25,7 @@ def growth(samples: Sequence[float]) -> float | None:
 
 
 def is_flat(*growths: float | None) -> bool | None:
-    """Whether none grew by more than a tenth. None where nothing can be concluded."""
+    """Whether none grew by more than a tenth. None if nothing can be concluded."""
     known = [one for one in growths if one is not None]
     return all(one <= LIMIT for one in known) if known else None
 

@@ -128,7 +128,7 @@ def gpus(builds: int, counts: Sequence[int], how: Build) -> dict[str, Any]:
 
 
 def devices(wanted: int) -> list[str]:
-    """The names of this host's GPUs. Raises SystemExit where TensorRT needs more than there are."""
+    """The names of this host's GPUs. Raises SystemExit if TensorRT needs more than there are."""
     from builder.engine import flavour, gpu
 
     names = [device.name for device in gpu.devices()]

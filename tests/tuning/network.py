@@ -52,7 +52,7 @@ def write(name: str, network: Network, folder: Path, precision: str) -> manifest
 
 
 def options(given: argparse.Namespace) -> TuneOptions:
-    """Requests of one row, through CUDA shared memory where there is a GPU."""
+    """Requests of one row, through CUDA shared memory if there is a GPU."""
     return TuneOptions(
         Goal(ms=given.limit_ms),
         Values(profiles=given.profiles, runtime=given.runtimes),

@@ -143,7 +143,7 @@ class Axes:
         return low, usual, most
 
     def chosen(self, specs: Sequence[TensorSpec] | None) -> tuple[TensorSpec, ...]:
-        """The specs, with the names of the inputs; the program's own where none are given. Raises
+        """The specs, with the names of the inputs; the program's own if none are given. Raises
         UsageError as `check`.
         """
         if specs is None:
@@ -169,7 +169,7 @@ class Axes:
     def check(
         self, specs: Sequence[TensorSpec], where: str | None = None, *, guarded: bool = True
     ) -> None:
-        """Raise UsageError where a spec allows what the program does not: another rank, dtype or
+        """Raise UsageError if a spec allows what the program does not: another rank, dtype or
         fixed size, a range beyond its constraint, or different sizes where it has one. Reading the
         guards takes a tenth of the time in which a small network is converted; where the program
         itself is run at these sizes, or never, they need not be (`guarded`).

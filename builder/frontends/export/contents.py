@@ -182,7 +182,7 @@ def _parsed(text: str) -> ast.Expression | None:
 
 
 def _refused(target: str, custom: bool) -> str | None:
-    """Why a node may not call this function; None where it may."""
+    """Why a node may not call this function; None if it may."""
     parts = target.split(".")
     match parts:
         case ["torch", "ops", "higher_order", name]:

@@ -53,7 +53,7 @@ def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
 
 
 def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any) -> str:
-    """Load the file in this child process; the error's text, empty where there was none."""
+    """Load the file in this child process; the error's text, empty if there was none."""
     return torchscript.error_of(lambda: _load(path), libraries, extensions)
 
 

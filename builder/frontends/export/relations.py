@@ -124,7 +124,7 @@ class Relations:
 
     def nearest(self, sizes: Sizes, spans: Spans) -> dict[str, int]:
         """The sizes next to these that the program allows, each within its span; the given ones
-        where none are found.
+        if none are found.
         """
         values = self._found(sizes, spans)
         if values is None:
