@@ -19,7 +19,9 @@ STUB_SHM_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Model:
-    """A model folder of the repository: its config, trt-build.json and plan.json ({} if missing)."""
+    """A model folder of the repository: its config, trt-build.json and plan.json ({} if
+    missing).
+    """
 
     folder: Path
     config: Any

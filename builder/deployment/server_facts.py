@@ -1,4 +1,6 @@
-"""Facts of a server for preflight: of this machine, of a container image, or of a running endpoint."""
+"""Facts of a server for preflight: of this machine, of a container image, or of a running
+endpoint.
+"""
 
 from __future__ import annotations
 

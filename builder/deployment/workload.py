@@ -246,7 +246,9 @@ def _gpus(models: list[Model], plans: bool) -> int:
 
 
 def _memory(models: list[Model], gpus: int, shared: int) -> int:
-    """Return the memory: the files of each instance twice, its process, the server, and /dev/shm."""
+    """Return the memory: the files of each instance twice, its process, the server, and
+    /dev/shm.
+    """
     instances = max(1, gpus) * sum(
         model.instances * (2 * folder_bytes(model.version) + STUB_BYTES * model.is_python)
         for model in models
@@ -260,7 +262,9 @@ def _rounded(count: int) -> int:
 
 
 def _pending(models: list[Model]) -> int:
-    """Return one full batch for each instance of the model with the fewest simultaneous requests."""
+    """Return one full batch for each instance of the model with the fewest simultaneous
+    requests.
+    """
     served = [model for model in models if not model.steps]
     return min(
         (model.instances * (model.config.max_batch_size or 1) for model in served), default=1

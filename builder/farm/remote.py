@@ -47,7 +47,9 @@ def build(job: str, environment: Sequence[str], threads: int) -> Iterator[dict[s
 
 
 def variables(names: Sequence[str], threads: int) -> dict[str, str]:
-    """Return the environment of a build on this machine. PYTHONPATH begins with this installation."""
+    """Return the environment of a build on this machine. PYTHONPATH begins with this
+    installation.
+    """
     kept = {name: os.environ[name] for name in (*PASSED, *names) if name in os.environ}
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([here, *filter(None, [kept.get("PYTHONPATH")])])

@@ -122,7 +122,9 @@ def short(name: str, length: int = NAME_LENGTH) -> str:
 
 
 def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
-    """Plot the nodes before and after each pass. A colored part shows the removed or added nodes."""
+    """Plot the nodes before and after each pass. A colored part shows the removed or added
+    nodes.
+    """
     if not passes:
         return
     changed = [abs(one["after"] - one["before"]) for one in passes]

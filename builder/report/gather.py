@@ -122,7 +122,9 @@ def _model(folder: Path, name: str, found: Records) -> Facts:
 
 
 def _published(said: Mapping[str, Any], versions: Sequence[Entry]) -> Facts:
-    """Return the contents of trt-build.json of the current version, and the list of all versions."""
+    """Return the contents of trt-build.json of the current version, and the list of all
+    versions.
+    """
     result = said.get(published.RESULT) or {}
     entries = [{**asdict(entry), "files": len(entry.files)} for entry in versions]
     return {

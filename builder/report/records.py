@@ -31,7 +31,9 @@ _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def folder(repository: Path) -> Path:
-    """`<repository>.results`, beside the repository: Triton treats each folder inside as a model."""
+    """`<repository>.results`, beside the repository: Triton treats each folder inside as a
+    model.
+    """
     whole = repository.resolve()
     return whole.with_name(f"{whole.name}.results")
 
