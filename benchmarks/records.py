@@ -1,5 +1,5 @@
-"""The measured rows: benchmarks/results/*.jsonl, one JSON object a line, appended under a file
-lock, newest last.
+"""Stores the measured rows in benchmarks/results/*.jsonl: one JSON object a line, appended under a
+file lock, newest last.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ RESULTS = Path(__file__).parent / "results"
 ENGINES, TORCH, SERVING = (RESULTS / f"{name}.jsonl" for name in ("engine", "torch", "serving"))
 PROFILES = RESULTS / "batch_sizes.jsonl"
 METHOD = 3
-"""How a row was timed. 1 (or none said): on the default stream, where TensorRT waits for the GPU
-after each call. 2: on a stream of its own, the contenders always in one order, ours behind
-TorchScript. 3: in an order of each round's own.
+"""The timing method of a row.
+
+1 (or none): on the default stream, where TensorRT waits for the GPU after each call. 2: on a
+separate stream, with the contenders always in one order, trt-build after TorchScript. 3: in a
+different order for each round.
 """
 KEY = (
     "gpu",
@@ -37,11 +39,11 @@ KEY = (
     "setting",
     "clients",
 )
-"""What two rows of the same measurement have in common."""
+"""The fields that two rows of the same measurement share."""
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
-    """Append to `path`, and to the file of the same name in $OUT where that is set."""
+    """Append to `path`, and to the file of the same name in $OUT if that is set."""
     from filelock import FileLock
 
     lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -60,12 +62,12 @@ def read(path: Path) -> list[Row]:
 
 
 def key(row: Row) -> tuple[Any, ...]:
-    """What the row measures; rows of one key supersede each other."""
+    """The measurement of the row. Rows of one key supersede each other."""
     return tuple(row.get(part, "") for part in KEY)
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """The last row of each key, in the order in which the keys first stood there."""
+    """The last row of each key, in the order of the keys' first rows."""
     return list({key(row): row for row in rows}.values())
 
 
@@ -85,7 +87,7 @@ def host() -> Row:
 
 
 def software() -> Row:
-    """Versions and date, which every row has."""
+    """Versions and date, which are in every row."""
     import torch
 
     return {

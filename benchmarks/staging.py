@@ -23,7 +23,7 @@ WARM_UP, COPIES = 10, 50
 
 
 def measured(size: int, threads: int) -> tuple[float, float]:
-    """Median and worst of COPIES copies of `size` bytes."""
+    """Return the median and maximum time of COPIES copies of `size` bytes."""
     from trt_build_runtime.memory import Staging, Storage
 
     torch.set_num_threads(threads)
