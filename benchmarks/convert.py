@@ -91,7 +91,7 @@ def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
     layers = ours(torch.jit.load(io.BytesIO(file)), network).network.num_layers
     parsed = onnx_road(torch.jit.load(io.BytesIO(file)), network, sample)[0][1].num_layers
     gc.collect()
-    gc.freeze()  # what the exporter imports is a burden on every collection, and none of ours
+    gc.freeze()  # the exporter's imports slow every garbage collection
     for _ in range(runs):
         times.append(
             (timed(ours, network), timed(builder.lower), timed(onnx_road, network, sample))

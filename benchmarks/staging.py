@@ -1,9 +1,9 @@
-"""How long the runtime's way from the host to the GPU takes, by the threads that copy.
+"""Times the runtime's copies from the host to the GPU, by the number of copying threads.
 
     python -m benchmarks.staging
 
-Medians and worst of 50 copies, each awaited, in milliseconds; COPYING in the runtime's answering.py
-is chosen by them.
+Prints medians and maxima of 50 copies, each awaited, in milliseconds. COPYING in the runtime's
+answering.py is based on them.
 """
 
 from __future__ import annotations

@@ -186,8 +186,8 @@ class Engine:
         """The number of runs of each GPU kernel in one call and its total milliseconds, the slowest
         first.
 
-        TensorRT's profiler does not report the kernels if its compiler Myelin turns a whole
-        transformer into one layer.
+        If TensorRT's compiler Myelin merges a whole transformer into one layer, TensorRT's profiler
+        does not report these kernels.
         """
         from torch.profiler import ProfilerActivity, profile
 

@@ -177,8 +177,8 @@ class _Run:
         return found
 
     def _possible(self, load: Load) -> bool:
-        """Limit the load: the server keeps a limited number of sequences open, and further ones
-        would only wait.
+        """Whether the server can keep enough sequences open for the load. Further sequences would
+        only wait.
         """
         most = int(self.model.config.sequence_batching.oldest.max_candidate_sequences)
         return not (self.model.keeps_state and most and (load.concurrency or 0) > most)

@@ -128,7 +128,7 @@ def _tritonserver(work: Workload, models: str, ports: Ports) -> Document:
         "args": [
             "sh",
             "-c",
-            # Kubernetes replaces $(NAME) in arguments; $$ stands for $
+            # Kubernetes replaces $(NAME) in arguments; $$ is an escaped $
             server_script().read_text(encoding="utf-8").replace("$(", "$$("),
             "tritonserver",
             f"--model-repository={models}",

@@ -85,11 +85,11 @@ def values_of(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> Values:
 
 
 def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
-    """Return the first node, among those that these outputs (by index) depend on, that exceeds its
-    dtype's tolerance.
+    """Return the node where the difference in these outputs (by index) begins.
 
-    Preferred is a node that exceeds it both alone and in the network, then one that does in the
-    network, then the one with the largest error when run alone. None if no value can be compared.
+    It is the first node that the outputs depend on whose value exceeds the tolerance of its dtype,
+    both alone and in the network. Otherwise it is the first whose value exceeds it in the network,
+    else the node with the largest error. None if no value can be compared.
     """
     from builder.partition import values_behind
 

@@ -16,7 +16,7 @@ from builder.repository import jobs
 
 NAMESPACE = "trt-build"
 OBJECT_STORE_BYTES = 100 << 20
-"""For a cluster that a command starts: its tasks return only text."""
+"""Object store size of a cluster that a command starts. Its tasks return only text."""
 MIB = 1 << 20
 CONNECT_SECONDS = 10.0
 """Timeout for connecting to the cluster's address. Ray itself tries for two minutes or more."""

@@ -235,7 +235,7 @@ def _check_build(
 
 
 def known_target(farm: Farm, name: str, where: str) -> Target:
-    """Return the first target with this name. Raises UsageError, naming `where` it is written."""
+    """Return the first target with this name. Raises UsageError at the location `where`."""
     for target in farm.targets:
         if name in target.names:
             return target

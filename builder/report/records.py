@@ -58,8 +58,7 @@ def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
     """Write the `models` of `data`, each a mapping with its `name`, into the document of this kind.
 
     Models of the earlier document that `data` does not name stay. Each model of `data` is stamped
-    with the time, the command line and the identity of what is published. Raises
-    EnvironmentProblem.
+    with the time, the command line and the identity of the publication. Raises EnvironmentProblem.
     """
     stamp = {
         RECORDED: datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -36,7 +36,7 @@ class Access:
         """Raise UsageError if a file is missing or has no certificates or key, or if only one of
         certificate and key is set.
 
-        gRPC does not report what is invalid in its files.
+        gRPC does not report invalid contents of its files.
         """
         if (self.certificate is None) != (self.key is None):
             raise UsageError(

@@ -47,8 +47,8 @@ def closed(client_shared_memory: bool) -> tuple[str, ...]:
 def control(
     explicit: bool, models: Sequence[str] = (), poll_seconds: int | None = None
 ) -> list[str]:
-    """Flags that select what changes the loaded models: the repository (`poll_seconds`), clients
-    (`explicit`, with `models` loaded at the start), or nothing.
+    """Flags that define how the loaded models change: by the repository (`poll_seconds`), by
+    clients (`explicit`, with `models` loaded at the start), or not at all.
     """
     if poll_seconds is not None:
         return ["--model-control-mode=poll", f"--repository-poll-secs={poll_seconds}"]

@@ -151,8 +151,8 @@ def _states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
 def _implicit_states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """The order of states in the config must be that of their names.
 
-    Triton's core passes the n-th output by name to the n-th input by name, whatever pairs the
-    config has, and so swaps states without an error (triton-inference-server/server issue 8586,
+    Triton's core passes the n-th output by name to the n-th input by name. It ignores the pairs in
+    the config, and so swaps states without an error (triton-inference-server/server issue 8586,
     open at 25.12).
     """
     states = config.sequence_batching.state

@@ -195,8 +195,8 @@ def _scheduling(message: pb.ModelConfig, artifact: ModelArtifact, platform: str)
 
 
 def _instances(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
-    """Create the instance groups. Each has every profile: the scheduler selects an instance without
-    looking at shapes.
+    """Set the count and the profiles of the instance groups. Each group has every profile: the
+    scheduler selects an instance without looking at shapes.
     """
     for group in message.instance_group:
         group.count = group.count or artifact.spec.instances

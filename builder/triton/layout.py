@@ -190,7 +190,7 @@ def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> 
     stores fetch the whole folder on each load.
     """
     facts = {**artifact.plan_facts, "serving": _serving(artifact, message.max_batch_size)}
-    if artifact.step_of:  # the PyTorch runtime does not move the tensors that it passes on
+    if artifact.step_of:  # a step's runtime leaves its outputs on their device
         facts["step_of"] = artifact.step_of
     if artifact.segments:
         facts["segments"] = [

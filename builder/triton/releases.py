@@ -98,9 +98,7 @@ def _agree(wanted: Version, release: Release) -> int:
 
 
 def _common(one: Version, other: Version) -> int:
-    """The number of equal leading numbers. 0 if a later number that both have differs and is
-    claimed, not counted.
-    """
+    """The number of equal leading numbers."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

@@ -84,8 +84,8 @@ def write(artifact: ModelArtifact, served: Mapping[str, str], max_batch: int, fo
 
 
 def start(state: State, io: IO, max_batch: int) -> NDArray[Any]:
-    """Read the file in the shape of one sequence's state. The batch axis has size 1, at its
-    original position.
+    """Read the file and reshape it to one sequence's state. The file may have a batch axis of size
+    1 at any position.
     """
     array: NDArray[Any] = np.load(str(state.initial), allow_pickle=False)
     return array.reshape(row(io, max_batch))

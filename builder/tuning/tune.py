@@ -346,8 +346,9 @@ class _Run:
         return f"{self.goal.name} is {latency:.2f} ms at {first.load}"
 
     def _proposed(self, default: Trial) -> list[Configuration]:
-        """The best configurations by the queueing model. Of those that differ only in the queue
-        delay, the best one.
+        """The best configurations by the queueing model.
+
+        Of those that differ only in queue delay and preferred sizes, the best one is included.
         """
         batches = [
             (int(size), level.server["batch_ms"][size] / 1e3, count)

@@ -80,8 +80,8 @@ class Demands:
     ) -> list[Condition]:
         """Return the conditions on the program's symbols.
 
-        The inputs have axes with these names or fixed sizes, and these expressions. `fixed` are the
-        symbols that have a size or an expression of other symbols.
+        The inputs have axes with these names or fixed sizes, and these expressions. `fixed` maps
+        symbols to a size or to an expression of other symbols.
         """
         found = []
         for guard in self.guards:

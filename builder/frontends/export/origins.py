@@ -150,9 +150,11 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
 
 
 _TYPES: dict[Any, Any] = {}
-"""The types of modules so far, by class and children, and whether the module belongs to the
-program, because its method then differs. Programs share these types, as most models have modules of
-torch.nn. Compiling their methods takes most of the time of `_module_nodes`.
+"""Module types so far, by class, children, and whether the module belongs to the program: then its
+method differs.
+
+Programs share these types, as most models have modules of torch.nn. Compiling their methods takes
+most of the time of `_module_nodes`.
 """
 _DEFINED: set[int] = set()
 """The types with a compiled method."""

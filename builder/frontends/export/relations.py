@@ -109,7 +109,7 @@ class Relations:
     def refusals(self, sizes: Sizes) -> list[str]:
         """Return why these sizes are invalid in one request: the violated relations and conditions.
 
-        Number arguments have values that satisfy most of the conditions on them alone.
+        They are evaluated with number arguments that satisfy most of the conditions on them alone.
         """
         if self._found(sizes, {axis: (size, size) for axis, size in sizes.items()}) is not None:
             return []

@@ -423,8 +423,10 @@ class Walker:
         return self._value(item, argument.form, argument.element)
 
     def _find_schema(self, created: Any, target: Any, known: Signature) -> None:
-        """Find the schema for the types of the values, as torch does. A number for a tensor selects
-        another overload, or has to become a tensor.
+        """Convert numbers for tensor arguments to tensors, if the operator has no overload for
+        numbers.
+
+        torch finds the overload by the types of the values.
         """
         pairs = zip(known.arguments, list(created.inputs()), strict=True)
         for index, (argument, value) in enumerate(pairs):
