@@ -250,7 +250,7 @@ class Axes:
                 )
             return
         least, most = self.bounds(str(size))
-        # torch accepts sizes of 0 and 1 although a constraint begins at 2, as all do
+        # torch also accepts 0 and 1 for a range that begins at 2, where it starts every range
         if low < (0 if least == 2 else least) or (most is not None and high > most):
             limit = f"{least} <= {size}" + (f" <= {most}" if most is not None else "")
             raise UsageError(
