@@ -37,7 +37,7 @@ CLIENTS = 8
 
 
 def published(name: str, folder: Path, level: int | None) -> dict[str, tuple[Path, bytes, Any]]:
-    """By runtime: the model's folder, the plan, and the goldens."""
+    """Publish the network. Returns the model's folder, the plan, and the goldens by runtime."""
     options = engine.BuildOptions(optimization_level=level)
     found = {}
     for runtime in RUNTIMES:
@@ -51,7 +51,7 @@ def published(name: str, folder: Path, level: int | None) -> dict[str, tuple[Pat
 
 
 def answer_together(url: str, model: str, golden: Any) -> None:
-    """Send so many requests at a time that every instance answers some."""
+    """Send enough requests at a time that every instance answers some."""
 
     def ask(_: int) -> None:
         client = grpc.InferenceServerClient(url)
@@ -65,7 +65,7 @@ def answer_together(url: str, model: str, golden: Any) -> None:
 
 
 def memory(folder: Path, golden: Any, instances: int) -> float:
-    """MiB of GPU memory that a model of so many instances takes from a server that runs already."""
+    """MiB of GPU memory of a model with this number of instances, in a server that already runs."""
     name = models.copied(folder, f"{folder.name}.x{instances}", instances).name
     with serve(folder.parent, explicit=True, models=[], **serving.FREE) as server:
         client = grpc.InferenceServerClient(server.grpc_url)
@@ -79,7 +79,7 @@ def memory(folder: Path, golden: Any, instances: int) -> float:
 
 
 def compute(folder: Path, plan: bytes, golden: Any) -> dict[str, float]:
-    """Medians of the rounds of a live server and of the engine alone."""
+    """Medians of the rounds for a live server and for the engine alone."""
     name = models.copied(folder, f"{folder.name}.timed", 1).name
     (x,) = (torch.from_numpy(array).cuda() for array in golden.inputs.values())
     alone = serving.alone(plan, x)
@@ -99,7 +99,7 @@ def compute(folder: Path, plan: bytes, golden: Any) -> dict[str, float]:
 
 
 def rows(name: str, folder: Path, level: int | None) -> Iterator[dict[str, Any]]:
-    """One row for each runtime: memory by instances, and times by batch size."""
+    """Yield one row for each runtime: memory by number of instances, and times by batch size."""
     for runtime, (model, plan, goldens) in published(name, folder, level).items():
         chosen = {batch: serving.golden_of(goldens, batch) for batch in serving.GOLDENS}
         yield {

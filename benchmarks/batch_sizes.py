@@ -45,19 +45,19 @@ ORDER = (
     "mobilenet_v3",
     "efficientnet_b0",
 )
-"""The networks that the page compares. Those that take longest to build at level 3 come first."""
+"""The networks that the page compares. Those with the longest builds at level 3 come first."""
 ENGINES = ("one", "static", "onnx")
 
 
 def profiles(network: Network, static: bool) -> list[Profile]:
-    """The static profiles, if asked for, and behind them that of `dims`."""
+    """Return the static profiles, if requested, followed by that of `dims`."""
     general: Profile = dict(network.spec.dims)
     sizes = SIZES if static else ()
     return [*({**general, AXIS: (size, size, size)} for size in sizes), general]
 
 
 def ours(network: Network, precision: str, level: int, cache: Path, static: bool) -> bytes:
-    """The plan of our network."""
+    """Return the plan of trt-build's network."""
     import builder
     from builder.engine import BuildOptions, build
 
@@ -72,9 +72,9 @@ def ours(network: Network, precision: str, level: int, cache: Path, static: bool
 
 
 def onnx(network: Network, name: str, precision: str, level: int, cache: Path) -> bytes:
-    """The plan of the ONNX parser's network, with the static profiles.
+    """Return the plan of the ONNX parser's network, with the static profiles.
 
-    Raises `roads.Refused` where TensorRT does not build it.
+    Raises `roads.Refused` if TensorRT does not build it.
     """
     path = roads.export(cache.parent, name)
     plan, _ = roads.onnx(path, network, precision, level, cache, profiles(network, static=True))
@@ -82,8 +82,9 @@ def onnx(network: Network, name: str, precision: str, level: int, cache: Path) -
 
 
 def build_all(name: str, folder: Path, precision: str, level: int) -> dict[str, Any]:
-    """Build the plans of a network that `folder` does not have. The seconds of each, or why there
-    is none.
+    """Build the plans of a network that are missing in `folder`.
+
+    Returns the seconds of each, or why there is none.
     """
     warnings.simplefilter("ignore")
     network, home = NETWORKS[name], folder / f"{name}-{precision}-{level}"
@@ -109,7 +110,7 @@ def build_all(name: str, folder: Path, precision: str, level: int) -> dict[str, 
 
 
 def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[records.Row]:
-    """One row for each batch size, of the plans that `folder` has."""
+    """Yield one row for each batch size, for the plans in `folder`."""
     network, home = NETWORKS[name], folder / f"{name}-{precision}-{level}"
     plans = {way: home / f"{way}.plan" for way in ENGINES if (home / f"{way}.plan").exists()}
     if not plans:
@@ -148,7 +149,7 @@ def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[record
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=list(ORDER), choices=list(NETWORKS))
     parser.add_argument("--precision", default="fp16")

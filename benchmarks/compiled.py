@@ -29,7 +29,7 @@ MODES = ("reduce-overhead", "max-autotune")
 
 
 def row(name: str, precision: str, batch: int, modes: Sequence[str] = ()) -> records.Row:
-    """The medians of one network, precision and batch size."""
+    """Return the medians of one network, precision and batch size."""
     network = NETWORKS[name]
     module = network.module().to("cuda", torch.float16 if precision == "fp16" else torch.float32)
     set_tf32(precision == "tf32")

@@ -40,19 +40,19 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def seconds(call: Callable[[], Any], clock: str = "wall") -> float:
-    """The time of one call, by the wall's clock or that of this process on its cores."""
+    """Time one call, by wall clock or by the processor time of this process."""
     start = CLOCKS[clock]()
     call()
     return CLOCKS[clock]() - start
 
 
 def ours(traced: Any, network: Network) -> Any:
-    """lower + convert."""
+    """Lower and convert."""
     return builder.convert(traced, [network.spec])
 
 
 def onnx_road(traced: Any, network: Network, sample: torch.Tensor) -> Any:
-    """Export and parse; the network must have parsed whole."""
+    """Export and parse. The whole network must be parsed."""
     buffer = io.BytesIO()
     axes = {"x": {0: "batch"}}
     torch.onnx.export(
@@ -72,26 +72,26 @@ def onnx_road(traced: Any, network: Network, sample: torch.Tensor) -> Any:
 
 
 def file_of(network: Network) -> bytes:
-    """The network traced and saved."""
+    """Trace and save the network."""
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.trace(network.module(), network.sample(2), check_trace=False), buffer)
     return buffer.getvalue()
 
 
 def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
-    """Medians of both roads in seconds, their ratio, and where our time goes."""
+    """Return the medians of both methods in seconds, their ratio, and trt-build's time by phase."""
     network, times = NETWORKS[name], []
     sample, file = network.sample(2), file_of(network)
 
     def timed(road: Callable[..., Any], *arguments: Any) -> float:
-        """On a module of its own: the exporter leaves more in it each time than it found."""
+        """Time a run on a new module: the exporter adds data to the module each time."""
         module = torch.jit.load(io.BytesIO(file))
         return seconds(lambda: road(module, *arguments), clock)
 
     layers = ours(torch.jit.load(io.BytesIO(file)), network).network.num_layers
     parsed = onnx_road(torch.jit.load(io.BytesIO(file)), network, sample)[0][1].num_layers
     gc.collect()
-    gc.freeze()  # what the exporter imports is a burden on every collection, and none of ours
+    gc.freeze()  # the exporter's imports slow every garbage collection
     for _ in range(runs):
         times.append(
             (timed(ours, network), timed(builder.lower), timed(onnx_road, network, sample))
@@ -109,8 +109,8 @@ def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
 
 
 def linear(runs: int, clock: str) -> list[dict[str, Any]]:
-    """Our cost per node on chains of three sizes: medians of rounds, in which every size converts
-    as many nodes.
+    """Measure the cost per node on chains of three sizes: medians of rounds, in which every size
+    converts the same number of nodes.
     """
     depths = (167, 667, 2667)
     networks = [

@@ -26,7 +26,7 @@ import torch
 
 SIZES = (1, 2, 4, 8)
 LIMIT = 1e-2
-"""The largest difference, relative to the largest value, of a right answer: layers of two."""
+"""The largest difference for a correct output of layers of two, relative to the largest value."""
 
 SPECS: dict[str, tuple[int, ...] | None] = {
     "none": None,
@@ -37,7 +37,7 @@ SPECS: dict[str, tuple[int, ...] | None] = {
     "1,4": (1, 4),
     "1,2,4,8": SIZES,
 }
-"""By name: the batch sizes of `graph_spec`. () leaves the sizes to the backend."""
+"""The batch sizes of `graph_spec` by name. () leaves the sizes to the backend."""
 
 MANIFEST = """\
 inputs:
@@ -49,7 +49,7 @@ outputs: [y]
 
 
 def modules() -> dict[str, tuple[torch.nn.Module, tuple[int, ...]]]:
-    """By name: the module, and the shape of one row of its input."""
+    """The module and the shape of one row of its input, by name."""
     torch.manual_seed(0)
     linear = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Tanh()).eval()
     convolution = torch.nn.Conv2d(3, 8, 3, padding=1)
@@ -58,14 +58,14 @@ def modules() -> dict[str, tuple[torch.nn.Module, tuple[int, ...]]]:
 
 
 def is_wrong(answer: torch.Tensor, truth: torch.Tensor) -> bool:
-    """Whether the shapes differ or a value is beyond LIMIT."""
+    """Whether the shapes differ or a value exceeds LIMIT."""
     if answer.shape != truth.shape:
         return True
     return bool((answer - truth).abs().max() > LIMIT * truth.abs().max())
 
 
 def plan(module: torch.nn.Module, row: tuple[int, ...]) -> bytes:
-    """The plan for a batch of 1 to 8, with one profile for each of SIZES.
+    """Build the plan for a batch of 1 to 8, with one profile for each of SIZES.
 
     In TensorRT 8.6 a profile belongs to one context at a time.
     """
@@ -80,7 +80,7 @@ def plan(module: torch.nn.Module, row: tuple[int, ...]) -> bytes:
 
 
 class Captured:
-    """A graph of one batch size with buffers of its own, in the given context."""
+    """A graph of one batch size with separate buffers, in the given context."""
 
     def __init__(self, engine: Any, context: Any, shape: tuple[int, ...]) -> None:
         self.engine, self.context = engine, context
@@ -125,10 +125,10 @@ def _context(engine: Any, profile: int) -> Any:
 
 
 def alone(name: str, shared: bool) -> dict[str, Any]:
-    """Wrong answers of TensorRT without a server.
+    """Return the incorrect outputs of TensorRT without a server.
 
-    Graphs are replayed at sizes 1 and 4, and plain calls made at sizes 2 and 8, in turn. With
-    `shared` all use one context.
+    Graphs are replayed at sizes 1 and 4, and plain calls run at sizes 2 and 8, alternately. With
+    `shared`, all use one context.
     """
     from builder.engine.flavour import trt
     from builder.engine.network import logger
@@ -156,7 +156,7 @@ def alone(name: str, shared: bool) -> dict[str, Any]:
 
 
 def publish(folder: Path) -> None:
-    """Both models, served by Triton's TensorRT backend, without graphs."""
+    """Publish both models for Triton's TensorRT backend, without graphs."""
     from builder.engine import BuildOptions
     from builder.repository import build_repository
 
@@ -191,7 +191,9 @@ def configure(folder: Path, name: str, sizes: tuple[int, ...] | None, copy_strea
 
 
 def served(folder: Path, name: str, spec: str, copy_stream: bool) -> Iterator[dict[str, Any]]:
-    """Wrong answers of one server with one model: one size at a time, then sizes in turn."""
+    """Return the incorrect outputs of one server with one model: first one size at a time, then
+    alternating sizes.
+    """
     import numpy as np
     from tritonclient import grpc
 
@@ -238,7 +240,7 @@ def served(folder: Path, name: str, spec: str, copy_stream: bool) -> Iterator[di
 
 
 def has_backend() -> bool:
-    """Whether the tritonserver that is found has the TensorRT backend."""
+    """Whether the installed tritonserver has the TensorRT backend."""
     from builder.serving.installation import find
 
     backends = find().backends()

@@ -49,13 +49,13 @@ ORDER = (
     "unet",
     "vit_b_packed",
 )
-"""The longest builds first, so that no GPU begins one when the others are done."""
+"""The longest builds come first, so that no GPU begins one when the others have finished."""
 
 
 def rows(
     name: str, precision: str, options: argparse.Namespace, left: list[int]
 ) -> Iterator[records.Row]:
-    """One row a batch size of `left`."""
+    """Yield one row for each batch size of `left`."""
     network = NETWORKS[name]
     path = roads.export(options.onnx, name)
     cache = timing_cache(name, precision, options)
@@ -64,7 +64,7 @@ def rows(
     refused = {}
     try:
         made["onnx"] = roads.onnx(path, network, precision, options.level, cache)
-    except roads.Refused as refusal:  # TensorRT 8.6 builds no engine of its own parser's LSTM
+    except roads.Refused as refusal:  # TensorRT 8.6 cannot build an engine of its own parser's LSTM
         refused["onnx"] = str(refusal)
     facts = {road: said for road, (_, said) in made.items()}
     if precision in options.warm and "cold_s" in facts["ours"]:
@@ -91,8 +91,9 @@ def rows(
 
 
 def timing_cache(name: str, precision: str, options: argparse.Namespace) -> Path:
-    """The file of what was measured for one network on this GPU, by this TensorRT and with these
-    settings: another's would make the first build of an experiment a warm one.
+    """The timing cache file for one network on this GPU, with this TensorRT and these settings.
+
+    With a shared file, the first build of an experiment would be a warm one.
     """
     host = _host()
     measured = json.dumps([host["gpu"], host["tensorrt"], _settings(options)])
@@ -105,7 +106,9 @@ def timing_cache(name: str, precision: str, options: argparse.Namespace) -> Path
 def _write_layers(
     options: argparse.Namespace, of: dict[str, Any], engines: dict[str, timed.Engine]
 ) -> None:
-    """Where the time goes at batch 8: TensorRT's layers, and the GPU's kernels, of both engines."""
+    """Write the time of each layer at batch 8: TensorRT's layers and the GPU's kernels, for both
+    engines.
+    """
     x = NETWORKS[of["network"]].sample(8).cuda()
     for road, engine in engines.items():
         row = {**of, "road": road, "batch": 8, "layers": engine.layers(x)}
@@ -123,9 +126,7 @@ def _warm(
 
 
 def _modules(network: Network, precision: str) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """The module in float32, which is the truth, and in the dtype of the precision, which is
-    timed.
-    """
+    """Return the module in float32 as the reference, and in the precision's dtype for timing."""
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
     return network.module().cuda(), network.module().to("cuda", half)
 
@@ -138,7 +139,7 @@ def _measured(
     batch: int,
     with_compile: bool,
 ) -> dict[str, Any]:
-    """Medians of all contenders, their ratios, and each engine's error."""
+    """Return the medians of all contenders, their ratios, and each engine's error."""
     truth, module = modules
     wide = [network.sample(batch).cuda().roll(seed, dims=-1) for seed in range(INPUT_SETS)]
     set_tf32(False)
@@ -152,7 +153,7 @@ def _measured(
         **({"compile": timed.compiled(module)} if with_compile else {}),
     }
     found, failed = timed.medians(contenders, sets)
-    # apart: a capture that fails may leave the context unusable
+    # separate: a failed capture may leave the context unusable
     graphs, refused = _graphs(engines, sets)
     found, failed = {**found, **graphs}, {**failed, **refused}
     return {"milliseconds": found, "failed": failed, **_ratios(found), **error}
@@ -161,7 +162,7 @@ def _measured(
 def _graphs(
     engines: dict[str, timed.Engine], sets: list[torch.Tensor]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Both engines as CUDA graphs."""
+    """Return both engines as CUDA graphs."""
     graphs: dict[str, timed.Make] = {
         f"{road}_graph": engine.graph for road, engine in engines.items()
     }
@@ -191,7 +192,7 @@ def _ratios(found: dict[str, float]) -> dict[str, float]:
 def _errors(
     engines: dict[str, timed.Engine], module: torch.nn.Module, x: torch.Tensor
 ) -> dict[str, float]:
-    """Each engine's worst difference from float32 eager, relative to the greatest value."""
+    """The largest difference of each engine from float32 eager, relative to the largest value."""
     with torch.inference_mode():
         truth = module(x)
         answers = {road: engine(x).float() for road, engine in engines.items()}
@@ -223,7 +224,7 @@ def change(assignment: str) -> None:
 
 
 def work(jobs: list[fleet.Job], options: argparse.Namespace) -> int:
-    """Measure the jobs that are left on this process's GPU; the exit code, which says whether a job
+    """Measure the remaining jobs on this process's GPU. The exit code reports whether a job
     failed.
     """
     warnings.simplefilter("ignore")
@@ -254,7 +255,7 @@ def _stands(host: records.Row, name: str, precision: str, batch: int) -> bool:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument(
         "--only", action="append", choices=sorted(NETWORKS), help="networks; all by default"
@@ -306,7 +307,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Print each row as it is measured; 0 unless a job failed."""
+    """Print each row as it is measured. Returns 0 unless a job failed."""
     options = parse(arguments)
     names = options.only or list(ORDER)
     jobs = [(name, precision) for precision in options.precision or PRECISIONS for name in names]

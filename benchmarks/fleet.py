@@ -1,4 +1,4 @@
-"""Jobs shared by one worker process a GPU: each worker takes the next job that nobody has taken."""
+"""Distributes jobs to one worker process for each GPU. Each worker takes the next free job."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Job = tuple[str, str]
 """A network and a precision."""
 
 FAILED = 3
-"""The exit code of a worker that lived to the end and had jobs that failed."""
+"""The exit code of a worker that finished but had failed jobs."""
 RESTARTS = 6
 
 
 def taken(jobs: Iterable[Job], claims: Path | None, deadline: float) -> Iterator[Job]:
-    """The jobs, in order, that this process is the first to take; none is begun after `deadline`
+    """Yield, in order, the jobs that this process takes first. None begins after `deadline`
     (time.time()).
     """
     for job in jobs:
@@ -39,11 +39,10 @@ def _claim(path: Path) -> bool:
 
 
 def run(module: str, arguments: list[str], uuids: list[str], deadline: float) -> int:
-    """One `python -m module ARGUMENTS` a GPU, pinned to it, until the jobs are done; the number
-    that ended badly.
+    """Run one `python -m module ARGUMENTS` pinned to each GPU until the jobs are done.
 
-    A worker that dies loses its job and is replaced by one that goes on with the next, as long as
-    there is time.
+    Returns the number of failed workers. A worker that dies loses its job. It is replaced by one
+    that continues with the next job, while there is time.
     """
     with tempfile.TemporaryDirectory() as claims:
         command = [

@@ -42,7 +42,7 @@ DEFAULT = ("lstm", "unet", "bert_base_128", "vit_b", "resnet50")
 
 
 def export(network: Network) -> torch.export.ExportedProgram:
-    """The exported program of the seeded module, with the batch sizes of its `spec`."""
+    """Export the seeded module, with the batch sizes of its `spec`."""
     low, _, high = network.spec.dims["batch"]
     batch = torch.export.Dim("batch", min=low, max=high)
     return torch.export.export(network.module(), (network.sample(2),), dynamic_shapes=({0: batch},))
@@ -51,8 +51,10 @@ def export(network: Network) -> torch.export.ExportedProgram:
 def plan(
     source: Any, network: Network, precision: str, level: int | None, cache: Path | None
 ) -> tuple[bytes, dict[str, Any]]:
-    """The plan of a TorchScript module or exported program, and facts of its build. The timing
-    cache is read where it exists, and extended.
+    """Build the plan of a TorchScript module or exported program. Returns it with facts of its
+    build.
+
+    The timing cache is read if it exists, and extended.
     """
     import builder
     from builder.engine import BuildOptions, build
@@ -72,7 +74,7 @@ def plan(
 def rows(
     name: str, precision: str, level: int | None, batches: Sequence[int], rebuild: bool = False
 ) -> Iterator[records.Row]:
-    """One row for each batch size. Raises what conversion or TensorRT raises."""
+    """Yield one row for each batch size. Raises the errors of conversion and TensorRT."""
     network = NETWORKS[name]
     plans, facts = _plans(network, precision, level, rebuild)
     engines = {way: timed.Engine(data) for way, data in plans.items()}
@@ -100,7 +102,7 @@ def rows(
 def _plans(
     network: Network, precision: str, level: int | None, rebuild: bool
 ) -> tuple[dict[str, bytes], dict[str, dict[str, Any]]]:
-    """Plans by the way that they were built, and facts of each."""
+    """Build the plans by kind of build, with facts of each."""
     traced = roads.trace(network)
     sources = {"script": traced, "export": export(network)}
     if rebuild:
@@ -115,9 +117,11 @@ def _plans(
 
 
 def measured(engines: Mapping[str, Any], x: torch.Tensor) -> dict[str, Any]:
-    """Median milliseconds of each engine and of each as a CUDA graph, and their ratios."""
+    """Return the median milliseconds of each engine and of each as a CUDA graph, and their
+    ratios.
+    """
     found, failed = timed.medians({way: engine.bound for way, engine in engines.items()}, [x])
-    # apart: a capture that fails may leave the context unusable
+    # separate: a failed capture may leave the context unusable
     graphs: dict[str, timed.Make] = {way: engine.graph for way, engine in engines.items()}
     try:
         captured, refused = timed.medians(graphs, [x])
@@ -131,7 +135,7 @@ def measured(engines: Mapping[str, Any], x: torch.Tensor) -> dict[str, Any]:
 
 
 def _named(found: Mapping[str, float], suffix: str) -> dict[str, float]:
-    """The columns of the row; a ratio only where both times exist."""
+    """Return the columns of the row; a ratio only if both times exist."""
     row = {f"ours_{way}{suffix}_ms": found[way] for way in ("script", "export") if way in found}
     names = {"export": "ratio", "repeat": "repeat_ratio", "rebuilt": "rebuilt_ratio"}
     if "script" in found:
@@ -142,13 +146,13 @@ def _named(found: Mapping[str, float], suffix: str) -> dict[str, float]:
 
 
 def _difference(engines: Mapping[str, Any], x: torch.Tensor) -> float:
-    """The greatest difference of both answers, relative to the greatest value."""
+    """The largest difference of both outputs, relative to the largest value."""
     script, exported = (engines[way](x).float().clone() for way in ("script", "export"))
     return float((script - exported).abs().max() / script.abs().max())
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--networks", nargs="+", default=list(DEFAULT), choices=sorted(NETWORKS), metavar="NAME"
@@ -164,7 +168,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print each row as it is measured; 0 unless a network failed."""
+    """Print each row as it is measured. Returns 0 unless a network failed."""
     given = parse(arguments)
     warnings.simplefilter("ignore")
     roads.warm_up()

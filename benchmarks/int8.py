@@ -30,11 +30,11 @@ from benchmarks.networks import NETWORKS
 SIZES = (8, 32)
 VARIANTS = ("fp16", "mixed", "int8", "int8, float residuals")
 CALIBRATION = 4
-"""Batches of 8 that the ranges come from."""
+"""The number of batches of 8 for calibration."""
 
 
 def plan(name: str, variant: str, level: int | None, cache: Path) -> tuple[bytes, dict[str, Any]]:
-    """The plan, and facts of its quantization and build."""
+    """Build the plan. Returns it with facts of its quantization and build."""
     import builder
     from builder.engine import BuildOptions, build
     from builder.lowering import lower
@@ -65,7 +65,7 @@ def plan(name: str, variant: str, level: int | None, cache: Path) -> tuple[bytes
 
 
 def rows(name: str, variants: Sequence[str], level: int | None) -> Iterator[dict[str, Any]]:
-    """One row for each batch size."""
+    """Yield one row for each batch size."""
     network = NETWORKS[name]
     facts, engines, failed = {}, {}, {}
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +106,7 @@ def _agreement(answer: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 def main() -> int:
-    """Measure, write a line of JSON for each row, print it."""
+    """Measure, write one JSON line for each row, and print it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--variant", action="append", choices=VARIANTS)

@@ -19,7 +19,7 @@ from benchmarks.networks import NETWORKS
 
 
 def count(network: Any) -> Counter[str]:
-    """How many layers of each type; element-wise, unary and activation layers by their
+    """The number of layers of each type. Element-wise, unary and activation layers count by
     operation.
     """
     return Counter(_kind(network.get_layer(index)) for index in range(network.num_layers))
@@ -30,7 +30,7 @@ def _kind(layer: Any) -> str:
 
 
 def ours(name: str, precision: str) -> Any:
-    """Our Conversion of a traced network."""
+    """Return trt-build's Conversion of a traced network."""
     import builder
 
     network = NETWORKS[name]
@@ -39,7 +39,9 @@ def ours(name: str, precision: str) -> Any:
 
 
 def theirs(path: Path) -> tuple[Any, ...]:
-    """(builder, network, parser) of the ONNX parser: the network lives as long as all three."""
+    """Return (builder, network, parser) of the ONNX parser: the network is valid while all three
+    exist.
+    """
     from builder.engine.flavour import trt
     from builder.engine.network import logger, new_network
 
@@ -50,7 +52,7 @@ def theirs(path: Path) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    """One line a network and road."""
+    """Print one line for each network and method."""
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--onnx", type=Path, default=Path("/tmp/onnx"))
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))

@@ -31,8 +31,8 @@ from builder.lowering import ir
 SIZES = (500, 2000, 8000)
 LIMIT = 1.3
 
-# One block each; {i} is the value that comes in, {o} the one that goes out, {p} a prefix that keeps
-# names apart.
+# One block each; {i} is the input value, {o} the output value, {p} a prefix that keeps names
+# unique.
 CONV = """
   %{p}c : Tensor = aten::conv2d(%{i}, %{p}w0, %{p}w1, %two, %two, %two, %one)
   %{p}n : Tensor = aten::batch_norm(%{p}c, %{p}w2, %{p}w2, %{p}w2, %{p}w2, %no, %eps, %eps, %no)
@@ -83,8 +83,8 @@ KINDS = {
 
 
 def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
-    """A graph of about `nodes` nodes, and the weights to bind to its trailing inputs: each block
-    has its own.
+    """Create a graph of about `nodes` nodes, and the weights for its trailing inputs. Each block
+    has separate weights.
     """
     head, block, shapes = KINDS[kind]
     arguments, weights, lines, value = ["%x : Tensor"], [], [head], "x"
@@ -103,9 +103,7 @@ def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
 
 
 def measure(kind: str, rounds: int) -> list[dict[str, Any]]:
-    """For each size: median seconds of a run, and microseconds for each node of the graph that went
-    in.
-    """
+    """Return the median seconds of a run and the microseconds per input node, for each size."""
     made = [synthetic(kind, nodes) for nodes in SIZES]
     medians = sizes.medians([functools.partial(_timed, *one) for one in made], SIZES, rounds)
     return [
@@ -127,7 +125,7 @@ def _row(kind: str, graph: Any, params: list[torch.Tensor], seconds: float) -> d
 
 
 def _count(graph: Any) -> int:
-    """How many nodes a converter would have to look at: all but constants, at every depth."""
+    """Count the nodes that a converter would visit: all except constants, at every depth."""
     return sum(node.kind() != "prim::Constant" for node in ir.walk(graph))
 
 
@@ -139,8 +137,8 @@ def _timed(graph: Any, params: list[torch.Tensor]) -> float:
 
 
 def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
-    """Peak resident memory while a scripted model with this much weight is lowered, beyond what it
-    takes when loaded, in MB.
+    """The peak resident memory in MB while a scripted model with this much weight is lowered,
+    beyond that of the loaded model.
     """
     width = int((megabytes / layers * 2**20 / 4) ** 0.5)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
@@ -175,7 +173,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for kind in KINDS:
-        builder.lower(*synthetic(kind, 100))  # formulas are compiled once for each process
+        builder.lower(*synthetic(kind, 100))  # decompositions are compiled once in each process
     rows = [row for kind in KINDS for row in measure(kind, options.rounds)]
     ratios = {k: _ratio([row for row in rows if row["kind"] == k]) for k in KINDS}
     report: dict[str, Any] = {"rows": rows, "ratios": ratios}

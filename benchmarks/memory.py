@@ -43,9 +43,7 @@ class Linear(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Convolutions and batch norms, which lowering folds into them: every weight is another one
-    afterwards.
-    """
+    """Convolutions and batch norms, which lowering folds: every weight is a new one afterwards."""
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
@@ -62,8 +60,8 @@ class Convolution(nn.Module):
 
 
 class Text(nn.Module):
-    """Half of the weights in an embedding, which is the output's matrix too, the others in
-    torch.nn's encoder.
+    """A model with half of its weights in an embedding, which is also the output matrix, and the
+    others in torch.nn's encoder.
     """
 
     def __init__(self, parameters: int) -> None:
@@ -79,7 +77,7 @@ class Text(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A stacked LSTM in both directions."""
+    """A stacked bidirectional LSTM."""
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
@@ -100,15 +98,15 @@ NETWORKS: dict[str, tuple[Callable[[int], nn.Module], builder.TensorSpec]] = {
 
 
 def resident() -> tuple[int, int]:
-    """(bytes resident now, their peak since the last reset)."""
+    """Return (resident bytes, their peak since the last reset)."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     now, peak = (1024 * int(lines[key].split()[0]) for key in ("VmRSS", "VmHWM"))
     return now, peak
 
 
 def reset_peak() -> None:
-    """Let the kernel count the peak anew (Linux, /proc/self/clear_refs 5: proc(5)); says so where
-    it may not.
+    """Reset the kernel's peak count (Linux, /proc/self/clear_refs 5: proc(5)). Reports if this is
+    not permitted.
     """
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -117,7 +115,7 @@ def reset_peak() -> None:
 
 
 def measure(name: str, megabytes: float, precision: str) -> dict[str, Any]:
-    """One network in this process, which has converted nothing large before."""
+    """Measure one network in this process, which has converted nothing large before."""
     make, spec = NETWORKS[name]
     torch.manual_seed(0)
     small = builder.TensorSpec("float32", ("batch", 4), dims=BATCH)
@@ -142,7 +140,7 @@ def measure(name: str, megabytes: float, precision: str) -> dict[str, Any]:
 
 
 def apart(name: str, megabytes: float, precision: str = "fp32") -> dict[str, Any]:
-    """One network in a process of its own. Raises CalledProcessError with what it printed."""
+    """Measure one network in a separate process. Raises CalledProcessError with its output."""
     command = [
         sys.executable,
         "-m",
@@ -161,7 +159,7 @@ def apart(name: str, megabytes: float, precision: str = "fp32") -> dict[str, Any
 
 
 def main() -> None:
-    """Print a line a network, or JSON."""
+    """Print a line for each network, or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("networks", nargs="*", metavar="network", help=" ".join(NETWORKS))
     parser.add_argument("--megabytes", type=float, default=1000)

@@ -1,8 +1,8 @@
-"""Variants of a published model for benchmarks/serving.py: with times of its own, as a floor, with
-other settings.
+"""Variants of a published model for benchmarks/serving.py: with its own timings, without
+computation, and with other settings.
 
-A variant is a copy of the model's folder under another name, so that all of them serve one plan
-from one server.
+A variant is a copy of the model's folder under another name, so one server serves all of them with
+one plan.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class TritonPythonModel(published.TritonPythonModel):
             self.asked = True
         super()._describe_if_asked(request)
 """
-"""The published runtime, saying of its calls since it was last asked who it is: how many, and
-nanoseconds in all.
+"""The published runtime, which also reports the number of its calls since the last query, and their
+total nanoseconds.
 """
 
 FLOOR = """\
@@ -85,14 +85,14 @@ class TritonPythonModel:
         dtype = torch.from_numpy(__import__("numpy").zeros(0, pb_utils.triton_string_to_numpy(data_type))).dtype
         return torch.zeros([batch, *dims], dtype=dtype, device="cpu" if on_cpu else self.device)
 """
-"""A model that does nothing: tensors of the same sizes, from and to where the model's are."""
+"""A model without computation: tensors of the same sizes, on the same devices as the model's."""
 
 
 def variant(
     model: Path, suffix: str, *, runtime: dict[str, Any] | None = None, instances: int = 1
 ) -> str:
-    """A copy of the model in its repository that times itself, with these settings of the runtime;
-    its name.
+    """Copy the model in its repository with these runtime settings. The copy measures its own
+    times. Returns its name.
     """
     folder = copied(model, f"{model.name}.{suffix}", instances)
     (folder / "1" / "model.py").rename(folder / "1" / "published.py")
@@ -104,7 +104,7 @@ def variant(
 
 
 def floor(model: Path) -> str:
-    """A model of the same tensors that does nothing; its name."""
+    """Write a model with the same tensors and no computation. Returns its name."""
     folder = copied(model, f"{model.name}.floor", 1)
     shutil.rmtree(folder / "1")
     (folder / "1").mkdir()
@@ -114,7 +114,7 @@ def floor(model: Path) -> str:
 
 
 def copied(model: Path, name: str, instances: int) -> Path:
-    """Without dynamic batching, which would make one call of several requests."""
+    """Copy the model without dynamic batching, which would join several requests into one call."""
     folder = model.parent / name
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(model, folder)

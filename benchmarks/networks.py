@@ -1,8 +1,8 @@
-"""The networks that the benchmarks measure, written with torch.nn alone and random weights: nothing
-is downloaded.
+"""The networks of the benchmarks, written with torch.nn only and with random weights. Nothing is
+downloaded.
 
-Each entry of NETWORKS makes a module in evaluation mode and says its inputs; dynamic axes are
-named.
+Each entry of NETWORKS creates a module in evaluation mode and describes its inputs; dynamic axes
+are named.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """He et al. 2015, table 1, with the stride in the 3x3 convolution as everybody has it."""
+    """He et al. 2015, table 1, with the stride in the 3x3 convolution as in common
+    implementations.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +124,7 @@ class EfficientNetB0(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Each channel scaled by what two 1x1 convolutions make of all channels' means."""
+    """Scales each channel by the result of two 1x1 convolutions on the means of all channels."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -136,7 +138,7 @@ class SqueezeExcite(nn.Module):
 
 
 class MobileBlock(nn.Module):
-    """Expand, depthwise, perhaps squeeze-and-excite, project (Howard et al. 2019)."""
+    """Expand, depthwise, optional squeeze-and-excite, project (Howard et al. 2019)."""
 
     def __init__(
         self, inputs: int, inner: int, outputs: int, size: int, stride: int, se: bool, hard: bool
@@ -193,7 +195,7 @@ class MobileNetV3(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention, written out as BERT's and ViT's implementations do."""
+    """Multi-head self-attention, written out as in implementations of BERT and ViT."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -211,8 +213,9 @@ class Attention(nn.Module):
 
 
 class PackedAttention(nn.Module):
-    """The same by torch's own module, whose queries, keys and values are one product; over the
-    first axis, as CLIP has it, so that neither torch nor a trace takes its fast path.
+    """The same with torch's module, which computes queries, keys and values in one product.
+
+    It works over the first axis, as in CLIP, so that neither torch nor a trace uses its fast path.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -225,7 +228,7 @@ class PackedAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward part; normalized after (BERT) or before (ViT)."""
+    """Attention and a feed-forward part, with normalization after (BERT) or before (ViT)."""
 
     def __init__(
         self, width: int, heads: int, before: bool, attention: type[nn.Module] = Attention
@@ -328,7 +331,7 @@ class UNet(nn.Module):
 
 
 class Tagger(nn.Module):
-    """Embedding, two LSTM layers in both directions, a linear head for each token."""
+    """Embedding, two bidirectional LSTM layers, and a linear head for each token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -341,7 +344,9 @@ class Tagger(nn.Module):
 
 
 class Chain(nn.Module):
-    """`depth` times convolution, batch normalization and ReLU: a graph of 3 * depth operators."""
+    """A chain of `depth` blocks of convolution, batch normalization and ReLU: a graph of 3 * depth
+    operators.
+    """
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -355,7 +360,9 @@ class Chain(nn.Module):
 
 @dataclass(frozen=True)
 class Network:
-    """A module and one input: `sample(batch)` draws it, `spec` describes it for builder.convert."""
+    """A module and its input: `sample(batch)` creates one, `spec` describes it for
+    builder.convert.
+    """
 
     make: Callable[[], nn.Module]
     spec: builder.TensorSpec

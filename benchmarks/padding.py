@@ -53,7 +53,9 @@ class Encoder(nn.Module):
 
 
 def write(folder: Path) -> None:
-    """The model under both names, and the requests: one row each, of lengths from 16 to 64."""
+    """Write the model under both names. Returns the requests: one row each, of lengths from 16 to
+    64.
+    """
     torch.manual_seed(0)
     module = Encoder().eval()
     sample = torch.ones(2, 8).long(), torch.tensor([[True] * 8, [True] * 5 + [False] * 3])
@@ -72,7 +74,7 @@ def write(folder: Path) -> None:
 
 
 def main() -> None:
-    """Build, serve and measure both in turn."""
+    """Build, serve and measure both alternately."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)

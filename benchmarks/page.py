@@ -1,4 +1,4 @@
-"""docs/performance.md, made of the measured rows: `python docs/generate.py performance`."""
+"""Writes docs/performance.md from the measured rows: `python docs/generate.py performance`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from benchmarks.records import Row
 from benchmarks.tables import geometric_mean, table
 
 NOTES = Path(__file__).parent / "results" / "notes.md"
-"""Results and known limits in words. The page includes this file unchanged."""
+"""Results and known limits as text. The page includes this file unchanged."""
 LIMIT, REACH = 1.03, 0.97
-"""The targets for ours / ONNX: the limit of each row, and of the geometric mean."""
+"""The targets for trt-build / ONNX: the limit of each row, and of the geometric mean."""
 
 HEAD = """# Performance
 
@@ -51,7 +51,7 @@ The networks are in `benchmarks/networks.py`, with random weights. Limits of the
 
 
 def text() -> str:
-    """The page."""
+    """Return the page."""
     engines = records.newest(records.read(records.ENGINES))
     torch_rows = records.newest(records.read(records.TORCH))
     parts = [
@@ -68,7 +68,7 @@ def text() -> str:
 
 
 def _engines(rows: Sequence[Row]) -> Iterator[str]:
-    """One section a machine, the plain rows apart from experiments."""
+    """Return one section for each machine, with the plain rows separate from experiments."""
     for (gpu, version), here in sorted(_grouped(rows, "gpu", "tensorrt").items()):
         plain = [row for row in here if not row.get("settings")]
         yield f"\n## {gpu}, TensorRT {version}\n"
@@ -101,7 +101,9 @@ _OLD = (
 
 
 def _summary(rows: Sequence[Row]) -> Iterator[str]:
-    """The geometric means by precision and in all, and every row above the limit by name."""
+    """Return the geometric means by precision and overall, and the names of rows above the
+    limit.
+    """
     lines = []
     for name, part in [*_grouped(rows, "precision").items(), (("all",), list(rows))]:
         ratios = {
@@ -176,8 +178,8 @@ def _ratio(row: Row, name: str, digits: int = 3) -> str:
 
 
 def _warm(gpu: str, version: str) -> dict[tuple[str, str], Row]:
-    """By network and precision the newest row, superseded ones too, whose run measured a warm build
-    beside a cold.
+    """The newest row of each network and precision, including superseded ones, whose run measured
+    both a warm and a cold build.
     """
     plain = (row for row in records.read(records.ENGINES) if not row.get("settings"))
     here = (row for row in plain if (str(row["gpu"]), str(row["tensorrt"])) == (gpu, version))
@@ -189,7 +191,7 @@ def _warm(gpu: str, version: str) -> dict[tuple[str, str], Row]:
 
 
 def _builds(rows: Sequence[Row], warm: Mapping[tuple[str, str], Row]) -> Iterator[str]:
-    """Layers and seconds of each build, where they were measured."""
+    """The layers and seconds of each build, if they were measured."""
     yield (
         "\nLayers of both networks and of their engines, and seconds of lowering with conversion"
         " (*convert*)."
@@ -267,8 +269,8 @@ def _tried(row: Row, plain: Row | None) -> list[str]:
 
 
 def _torch(rows: Sequence[Row], engines: Sequence[Row]) -> Iterator[str]:
-    """What torch alone takes, where that was measured in another Python than the engines, beside
-    our engine's time.
+    """The time of torch alone beside the engine's time, if torch was measured in another Python
+    than the engines.
     """
     ours = {_cell(row): row for row in engines if not row.get("settings")}
     for (gpu, version), here in sorted(_grouped(rows, "gpu", "torch").items()):
@@ -298,7 +300,7 @@ def _cell(row: Row) -> tuple[str, str, str, int]:
 
 
 def _beside(row: Row, engine: Row | None) -> list[str]:
-    """Our engine's time, and how many times as long torch.compile takes."""
+    """The engine's time, and the ratio of torch.compile's time to it."""
     if engine is None or "compile" not in row["milliseconds"]:
         return ["", ""]
     ratio = row["milliseconds"]["compile"] / engine["milliseconds"]["ours"]

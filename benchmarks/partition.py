@@ -65,9 +65,9 @@ CASES = {
     "large, 3 cuts": (32, 3, 64),
     "wide, 1 cut": (128, 1, 128),
 }
-"""(channels, FFTs, pixels along an edge)."""
+"""The cases as (channels, FFTs, pixels along an edge)."""
 ALL = {"min_block_size": 1}
-"""Every engine, worth its hand-overs or not: the layouts are compared, not the rule that melts
+"""Keeps every engine, however small, because the layouts are compared and not the rule that merges
 small segments.
 """
 WAYS = {
@@ -78,7 +78,7 @@ WAYS = {
 
 
 def publish(folder: Path, case: str, way: str, store: Path) -> tuple[Path, int]:
-    """The repository of one case, served one way, and into how many segments it was cut."""
+    """Publish one case in one layout. Returns the repository, and the number of segments."""
     channels, cuts, size = CASES[case]
     layout, fallback = WAYS[way]
     folder.mkdir(parents=True)
@@ -98,7 +98,9 @@ def publish(folder: Path, case: str, way: str, store: Path) -> tuple[Path, int]:
 
 
 def measure(repository: Path, requests: int) -> dict[str, Any]:
-    """Median and 95th percentile of one request's milliseconds; what answered."""
+    """Return the median and 95th percentile of one request's milliseconds, and the library that ran
+    it.
+    """
     golden = next(g for g in read(repository / "m").goldens if g.name == "p0-opt")
     with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
         client = GrpcClient(server.grpc_url, 60)
@@ -126,7 +128,7 @@ def measure(repository: Path, requests: int) -> dict[str, Any]:
 
 
 def host() -> dict[str, Any]:
-    """Where and when a row was measured, and with what."""
+    """The time and machine of a measurement, and its versions."""
     from importlib.metadata import version
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -149,7 +151,7 @@ def _version(version: Any) -> str:
 
 
 def rows(cases: list[str], requests: int, budget: float) -> Iterator[dict[str, Any]]:
-    """One for each case and way."""
+    """Yield one row for each case and layout."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         for case in cases:
@@ -169,7 +171,7 @@ def rows(cases: list[str], requests: int, budget: float) -> Iterator[dict[str, A
 
 
 def table(results: Path = RESULTS) -> str:
-    """The newest row of each case, way and machine, as Markdown."""
+    """Format the newest row of each case, layout and machine as Markdown."""
     newest: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in records.read(results):
         where = row["gpu"] or f"CPU, {row['cores']} cores"
@@ -190,7 +192,7 @@ def table(results: Path = RESULTS) -> str:
 
 
 def linear_table(results: Path = LINEAR) -> str:
-    """The newest row of each kind of graph and size, as Markdown."""
+    """Format the newest row of each kind of graph and size as Markdown."""
     newest = {(row["graph"], row["nodes"]): row for row in records.read(results)}
     lines = [
         "| graph | nodes | segments | seconds | CPU seconds | CPU us a node | load | measured |",
@@ -207,7 +209,7 @@ def linear_table(results: Path = LINEAR) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its two tables as the results have them; they stand between marks."""
+    """Return the page with its two tables from the results. The tables are between markers."""
     for mark, made in (("partition", table()), ("partition_linear", linear_table())):
         begin, end = f"<!-- {mark}.jsonl -->\n", f"<!-- end of {mark}.jsonl -->"
         head, _, rest = text.partition(begin)

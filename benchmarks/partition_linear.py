@@ -35,13 +35,14 @@ GRAPHS = {
     "sizes": (1, 50, True),
     "islands": (1, 3, False),
 }
-"""Of each kind: how many chains, an FFT after how many pairs of nodes, whether sizes are summed up.
+"""For each kind: the number of chains, the pairs of nodes between FFTs, and whether sizes are
+summed up.
 """
 RESULTS = records.RESULTS / "partition_linear.jsonl"
 
 
 def graph(nodes: int, kind: str = "chain") -> LoweredGraph:
-    """A lowered graph of about so many nodes."""
+    """Create a lowered graph of about this many nodes."""
     chains, every, sizes = GRAPHS[kind]
     lines = ["graph(%x : Tensor, %w : Tensor):", "  %one : int = prim::Constant[value=1]()"]
     lines += ["  %last : int = prim::Constant[value=-1]()", "  %none : NoneType = prim::Constant()"]
@@ -74,7 +75,7 @@ def graph(nodes: int, kind: str = "chain") -> LoweredGraph:
 
 
 def _with_weight(parsed: Any) -> LoweredGraph:
-    """%w as a constant: the text form of a graph has no tensors."""
+    """Set %w to a constant: the text form of a graph has no tensors."""
     weight = next(v for v in parsed.inputs() if v.debugName() == "w")
     constant = parsed.create("prim::Constant", 1)
     constant.t_("value", torch.ones(8))
@@ -86,7 +87,7 @@ def _with_weight(parsed: Any) -> LoweredGraph:
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
-    """(wall-clock seconds, CPU seconds, the result)."""
+    """Return (wall-clock seconds, CPU seconds, the result)."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = call()
     return time.perf_counter() - wall, time.process_time() - cpu, result
@@ -109,7 +110,7 @@ def measure(nodes: int, kind: str = "chain") -> dict[str, Any]:
 
 
 def host() -> dict[str, Any]:
-    """Where and when a row was measured."""
+    """The time and machine of a measurement."""
     return {
         "host": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": round(os.getloadavg()[0], 1),

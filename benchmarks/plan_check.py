@@ -31,14 +31,14 @@ WRONG = "the plan is wrong"
 
 
 def build_once(models: Path, number: int, level: int) -> list[Row]:
-    """One build of every model in `models`, and the verdict on what was published."""
+    """Build every model in `models` once, and check the published plans."""
     from builder.engine import BuildOptions
     from builder.errors import TrtBuildError
     from builder.parity.engines import verify_engines
     from builder.repository import build_repository
 
     with tempfile.TemporaryDirectory() as folder:
-        # a cache folder of its own: builds of one folder wait for each other's lock on the GPU
+        # a separate cache folder: builds with one folder wait for each other's lock on the GPU
         os.environ["TRT_BUILD_CACHE"] = folder
         repository = Path(folder, "repository")
         options = BuildOptions(optimization_level=level, timing_cache=Path(folder, "own.cache"))
@@ -64,7 +64,7 @@ def build_once(models: Path, number: int, level: int) -> list[Row]:
 
 
 def rows(models: Path, builds: int, jobs: int, level: int) -> Iterator[Row]:
-    """The rows of all builds, as they end."""
+    """Yield the rows of each build when it ends."""
     build = partial(build_once, models, level=level)
     with get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
         for found in pool.imap_unordered(build, range(builds)):
@@ -72,7 +72,7 @@ def rows(models: Path, builds: int, jobs: int, level: int) -> Iterator[Row]:
 
 
 def summary(found: list[Row]) -> str:
-    """The counts, and the median share of `run plans` in the time of `build`."""
+    """Return the counts, and the median share of `run plans` in the time of `build`."""
     replaced = [row for row in found if any(WRONG in warning for warning in row["warnings"])]
     shares = [
         row["seconds"]["run plans"] / row["seconds"]["build"]

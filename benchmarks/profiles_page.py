@@ -1,4 +1,4 @@
-"""The section of docs/performance.md on static profiles and what a user may take instead."""
+"""Writes the section of docs/performance.md on static profiles and their alternatives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Times = Mapping[str, float]
 
 
 def section(rows: Sequence[Row], torch_rows: Sequence[Row]) -> Iterator[str]:
-    """The tables, one for each GPU. `rows` are those of batch_sizes, `torch_rows` of compiled."""
+    """Return one table for each GPU. `rows` are those of batch_sizes, `torch_rows` of compiled."""
     for gpu in sorted({str(row["gpu"]) for row in rows}):
         here = [row for row in rows if row["gpu"] == gpu]
         beside = {_key(row): row for row in torch_rows if row["gpu"] == gpu}
@@ -51,9 +51,11 @@ def _compiled(row: Row | None) -> Times:
 
 
 def ratios(row: Row, compiled: Row | None) -> dict[str, float]:
-    """Of the static plan: its time as CUDA graphs by that of `one` and of `onnx`. Of the static
-    plan, or of `one` where no static plan was built: by the torch.compile that is fastest in
-    comparison, each measured in the same way (plain calls, or CUDA graphs).
+    """Return the time ratios of the static plan.
+
+    As CUDA graphs, its time is divided by that of `one` and of `onnx`. The static plan, or `one` if
+    no static plan was built, is also divided by the fastest torch.compile in comparison. Both times
+    of a ratio are measured in the same way (plain calls, or CUDA graphs).
     """
     graphs, plain, beside = row["graphs"], row["milliseconds"], _compiled(compiled)
     static = graphs.get("static")

@@ -1,5 +1,5 @@
-"""The measured rows: benchmarks/results/*.jsonl, one JSON object a line, appended under a file
-lock, newest last.
+"""Stores the measured rows in benchmarks/results/*.jsonl: one JSON object a line, appended under a
+file lock, newest last.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ RESULTS = Path(__file__).parent / "results"
 ENGINES, TORCH, SERVING = (RESULTS / f"{name}.jsonl" for name in ("engine", "torch", "serving"))
 PROFILES = RESULTS / "batch_sizes.jsonl"
 METHOD = 3
-"""How a row was timed. 1 (or none said): on the default stream, where TensorRT waits for the GPU
-after each call. 2: on a stream of its own, the contenders always in one order, ours behind
-TorchScript. 3: in an order of each round's own.
+"""The timing method of a row.
+
+1 (or none): on the default stream, where TensorRT waits for the GPU after each call. 2: on a
+separate stream, with the contenders always in one order, trt-build after TorchScript. 3: in a
+different order for each round.
 """
 KEY = (
     "gpu",
@@ -37,11 +39,11 @@ KEY = (
     "setting",
     "clients",
 )
-"""What two rows of the same measurement have in common."""
+"""The fields that two rows of the same measurement share."""
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
-    """Append to `path`, and to the file of the same name in $OUT where that is set."""
+    """Append to `path`, and to the file of the same name in $OUT if that is set."""
     from filelock import FileLock
 
     lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -53,24 +55,24 @@ def append(path: Path, rows: Iterable[Row]) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """Every row of the file, oldest first; none where it does not exist."""
+    """Every row of the file, oldest first; none if it does not exist."""
     return (
         [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     )
 
 
 def key(row: Row) -> tuple[Any, ...]:
-    """What the row measures; rows of one key supersede each other."""
+    """The measurement of the row. Rows of one key supersede each other."""
     return tuple(row.get(part, "") for part in KEY)
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """The last row of each key, in the order in which the keys first stood there."""
+    """The last row of each key, in the order of the keys' first rows."""
     return list({key(row): row for row in rows}.values())
 
 
 def host() -> Row:
-    """Machine, GPU, driver, versions and date; `tensorrt` only where the process has loaded one."""
+    """Machine, GPU, driver, versions and date; `tensorrt` only if the process has loaded one."""
     import torch
 
     return {
@@ -85,7 +87,7 @@ def host() -> Row:
 
 
 def software() -> Row:
-    """Versions and date, which every row has."""
+    """Versions and date, which are in every row."""
     import torch
 
     return {

@@ -35,8 +35,8 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def measure(runs: int) -> dict[str, float]:
-    """Medians over alternating runs in seconds, their ratio, and the worst relative difference of
-    the answers.
+    """Return the medians over alternating runs in seconds, their ratio, and the largest relative
+    difference of the outputs.
     """
     network = NETWORKS["resnet50"]
     x = network.sample(1)

@@ -26,7 +26,7 @@ BATCH = 8
 
 
 def conversion(name: str, precision: str, *, changed: bool) -> Any:
-    """The network with its seeded weights, or with others."""
+    """Convert the network with its seeded weights, or with others."""
     import builder
 
     network = NETWORKS[name]
@@ -74,7 +74,7 @@ def row(name: str, precision: str, level: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure each network, write and print its row."""
+    """Measure each network, then write and print its row."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=["resnet50"], choices=list(NETWORKS))
     parser.add_argument("--precision", default="fp16")

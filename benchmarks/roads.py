@@ -1,4 +1,4 @@
-"""The two roads from a module to a plan: ours, and torch.onnx.export with TensorRT's own ONNX
+"""The two ways from a module to a plan: trt-build, and torch.onnx.export with TensorRT's ONNX
 parser.
 """
 
@@ -15,18 +15,19 @@ import torch
 from benchmarks.networks import NETWORKS, Chain, Network, normalized
 
 Made = tuple[bytes, dict[str, Any]]
-"""A plan, and what is said of it: layers of the network, layers of the engine, seconds."""
+"""A plan and its facts: layers of the network, layers of the engine, seconds."""
 
 
 class Refused(Exception):
-    """There is no engine of the ONNX road to compare with; the text says why."""
+    """The ONNX parser's engine is not available for comparison; the message is the reason."""
 
 
 def export(folder: Path, name: str) -> Path:
-    """The network's ONNX file (opset 17, dynamic batch, the same seeded weights), written where it
-    is not there yet.
+    """Export the network to an ONNX file (opset 17, dynamic batch, the same seeded weights), unless
+    it exists.
 
-    Of the module, not of its trace: for a trace the exporter does not know the ranks that it needs.
+    The module is exported, not its trace: for a trace the exporter does not know the ranks that it
+    needs.
     """
     from filelock import FileLock
 
@@ -51,12 +52,12 @@ def export(folder: Path, name: str) -> Path:
 
 
 def trace(network: Network) -> Any:
-    """The traced module: what both roads begin with."""
+    """Trace the module: both methods start from the trace."""
     return torch.jit.trace(network.module(), network.sample(2), check_trace=False)
 
 
 def warm_up() -> None:
-    """Start CUDA, load TensorRT's libraries and ours: seconds that belong to no network."""
+    """Start CUDA and load TensorRT and trt-build, so that these seconds count for no network."""
     import builder
     from builder.engine import build
 
@@ -68,7 +69,7 @@ def warm_up() -> None:
 
 
 def ours(network: Network, precision: str, level: int | None, cache: Path) -> Made:
-    """Lower, convert, build; the timing cache is read where it is there, and what was measured is
+    """Lower, convert and build. The timing cache is read if it exists, and the measurements are
     merged into it.
     """
     import builder
@@ -95,15 +96,17 @@ def onnx(
     cache: Path,
     profiles: Sequence[Mapping[str, tuple[int, int, int]]] = (),
 ) -> Made:
-    """The parser's network, with the same flags and timing cache: what both networks share is then
-    built from the same tactics, and a difference in time is one of the networks. `profiles` are
-    sizes (minimum, optimum, maximum) of the dynamic axes; without them, those of the network.
+    """Build the parser's network with the same flags and timing cache.
+
+    Layers that both networks share are then built from the same tactics, so a difference in time
+    comes from the networks. `profiles` are sizes (minimum, optimum, maximum) of the dynamic axes;
+    by default those of the network.
     """
     from builder.engine import capabilities
     from builder.engine.flavour import trt
     from builder.engine.network import logger, new_network
 
-    # it would be float32 beside our half: no comparison
+    # it would be float32, which cannot be compared with half precision
     if precision == "fp16" and capabilities.current().strongly_typed:
         raise Refused(
             f"TensorRT {trt.__version__} computes in the file's types, and the exported file is"

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def measured(asked: argparse.Namespace, mode: str) -> list[tuple[int, list[float], float]]:
-    """(streams, seconds of each chunk, seconds in all) of one stream and of many."""
+    """Measure one stream and many: (streams, seconds of each chunk, total seconds)."""
     (spec,) = load(asked.model, state=mode)
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "repository"

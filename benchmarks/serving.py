@@ -59,8 +59,8 @@ from builder.store.plans import Plans
 
 GOLDENS = {8: "p0-opt", 32: "p0-max"}
 WARM_UP, ROUNDS, REQUESTS = 25, 7, 30
-"""Calls before the first round: more than the runtime takes until it captures a graph; rounds;
-calls of one.
+"""Warm-up calls, more than the runtime makes before it captures a graph; rounds; calls of each
+round.
 """
 CLIENTS, INSTANCES, SECONDS = 4, 2, 3.0
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
@@ -69,12 +69,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"cuda_graphs": False},
     "mapped": {"keep_mapped": 16},
 }
-"""By name: what the manifest's `runtime` section says. `mapped` differs for CUDA shared memory
-only.
-"""
+"""The manifest's `runtime` section by name. `mapped` differs only for CUDA shared memory."""
 Measure = Callable[[], dict[str, float]]
 Stands = Callable[[dict[str, Any]], bool]
-"""Whether a row about this was measured before."""
+"""Whether such a row was measured before."""
 
 
 def published(
@@ -86,7 +84,7 @@ def published(
     store: Path | None = None,
     serve_as: str = "python",
 ) -> tuple[Path, bytes, tuple[Any, ...]]:
-    """The network's folder in a repository, its plan, and the goldens."""
+    """Publish the network. Returns its folder in a repository, its plan, and the goldens."""
     network = NETWORKS[name]
     traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
     path = folder / f"{name}.pt"
@@ -106,8 +104,8 @@ def published(
 
 
 def alone(plan: bytes, x: torch.Tensor) -> Measure:
-    """A round of the engine alone on this input: milliseconds a call, awaited one by one, and of
-    the GPU's work.
+    """Run a round of the engine alone on this input. Returns milliseconds per call, each awaited,
+    and of the GPU's work.
     """
     from benchmarks.timed import Engine, milliseconds
 
@@ -137,8 +135,9 @@ def alone(plan: bytes, x: torch.Tensor) -> Measure:
 
 
 def served(url: str, model: str, floor: str, golden: Any, regions: Regions | None) -> Measure:
-    """A round of requests of this golden: milliseconds a request, as Triton's statistics have it,
-    the runtime, and we. In turns with it the floor.
+    """Run a round of requests of this golden, alternating with the empty model.
+
+    Returns milliseconds per request from Triton's statistics, the runtime, and this process.
     """
     client, asking = grpc.InferenceServerClient(url), GrpcClient(url, 60)
     tensors = tensors_of(golden, regions)
@@ -156,7 +155,7 @@ def served(url: str, model: str, floor: str, golden: Any, regions: Regions | Non
 
 
 def tensors_of(golden: Any, regions: Regions | None) -> dict[str, Any]:
-    """What `infer` is given: the golden's tensors in their regions, or as they are."""
+    """The arguments of `infer`: the golden's tensors in their regions, or the arrays."""
     if regions:
         return {"inputs": regions.inputs(grpc), "outputs": regions.outputs(grpc)}
     inputs = [
@@ -167,7 +166,7 @@ def tensors_of(golden: Any, regions: Regions | None) -> dict[str, Any]:
 
 
 def one_round(client: Any, model: str, tensors: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds of a request, for the client and by Triton's statistics, over REQUESTS."""
+    """Milliseconds of a request, from the client and from Triton's statistics, over REQUESTS."""
     before, started = _statistics(client, model), time.perf_counter()
     for _ in range(REQUESTS):
         client.infer(model, **tensors)
@@ -184,7 +183,7 @@ def _statistics(client: Any, model: str) -> dict[str, int]:
 
 
 def in_turns(contenders: Sequence[Measure]) -> dict[str, float]:
-    """The medians of all rounds, in which each contender has its turn."""
+    """Return the medians of all rounds. Each round measures every contender."""
     rounds = [
         {k: v for measured in contenders for k, v in measured().items()} for _ in range(ROUNDS)
     ]
@@ -194,7 +193,7 @@ def in_turns(contenders: Sequence[Measure]) -> dict[str, float]:
 def rows(
     name: str, made: Any, settings: Sequence[str], batches: Sequence[int], stands: Stands
 ) -> Iterator[dict[str, Any]]:
-    """One row a batch size, way and setting."""
+    """Yield one row for each batch size, way and setting."""
     folder, plan, goldens = made
     gpu = torch.cuda.is_available()
     variants = {
@@ -226,7 +225,7 @@ def rows(
 
 FREE: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 WAYS = {"default": (BODY, "system", "cuda"), "plain": ("system", "cuda"), "mapped": ("cuda",)}
-"""How tensors travel in each setting."""
+"""The ways in which tensors travel in each setting."""
 
 
 def golden_of(goldens: tuple[Any, ...], batch: int) -> Any:
@@ -250,8 +249,8 @@ def _timed(
 def _ways(
     repository: Path, url: str, model: str, wanted: Sequence[str], gpu: bool
 ) -> dict[str, Any]:
-    """The ways in which verify passes, each with who answered; where one fails it is not timed, and
-    why is printed.
+    """Yield the ways that pass verify, each with the library that ran. A way that fails is not
+    timed, and the reason is printed.
     """
     found = {}
     for way in [way for way in wanted if gpu or way != "cuda"]:
@@ -270,8 +269,8 @@ def _ways(
 def concurrent(
     name: str, made: Any, settings: Sequence[str], batches: Sequence[int], stands: Stands
 ) -> Iterator[dict[str, Any]]:
-    """How many requests a second several clients get of several instances, and how many calls the
-    engine alone does.
+    """Measure the requests per second of several clients with several instances, and the calls per
+    second of the engine alone.
     """
     folder, plan, goldens = made
     gpu = torch.cuda.is_available()
@@ -310,7 +309,7 @@ def concurrent(
 
 
 def _rate(url: str, model: str, golden: Any, way: str) -> float:
-    """Requests a second of CLIENTS threads, each with regions of its own, after a warm-up."""
+    """Requests per second of CLIENTS threads, each with separate regions, after a warm-up."""
 
     def ask(until: float) -> int:
         client = grpc.InferenceServerClient(url)
@@ -332,7 +331,7 @@ def _rate(url: str, model: str, golden: Any, way: str) -> float:
 
 
 def standing(asked: argparse.Namespace) -> Stands:
-    """Whether such a row was measured here before."""
+    """Whether such a row was measured on this machine before."""
     if asked.again or not torch.cuda.is_available():
         return lambda about: False
     host = {**records.host(), "tensorrt": trt.__version__}
@@ -348,7 +347,7 @@ def standing(asked: argparse.Namespace) -> Stands:
 def wanted(
     name: str, settings: Sequence[str], batches: Sequence[int], several: bool
 ) -> Iterator[dict[str, Any]]:
-    """What each row of a run is about."""
+    """The measurements of the rows of a run."""
     for setting, batch in ((setting, batch) for setting in settings for batch in batches):
         for way in ("cuda",) if several else WAYS[setting]:
             more = {"clients": CLIENTS} if several else {}
@@ -356,7 +355,7 @@ def wanted(
 
 
 def main() -> None:
-    """Print a row as it is measured, and keep it where a plan answered."""
+    """Print each row as it is measured, and keep it if a plan ran."""
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--network", choices=sorted(NETWORKS), action="append")
     parser.add_argument("--precision", choices=("fp32", "tf32", "fp16"), default="fp16")

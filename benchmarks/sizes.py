@@ -1,5 +1,5 @@
-"""Whether a cost is linear: several sizes timed in turns, each with as much work in a round as the
-others.
+"""Measures whether a cost is linear: several sizes are timed alternately, with equal work in each
+round.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 
 def medians(runs: Sequence[Callable[[], float]], sizes: Sequence[int], rounds: int) -> list[float]:
-    """Median seconds of one run of each size; a run gives its own seconds.
+    """Return the median seconds of one run of each size; a run returns its own seconds.
 
-    Small sizes run as often in a round as it takes to do the work of the largest: the least of many
-    short runs would not be the like of the least of few long ones.
+    Small sizes run several times in a round, until they have done the work of the largest. The
+    minimum of many short runs would not be comparable with the minimum of few long ones.
     """
     counts = [max(sizes) // size for size in sizes]
     found = [

@@ -1,9 +1,9 @@
-"""How long the runtime's way from the host to the GPU takes, by the threads that copy.
+"""Times the runtime's copies from the host to the GPU, by the number of copying threads.
 
     python -m benchmarks.staging
 
-Medians and worst of 50 copies, each awaited, in milliseconds; COPYING in the runtime's answering.py
-is chosen by them.
+Prints medians and maxima of 50 copies, each awaited, in milliseconds. COPYING in the runtime's
+answering.py is based on them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARM_UP, COPIES = 10, 50
 
 
 def measured(size: int, threads: int) -> tuple[float, float]:
-    """Median and worst of COPIES copies of `size` bytes."""
+    """Return the median and maximum time of COPIES copies of `size` bytes."""
     from trt_build_runtime.memory import Staging, Storage
 
     torch.set_num_threads(threads)

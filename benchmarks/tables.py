@@ -12,7 +12,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Contenders timed alternately on one GPU with CUDA events, on a stream of its own."""
+"""Times contenders alternately on one GPU with CUDA events, on a separate stream."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 import torch
 
 WARM_UP, ROUNDS, CALLS, ROUND_MS = 20, 15, 20, 10.0
-"""Calls before the first measurement; measurements of each contender and input; calls in one
-measurement, at most, and fewer where they take longer than so many milliseconds together.
+"""Calls before the first measurement; measurements of each contender and input; the maximum calls
+in one measurement; the maximum milliseconds of one measurement.
 """
 
 Call = Callable[[], Any]
 Make = Callable[[torch.Tensor], Call]
-"""What makes a call on this input; it may raise, and then the contender is out of the row."""
+"""Creates a call on this input. If it raises, the contender is left out of the row."""
 
 
 def medians(
     contenders: dict[str, Make], inputs: Sequence[torch.Tensor]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Median milliseconds of one call of each contender over all inputs, and why a contender has
-    none.
+    """Return the median milliseconds of one call of each contender over all inputs, and why a
+    contender has none.
 
-    Each round has an order of its own, so that nobody always comes behind the same one and finds
+    Each round has a different order. Otherwise a contender would always follow the same one, with
     its clocks and caches.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -51,7 +51,7 @@ def medians(
 def _prepared(
     name: str, make: Make, x: torch.Tensor, failed: dict[str, str]
 ) -> tuple[Call, int] | None:
-    """The call, warmed up, and how many of it one measurement takes."""
+    """Return the warmed-up call, and the number of calls in one measurement."""
     try:
         call = make(x)
         milliseconds(call, 2)
@@ -67,7 +67,7 @@ def _prepared(
 
 
 def milliseconds(call: Call, count: int) -> float:
-    """The mean time of `count` calls in a row, in milliseconds of the GPU."""
+    """The mean GPU time in milliseconds of `count` consecutive calls."""
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     first.record()
@@ -79,12 +79,12 @@ def milliseconds(call: Call, count: int) -> float:
 
 
 def eager(module: torch.nn.Module) -> Make:
-    """The module itself."""
+    """Return the module itself."""
     return lambda x: lambda: module(x)
 
 
 def torchscript(module: torch.nn.Module, example: torch.Tensor) -> Make:
-    """The module traced and frozen, as a user of TorchScript runs it on a GPU."""
+    """Trace and freeze the module, as for TorchScript on a GPU."""
 
     def make(x: torch.Tensor) -> Call:
         if not made:
@@ -96,8 +96,9 @@ def torchscript(module: torch.nn.Module, example: torch.Tensor) -> Make:
 
 
 def compiled(module: torch.nn.Module, mode: str | None = None) -> Make:
-    """torch.compile with inductor, a kernel set for each shape; fails with the reason where there
-    is no triton. `mode` is torch.compile's.
+    """Return torch.compile with inductor, with kernels for each shape.
+
+    Raises with the reason if there is no triton. `mode` is torch.compile's.
     """
 
     def make(x: torch.Tensor) -> Call:
@@ -113,7 +114,7 @@ def compiled(module: torch.nn.Module, mode: str | None = None) -> Make:
 
 
 class Engine:
-    """A deserialized plan with one input and one output, with device buffers of its own.
+    """A deserialized plan with one input and one output, with separate device buffers.
 
     It runs in the optimization profile `profile`.
     """
@@ -138,18 +139,18 @@ class Engine:
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """The plan's answer, computed once."""
+        """Return the plan's output, computed once."""
         self.bound(x)()
         torch.cuda.synchronize()
         return self.y
 
     def bound(self, x: torch.Tensor) -> Call:
-        """A call on this input, written to the same output each time."""
+        """Return a call on this input, which always writes to the same output."""
         self._bind(self.context, x)
         return self._run
 
     def graph(self, x: torch.Tensor) -> Call:
-        """The same call as a CUDA graph."""
+        """Return the same call as a CUDA graph."""
         run = self.bound(x)
         run()
         torch.cuda.synchronize()
@@ -157,17 +158,17 @@ class Engine:
         with torch.cuda.graph(captured):
             run()
 
-        def replay(of: Engine = self) -> None:  # which holds what the graph reads, runs and writes
+        def replay(of: Engine = self) -> None:  # keeps the buffers and context of the graph alive
             captured.replay()
 
         return replay
 
     def layers(self, x: torch.Tensor, calls: int = 20) -> dict[str, float]:
-        """Mean milliseconds of each layer of the engine by TensorRT's profiler, the slowest
+        """Mean milliseconds of each layer of the engine from TensorRT's profiler, the slowest
         first.
         """
         profiler = _profiler()
-        self.context = None  # 8.6 gives a profile to one context at a time
+        self.context = None  # in 8.6 a profile belongs to one context at a time
         context = self.engine.create_execution_context()
         self._bind(context, x)
         self._launch(context)
@@ -182,9 +183,11 @@ class Engine:
         return {name: total / calls for name, total in slowest}
 
     def kernels(self, x: torch.Tensor, calls: int = 20) -> dict[str, list[float]]:
-        """How often each GPU kernel runs in one call and its milliseconds in all, the slowest
-        first: what TensorRT's own profiler does not say of the one layer that its compiler Myelin
-        makes of a whole transformer.
+        """The number of runs of each GPU kernel in one call and its total milliseconds, the slowest
+        first.
+
+        If TensorRT's compiler Myelin merges a whole transformer into one layer, TensorRT's profiler
+        does not report these kernels.
         """
         from torch.profiler import ProfilerActivity, profile
 
@@ -222,7 +225,7 @@ class Engine:
 
 
 def _profiler() -> Any:
-    """A trt.IProfiler that adds up in `total` what each layer took, in milliseconds."""
+    """A trt.IProfiler that adds the time of each layer to `total`, in milliseconds."""
     from builder.engine.flavour import trt
 
     class Profiler(trt.IProfiler):  # type: ignore[misc]

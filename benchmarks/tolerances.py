@@ -42,7 +42,7 @@ MOVES = (
 
 
 class Rounded(TorchDispatchMode):
-    """Every operator with operands and results rounded as the precision has them."""
+    """Runs every operator with operands and results rounded to the precision."""
 
     def __init__(self, precision: str) -> None:
         super().__init__()
@@ -66,18 +66,18 @@ class Rounded(TorchDispatchMode):
 
 
 def rounded(tensor: torch.Tensor, precision: str) -> torch.Tensor:
-    """The float32 tensor's values as the precision holds them, in float32 again."""
+    """Return the float32 tensor's values rounded to the precision, in float32."""
     if tensor.dtype != torch.float32:
         return tensor
     if precision in HALF:
         return tensor.to(HALF[precision]).to(torch.float32)
     bits = tensor.contiguous().view(torch.int32)
-    # to nearest even at 10 bits
+    # round to nearest even at 10 bits
     return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
 
 
 def row(name: str, precision: str, batch: int) -> dict[str, Any]:
-    """What one network needs in one precision."""
+    """Return the required tolerances of one network in one precision."""
     network = NETWORKS[name]
     module, x = network.module(), network.sample(batch)
     with torch.inference_mode():

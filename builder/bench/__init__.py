@@ -1,4 +1,5 @@
-"""Load on a live endpoint: throughput and latency, as clients see it and as the server counts it.
+"""Measures throughput and latency of a live endpoint under load, from the counts of clients and
+server.
 
 The names load on first use. Client processes import neither torch nor TensorRT.
 """

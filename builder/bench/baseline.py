@@ -1,4 +1,4 @@
-"""Compares two benchmarks of the same models, and says where they do not differ."""
+"""Compares two benchmarks of the same models, including whether they differ at all."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from builder.errors import UsageError
 
 SMALLEST = 0.05
-"""Two runs of one server on a quiet host differ by a few percent; less than this is no difference
-even where the intervals within each run are narrower.
+"""Smaller changes are no difference, even if the intervals within each run are narrower. Two runs
+of one server on a quiet host differ by a few percent.
 """
 BETTER, WORSE, SAME = "better", "worse", "no difference"
 
 
 @dataclass(frozen=True)
 class Change:
-    """One figure of one level: `before` and `after`, the `share` of the change, and the verdict."""
+    """A figure of a level: `before` and `after`, the `share` of the change, and the verdict."""
 
     model: str
     protocol: str
@@ -36,7 +36,7 @@ class Change:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A document of `bench --baseline`. Raises UsageError where it is none."""
+    """Read a document of `bench --baseline`. Raises UsageError if the file is none."""
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
         models = said["models"]
@@ -53,7 +53,7 @@ def read(file: Path) -> dict[str, Any]:
 def compare(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> list[Change]:
-    """Each figure of each level that both have, by the `models` of two documents."""
+    """Compare each figure of each common level of the `models` of two documents."""
     return list(_changes(_levels(before), _levels(after)))
 
 

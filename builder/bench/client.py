@@ -1,7 +1,7 @@
-"""One client process: sends requests with tritonclient's asyncio clients and times each.
+"""A client process: sends requests with tritonclient's asyncio clients and times each.
 
-Run as `python -m builder.bench.client`; a pickled Job comes on standard input, the pickled Samples
-go to standard output.
+Run as `python -m builder.bench.client`. It reads a pickled Job from standard input and writes the
+pickled Samples to standard output.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from builder.parity import shared_memory
 from builder.triton import Golden
 
 MOST_IN_FLIGHT = 2048
-"""Of an open loop; further arrivals are counted as dropped, because the server is overloaded."""
+"""The maximum number of requests in flight of an open loop. Further arrivals are counted as
+dropped, because the server is overloaded.
+"""
 SHARED_SLOTS = 32
-"""Regions of shared memory for an open loop; a request waits for a free one, and its latency counts
-from the intended time all the same.
+"""The number of shared memory regions of an open loop. A request waits for a free one; its latency
+still counts from the intended time.
 """
 
 
 @dataclass(frozen=True)
 class _Request:
-    """Ready to be sent: tritonclient's tensors, made once."""
+    """A prepared request: tritonclient's tensors, created once."""
 
     inputs: Sequence[Any]
     outputs: Sequence[Any] | None
@@ -48,7 +50,7 @@ class _Request:
 
 @dataclass
 class _Clock:
-    """The times of all requests, and the errors."""
+    """Collects the times of all requests, and the errors."""
 
     intended: list[float] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
@@ -71,7 +73,7 @@ class _Clock:
 
 
 def kind_of(error: BaseException) -> str:
-    """The status that Triton or gRPC gave, else the error's class."""
+    """The status from Triton or gRPC, else the error's class."""
     if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
         return "timeout"
     status = getattr(error, "status", None)
@@ -82,7 +84,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def tensors(module: ModuleType, golden: Golden) -> list[Any]:
-    """The golden's inputs as tritonclient's, with their data."""
+    """The golden's inputs as tritonclient tensors with data."""
     found = []
     for name, array in golden.inputs.items():
         tensor = module.InferInput(name, list(array.shape), shared_memory.wire(array))
@@ -91,7 +93,7 @@ def tensors(module: ModuleType, golden: Golden) -> list[Any]:
 
 
 class _Sender:
-    """Sends the job's requests and notes their times."""
+    """Sends the job's requests and records their times."""
 
     def __init__(self, job: Job, client: Any, slots: Sequence[Sequence[Sequence[_Request]]]):
         self.job, self.client, self.slots = job, client, slots
@@ -100,7 +102,7 @@ class _Sender:
         self.ids = itertools.count(self.random.getrandbits(48) + 1)
 
     async def closed(self) -> None:
-        """As many loops as requests are to be in flight."""
+        """Run one loop for each request in flight."""
         until = time.monotonic() + self.job.seconds
         count = self.job.load.concurrency or 0
         await asyncio.gather(
@@ -113,8 +115,8 @@ class _Sender:
             await self._sequence(next(order), None)
 
     async def _sequence(self, requests: Sequence[_Request], intended: float | None) -> None:
-        """A sequence, or a single request; the first is due at `intended`, each other one when the
-        answer before it has come.
+        """Send a sequence or a single request. The first request is due at `intended`, each other
+        one when the previous response has arrived.
         """
         number = next(self.ids)
         for at, request in enumerate(requests):
@@ -152,7 +154,9 @@ class _Sender:
         return True
 
     async def open(self) -> None:
-        """Requests at the times of a Poisson process, whether earlier ones were answered or not."""
+        """Send requests at the times of a Poisson process, whether earlier ones were answered or
+        not.
+        """
         loop, finished = asyncio.get_running_loop(), asyncio.Event()
         running: set[asyncio.Task[None]] = set()
         free: asyncio.Queue[int] = asyncio.Queue()
@@ -168,7 +172,7 @@ class _Sender:
             task.add_done_callback(running.discard)
 
         def schedule() -> None:
-            # a thread, because the event loop wakes up at whole milliseconds only
+            # a thread, because the event loop wakes up only at whole milliseconds
             for due in self._arrivals():
                 time.sleep(max(0.0, due - time.monotonic()))
                 loop.call_soon_threadsafe(start, due)
@@ -200,8 +204,8 @@ class _Sender:
 
 @contextlib.contextmanager
 def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]:
-    """The requests as each slot sends them: the same for all where tensors are in the requests;
-    with regions of its own for each slot where they lie in shared memory.
+    """Return the requests of each slot. They are the same for all slots if requests contain the
+    tensors. With shared memory, each slot has separate regions.
     """
     batches = max((rows(golden, 1) for one in job.sequences for golden in one), default=1)
 
@@ -275,7 +279,7 @@ def _module(job: Job) -> ModuleType:
 
 
 def main() -> None:
-    """Run the job of standard input once a line says that all processes are ready."""
+    """Run the job from standard input after a line signals that all processes are ready."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     job: Job = pickle.load(sys.stdin.buffer)

@@ -1,4 +1,4 @@
-"""What client processes are asked to do: which requests, over which protocol, at which load."""
+"""The job of a client process: requests, protocol and load."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from builder.serving import PLAIN, Access
 from builder.triton import Golden
 
 Sequences = tuple[tuple[Golden, ...], ...]
-"""What is sent: each a list of requests, of one request for a model without state."""
+"""The sequences to send. Each is a list of requests, with one request for a model without state."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """`concurrency` requests that are always in flight (closed loop), or `rate` requests a second
-    whose arrivals are a Poisson process (open loop). One of the two is set.
+    """A load: `concurrency` requests in flight (closed loop), or `rate` requests per second with
+    Poisson arrivals (open loop). Exactly one is set.
     """
 
     concurrency: int | None = None
@@ -32,7 +32,7 @@ class Load:
         return f"c{self.concurrency}" if self.concurrency else f"{self.rate:g}/s"
 
     def share(self, number: int, count: int) -> Load:
-        """The part of process `number` of `count`."""
+        """The share of process `number` of `count`."""
         if self.rate is not None:
             return Load(rate=self.rate / count)
         assert self.concurrency is not None
@@ -60,9 +60,10 @@ class Job:
 
 @dataclass
 class Samples:
-    """What one client process measured: for each request the `intended` send time, the `sent` time
-    and the time when it was `done`, in seconds; `errors` by kind, `late` those that were not sent
-    because too many were in flight.
+    """The measurements of one client process.
+
+    For each request, the `intended` send time, the `sent` time and the `done` time, in seconds.
+    `errors` by kind. `late` are requests that were not sent because too many were in flight.
     """
 
     intended: NDArray[np.float64]
@@ -79,10 +80,10 @@ class Samples:
 def requests(
     model: PublishedModel, file: Path | None = None, names: Sequence[str] = ()
 ) -> Sequences:
-    """What is sent to the model: its goldens, those of `names`, or the arrays of an .npz `file`, as
-    the endpoint has them; whole sequences for a model that keeps state.
+    """The requests for the model: its goldens, those of `names`, or the arrays of an .npz `file`,
+    in the endpoint's types. A model with state has whole sequences.
 
-    Raises UsageError where there are none, or the file does not have the model's inputs.
+    Raises UsageError if there are none, or the file does not have the model's inputs.
     """
     if file is not None:
         return tuple((golden,) for golden in _from_file(model, file))
@@ -98,7 +99,7 @@ def requests(
 
 
 def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
-    """One request of arrays that have the inputs' names, or several, named `<n>/<input>`."""
+    """Read one request from arrays with the inputs' names, or several from `<n>/<input>`."""
     wanted = {tensor.name for tensor in model.config.input}
     try:
         with np.load(file, allow_pickle=False) as read:
@@ -122,6 +123,6 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
 
 
 def rows(golden: Golden, max_batch_size: int) -> int:
-    """The rows that a request adds to a batch: 1 where Triton does not batch."""
+    """The rows that a request adds to a batch: 1 if Triton does not batch."""
     first = next(iter(golden.inputs.values()), None)
     return int(first.shape[0]) if max_batch_size and first is not None and first.ndim else 1

@@ -1,4 +1,4 @@
-"""Puts load on the models of a live endpoint, level after level."""
+"""Measures the models of a live endpoint at one load level after another."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from builder.store import published, shaped
 Progress = Callable[[str, str], None]
 
 SETTLE_SECONDS = 5.0
-"""How long the server may take to count a request that was answered."""
+"""Seconds that the server may take to count an answered request."""
 PROBE_SECONDS = 0.5
 SEARCH_STEPS = 12
 SEARCH_PRECISION = 0.05
-"""The search for a rate ends when it is known to this share."""
+"""The search for a rate ends when it is known to this relative precision."""
 LONGEST = 60.0
-"""Seconds of a level at most, where a percentile needs many requests."""
+"""The maximum seconds of a level whose percentile needs many requests."""
 KEEPS_UP = 0.95
-"""A rate is held only where this share of it is answered, less the noise of random arrivals."""
+"""A rate is sustained only if this share of it is answered, less the noise of random arrivals."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How load is put on: see `trt-build bench --help`. `limit` is (percentile, milliseconds).
-    `sequences` are sent in place of the model's goldens, so that variants get the same requests.
+    """Load options: see `trt-build bench --help`. `limit` is (percentile, milliseconds).
+
+    `sequences` replace the model's goldens, so that variants receive the same requests.
     """
 
     loads: Sequence[Load] = (Load(1), Load(2), Load(4), Load(8), Load(16))
@@ -57,7 +58,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The addresses of a server, host:port each, None where there is none; TLS and headers."""
+    """The addresses of a server (host:port each, None if there is none), TLS and headers."""
 
     http: str | None
     grpc: str | None
@@ -65,7 +66,7 @@ class Endpoint:
     access: Access = PLAIN
 
     def url(self, protocol: str) -> str:
-        """Raises UsageError where the protocol has no address."""
+        """The address for the protocol. Raises UsageError if it has none."""
         url = self.http if protocol == "http" else self.grpc
         if url is None:
             flag = "--url" if protocol == "http" else "--grpc-url"
@@ -80,11 +81,11 @@ def bench(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> list[ModelBench]:
-    """Each model of `models`, or of all that are no steps of an ensemble, over each protocol and
-    kind of memory. Goldens give the sizes.
+    """Benchmark each model of `models`, or all except steps of ensembles, over each protocol and
+    kind of memory.
 
-    Raises UsageError for an unknown model, or where there is nothing to send; EnvironmentProblem
-    where no server answers. A model that fails has `problem`.
+    The goldens determine the sizes. Raises UsageError for an unknown model, or if there is nothing
+    to send; EnvironmentProblem if no server answers. A model that fails has `problem`.
     """
     options = options or Options()
     shared_memory.check(options.memories)
@@ -102,10 +103,10 @@ def bench(
 def session(
     folder: Path, endpoint: Endpoint, options: Options, progress: Progress | None = None
 ) -> Iterator[Callable[[Load, float], LevelResult]]:
-    """What measures the published model in `folder`, over the first protocol and kind of memory of
-    `options`: called with a load and its seconds.
+    """Return a function that measures the published model in `folder` at a load for some seconds.
 
-    Raises ServerError where the model does not answer, and what `bench` raises.
+    It uses the first protocol and kind of memory of `options`. Raises ServerError if the model does
+    not answer, and the errors of `bench`.
     """
     run = _run(folder, endpoint, options.protocols[0], options.memories[0], options, progress)
     with _statistics_client(run.protocol, run.url, endpoint.access) as client:
@@ -130,7 +131,7 @@ def _run(
 
 
 def _without_steps(repository: Path) -> list[str]:
-    """All models but the steps of ensembles, which are asked through them."""
+    """All models except the steps of ensembles, which are measured through them."""
     models = {name: served.read(repository / name) for name in published.model_names(repository)}
     steps = {
         step.model_name
@@ -141,7 +142,7 @@ def _without_steps(repository: Path) -> list[str]:
 
 
 class _Run:
-    """The levels of one model over one protocol."""
+    """Measures the levels of one model over one protocol."""
 
     def __init__(
         self,
@@ -176,12 +177,14 @@ class _Run:
         return found
 
     def _possible(self, load: Load) -> bool:
-        """A server keeps so many sequences open; a further one would only wait."""
+        """Whether the server can keep enough sequences open for the load. Further sequences would
+        only wait.
+        """
         most = int(self.model.config.sequence_batching.oldest.max_candidate_sequences)
         return not (self.model.keeps_state and most and (load.concurrency or 0) > most)
 
     def probe(self, client: Any) -> None:
-        """Raise where the model does not answer, before load is put on."""
+        """Send a request before the load. Raises if the model does not answer."""
         try:
             if not client.is_model_ready(self.model.name):
                 raise _Failed("the server does not have it ready")
@@ -196,7 +199,9 @@ class _Run:
             raise _Failed(f"no request was answered: {kind}: {example}")
 
     def level(self, client: Any, load: Load, seconds: float | None = None) -> LevelResult:
-        """One load; again with more client processes while those are what limits it."""
+        """Measure one load. It is repeated with more client processes while these limit the
+        result.
+        """
         seconds = seconds or self.options.seconds
         while True:
             self.progress(self.model.name, f"{self.protocol}, {load}, {seconds:g} s")
@@ -254,8 +259,8 @@ class _Run:
         return [step.model_name for step in self.model.config.ensemble_scheduling.step]
 
     def _settled(self, client: Any, before: statistics.Counts, answered: int) -> statistics.Counts:
-        """The server's counts once they have reached what was answered: it counts a request after
-        it has sent the response.
+        """Return the server's counts after they include all responses: it counts a request after
+        sending the response.
         """
         until = time.monotonic() + SETTLE_SECONDS
         while True:
@@ -265,7 +270,9 @@ class _Run:
             time.sleep(0.02)
 
     def _highest(self, client: Any, levels: Sequence[LevelResult]) -> Limit:
-        """The highest rate within the limit: bisection below the throughput of the closed loop."""
+        """Find the highest rate within the limit by bisection below the throughput of the closed
+        loop.
+        """
         assert self.options.limit is not None
         percent, most = self.options.limit
         name = f"p{percent:g}"
@@ -296,8 +303,10 @@ class _Run:
 def long_enough(
     measure: Callable[[Load, float], LevelResult], load: Load, seconds: float, percentile: float
 ) -> LevelResult:
-    """What `measure` finds in `seconds`; again and longer while it has too few requests for the
-    percentile, but not where that would take more than LONGEST.
+    """Return the result of `measure` after `seconds`.
+
+    It is repeated for longer while it has too few requests for the percentile, unless that would
+    take more than LONGEST.
     """
     level = measure(load, seconds)
     wanted = 1.3 * FEW / (1 - percentile / 100)
@@ -313,8 +322,8 @@ def long_enough(
 def search_rate(
     holds: Callable[[float], bool], start: float, steps: int, precision: float
 ) -> float | None:
-    """The highest rate that holds, known to the share `precision`; None where none was found in
-    `steps` trials. `start` is the first rate that is tried.
+    """Return the highest sustained rate with the relative `precision`; None if none was found in
+    `steps` trials. `start` is the first rate.
     """
     low, high, rate = 0.0, float("inf"), start
     for _ in range(steps):
@@ -329,17 +338,17 @@ def search_rate(
 
 
 def _noise(rate: float, seconds: float) -> float:
-    """Two standard deviations of the arrivals per second that Poisson arrivals have."""
+    """Two standard deviations of the number of Poisson arrivals per second."""
     return 2 * math.sqrt(rate / seconds) if seconds else 0.0
 
 
 class _Failed(Exception):
-    """One model cannot be measured; the others go on."""
+    """One model cannot be measured. The others continue."""
 
 
 def _of_client(samples: Sequence[Samples], measured: dict[str, Any]) -> tuple[float, str | None]:
-    """The largest share of a core that a client process used, and why more of them might measure
-    something else.
+    """The maximum share of a core that a client process used, and why more client processes might
+    change the result.
     """
     cpu = max(one.cpu_seconds / max(one.wall_seconds, 1e-9) for one in samples)
     latency = measured["latency_ms"]

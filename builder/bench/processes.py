@@ -12,14 +12,14 @@ from builder.bench.job import Job, Samples
 from builder.errors import EnvironmentProblem
 
 EXTRA_SECONDS = 60.0
-"""How much longer than its load and its timeout a client process may take."""
+"""Extra seconds that a client process may take, in addition to its load and its timeout."""
 
 
 def run(job: Job, count: int, begun: Callable[[], None]) -> list[Samples]:
-    """The samples of `count` processes that share the job's load; `begun` is called when all are
-    ready, before the first request. A process whose share is no request is left out.
+    """Return the samples of `count` processes that share the job's load.
 
-    Raises EnvironmentProblem where a client process fails.
+    `begun` is called when all are ready, before the first request. Processes without a share are
+    not started. Raises EnvironmentProblem if a client process fails.
     """
     jobs = [
         replace(job, load=job.load.share(number, count), seed=job.seed + number)
@@ -66,7 +66,7 @@ def _samples(process: subprocess.Popen[bytes], job: Job) -> Samples:
         raise EnvironmentProblem("a client process of the benchmark does not end") from None
     if process.returncode or not out:
         raise _problem(err)
-    samples: Samples = pickle.loads(out)  # of our own process
+    samples: Samples = pickle.loads(out)  # from a process that trt-build started
     return samples
 
 

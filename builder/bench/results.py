@@ -1,4 +1,4 @@
-"""What a benchmark finds, with 95 % confidence intervals, and its JSON."""
+"""The results of a benchmark, with 95 % confidence intervals, and their JSON."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 WINDOWS = 20
 RESAMPLES = 200
 SMALLEST_SPREAD, DRIFT = 0.05, 0.1
-"""Shares of the latency: by less, windows do not differ, and the state does not drift."""
+"""Shares of the latency: smaller differences between windows, or a smaller drift of the state, do
+not count.
+"""
 FEW = 10
 """A percentile needs this many requests above it."""
 BUSY = 0.85
-"""A client process that uses this share of a core limits what it measures."""
+"""A client process that uses this share of a core limits the result."""
 LATE = 0.1
-"""Sends that are this share of the median latency late at their 99th percentile are too late."""
+"""Sends are too late if their delay at the 99th percentile is this share of the median latency."""
 LATE_MS = 1.0
 OWN_SHARE = 0.1
-"""A client whose own work is this share of the median latency is named beside the result."""
+"""The client's own work is reported beside the result from this share of the median latency."""
 
 Array = NDArray[np.float64]
 
@@ -40,10 +42,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class LevelResult:
-    """One load. `latency_ms` by percentile ("p50", ..., "p99.9"), only where enough requests lie
-    above it. `server` is what Triton counted of all requests of the level, the warm-up included,
-    `client_ms` is the client's own processor time for each request, which its latency includes;
-    `requests` what the client counted of them; `steps` the same of an ensemble's steps.
+    """The result of one load.
+
+    `latency_ms` is by percentile ("p50", ..., "p99.9"), with a value only if there are enough
+    requests above it. `server` has Triton's counts of all requests of the level, including the
+    warm-up; `requests` has the client's counts of them. `client_ms` is the client's processor time
+    for each request, which its latency includes. `steps` has the same for an ensemble's steps.
     """
 
     load: str
@@ -77,8 +81,8 @@ class LevelResult:
 
 @dataclass(frozen=True)
 class Limit:
-    """The highest `rate` (requests a second) whose `percentile` of latency stayed within `ms`; None
-    where no rate did. `trials` are all rates that were tried, with what was found.
+    """The highest `rate` (requests per second) with `percentile` of latency within `ms`; None if
+    there is none. `trials` has all rates that were tried, with the results.
     """
 
     percentile: str
@@ -89,7 +93,9 @@ class Limit:
 
 @dataclass(frozen=True)
 class ModelBench:
-    """One model over one protocol; `sizes` are the names of the goldens that were sent."""
+    """The results of one model over one protocol. `sizes` are the names of the goldens that were
+    sent.
+    """
 
     name: str
     protocol: str
@@ -105,7 +111,7 @@ class ModelBench:
 
 
 def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
-    """The measured part of a LevelResult: from the first window after the warm-up on.
+    """Return the measured part of a LevelResult: from the first window after the warm-up.
 
     Arrivals of an open loop are counted from their intended send time.
     """
@@ -116,7 +122,7 @@ def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
     latency = (done - intended) * 1e3
     begin = float(intended.min()) if intended.size else 0.0
     width = seconds / WINDOWS
-    # by when a request was due: one that never ends soon must not leave the statistics
+    # by the time when a request was due: a very slow one must not drop out of the statistics
     window = np.clip(((intended - begin) / width).astype(int), 0, WINDOWS - 1)
     first, steady = warm_up(latency, window)
     kept = window >= first
@@ -137,12 +143,12 @@ def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
 
 
 def warm_up(latency: Array, window: NDArray[np.int_]) -> tuple[int, bool]:
-    """The first window of the steady state, and whether there is one.
+    """Return the first window of the steady state, and whether there is one.
 
-    The second half is the reference: the median of its windows' mean latencies, and their
-    deviation by the differences of neighbors, which a trend hardly changes. The warm-up is the
-    leading windows that lie outside. The state is steady where the warm-up ends within the
-    first half, and the last two quarters agree.
+    The second half is the reference: the median of its windows' mean latencies, and their deviation
+    from the differences of neighbors, which a trend hardly changes. The warm-up consists of the
+    leading windows outside of this range. The state is steady if the warm-up ends within the first
+    half, and the last two quarters agree.
     """
     means = np.array([_mean(latency[window == number]) for number in range(WINDOWS)])
     half = WINDOWS // 2
@@ -169,7 +175,7 @@ def _mean(values: Array) -> float:
 
 
 def _throughput(done: Array, begin: float, width: float, windows: int) -> Estimate:
-    """Answers a second in the steady windows, with Student's interval over the windows."""
+    """Responses per second in the steady windows, with Student's interval over the windows."""
     edges = begin + width * np.arange(windows + 1)
     counts = np.histogram(done, edges)[0] / width
     value = float(counts.mean())
@@ -178,8 +184,8 @@ def _throughput(done: Array, begin: float, width: float, windows: int) -> Estima
 
 
 def _estimates(latency: Array, window: NDArray[np.int_], windows: int) -> dict[str, Estimate]:
-    """Percentiles, with intervals of a bootstrap over whole windows: latencies that follow each
-    other are not independent.
+    """Percentiles, with bootstrap intervals over whole windows, because consecutive latencies are
+    not independent.
     """
     wanted = [p for p in PERCENTILES if latency.size * (100 - p) / 100 >= FEW or p == 50.0]
     if not latency.size:
@@ -203,8 +209,8 @@ def _estimates(latency: Array, window: NDArray[np.int_], windows: int) -> dict[s
 def client_limit(
     cpu: float, processes: int, send_delay_ms: float, median_ms: float, cores: int
 ) -> str | None:
-    """Why more client processes might measure something else, None where they would not. `cpu` is
-    the largest share of a core that a client process used.
+    """Why more client processes might change the result; None if they would not. `cpu` is the
+    maximum share of a core that a client process used.
     """
     if cpu >= BUSY:
         more = "; use more with --processes" if processes < cores else ""

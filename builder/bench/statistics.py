@@ -1,4 +1,4 @@
-"""What Triton counts: requests, batches and the time in each part of a request."""
+"""Triton's statistics: requests, batches and the time in each part of a request."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ GPU_METRICS = {
 
 @dataclass(frozen=True)
 class Counts:
-    """Totals of one model since the server loaded it. `seconds` by part; `batches`: executions by
-    batch size, `batch_seconds` what they took together.
+    """Totals of one model since the server loaded it: `seconds` by part, `batches` (executions by
+    batch size), and their total time `batch_seconds`.
     """
 
     success: int = 0
@@ -32,7 +32,7 @@ class Counts:
     batch_seconds: Mapping[int, float] = field(default_factory=dict)
 
     def since(self, before: Counts) -> Counts:
-        """What was added after `before`."""
+        """The counts since `before`."""
         batches = {n: c - before.batches.get(n, 0) for n, c in self.batches.items()}
         return Counts(
             self.success - before.success,
@@ -62,8 +62,9 @@ class Counts:
 
 
 def counts(client: Any, model: str) -> Counts:
-    """The model's counts, by tritonclient's HTTP or gRPC client. A model that was never asked has
-    zeros. The sums are over all versions that the server has loaded.
+    """The model's counts, from tritonclient's HTTP or gRPC client.
+
+    A model without requests has zeros. The sums include all versions that the server has loaded.
     """
     said = client.get_inference_statistics(model)
     versions = said["model_stats"] if isinstance(said, dict) else _plain(said)["model_stats"]
@@ -113,8 +114,8 @@ def _sum(found: list[Counts]) -> Counts:
 
 
 def gpu(metrics_url: str | None) -> dict[str, dict[str, float]]:
-    """By GPU the utilization (0 to 1) and the memory in bytes that Triton's metrics report; {} on a
-    server that reports none.
+    """The utilization (0 to 1) and the memory in bytes of each GPU from Triton's metrics; {} if the
+    server reports none.
     """
     if metrics_url is None:
         return {}

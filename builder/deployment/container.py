@@ -1,4 +1,4 @@
-"""The container of a server, as Kubernetes and KServe both describe it."""
+"""The server's container, for both Kubernetes and KServe manifests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from builder.serving import flags
 from builder.templates import server_script
 
 Document = dict[str, Any]
-"""One Kubernetes object, or a part of one, as YAML has it."""
+"""A Kubernetes object or a part of one, as it is written to YAML."""
 
 USER = 1000
-"""`triton-server` in NVIDIA's image, and `triton` in our own."""
+"""The user: `triton-server` in NVIDIA's image, `triton` in trt-build's."""
 TMP_BYTES = 1 << 30
-"""Of the folder /tmp, as in docker-compose.yml: Triton starts Python models from there."""
+"""Size of /tmp, as in docker-compose.yml. Triton starts Python models from there."""
 TOKEN_FOLDER = "/etc/trt-build"
 HEALTH_SECONDS = 10
 START_SECONDS = 600
-"""Until all models have loaded and answered; a container that takes longer is started again."""
+"""Time until all models have loaded and answered. A slower container is restarted."""
 CONFINED: Document = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -44,7 +44,9 @@ class Ports:
 
 
 def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
-    """The container `name` that serves the repository mounted at `models`, without its mount."""
+    """Return the container `name` that serves the repository mounted at `models`. The volume mount
+    of the repository is not included.
+    """
     program = _tritonserver(work, models, ports) if work.plans else _own(work, models, ports)
     return {
         "name": name,
@@ -66,7 +68,7 @@ def _token_mount() -> Document:
 
 
 def volumes(work: Workload) -> list[Document]:
-    """The volumes of container(): temporary files, shared memory, and the control token."""
+    """Return the volumes of container(): temporary files, shared memory, and the control token."""
     found: list[Document] = [
         {"name": "tmp", "emptyDir": {"sizeLimit": quantity(TMP_BYTES)}},
         {
@@ -85,7 +87,7 @@ def volumes(work: Workload) -> list[Document]:
 
 
 def placement(work: Workload) -> Document:
-    """The fields of a pod that choose its node."""
+    """Return the pod fields that select a node."""
     found: Document = {}
     if work.settings.node_labels:
         found["nodeSelector"] = dict(sorted(work.settings.node_labels.items()))
@@ -97,7 +99,7 @@ def placement(work: Workload) -> Document:
 
 
 def resources(work: Workload) -> Document:
-    """Requests equal limits, so that the pod is of the class Guaranteed."""
+    """Return the resources. Requests equal limits, so the pod has the QoS class Guaranteed."""
     amounts: Document = {"cpu": str(work.cpus), "memory": quantity(work.memory)}
     if work.gpus:
         amounts["nvidia.com/gpu"] = str(work.gpus)
@@ -105,12 +107,12 @@ def resources(work: Workload) -> Document:
 
 
 def quantity(count: int) -> str:
-    """Bytes as Kubernetes writes them, rounded up to MiB."""
+    """Format bytes as a Kubernetes quantity, rounded up to MiB."""
     return f"{-(-count >> 20)}Mi"
 
 
 def _tritonserver(work: Workload, models: str, ports: Ports) -> Document:
-    """NVIDIA's image, whose entry point stays."""
+    """Return NVIDIA's image with its entry point unchanged."""
     settings = work.settings
     explicit = settings.control_secret is not None
     shared = settings.client_shared_memory
@@ -126,7 +128,7 @@ def _tritonserver(work: Workload, models: str, ports: Ports) -> Document:
         "args": [
             "sh",
             "-c",
-            # Kubernetes replaces $(NAME) in arguments; $$ stands for $
+            # Kubernetes replaces $(NAME) in arguments; $$ is an escaped $
             server_script().read_text(encoding="utf-8").replace("$(", "$$("),
             "tritonserver",
             f"--model-repository={models}",
@@ -139,7 +141,7 @@ def _tritonserver(work: Workload, models: str, ports: Ports) -> Document:
 
 
 def _own(work: Workload, models: str, ports: Ports) -> Document:
-    """Our own image, in which `trt-build serve` closes the same requests."""
+    """Return trt-build's image, in which `trt-build serve` refuses the same requests."""
     arguments = ["trt-build", "serve", models, "--address=0.0.0.0"]
     arguments += [f"--{name}-port={number}" for name, number in vars(ports).items()]
     arguments.append(f"--timeout={START_SECONDS}")
@@ -151,8 +153,8 @@ def _own(work: Workload, models: str, ports: Ports) -> Document:
 
 
 def _probes(work: Workload, models: str, ports: Ports) -> Document:
-    """Our own image has `trt-build health`: no request arrives before each model has answered a
-    golden. NVIDIA's has Triton's endpoints alone.
+    """Return the probes. trt-build's image runs `trt-build health`: the pod receives no request
+    before each model has passed a golden. NVIDIA's image has only Triton's endpoints.
     """
     ready = {"httpGet": {"path": "/v2/health/ready", "port": ports.http}}
     live = {"httpGet": {"path": "/v2/health/live", "port": ports.http}}

@@ -1,4 +1,4 @@
-"""Refuses a repository that a server cannot serve."""
+"""Rejects a repository that a server cannot serve."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from builder.errors import EnvironmentProblem
 
 
 def require_fit(repository: Path, server: ServerFacts, only: Sequence[str] = ()) -> None:
-    """Raise EnvironmentProblem where preflight finds that `server` cannot serve the repository, or
-    the models of `only`. Raises UsageError where there is no repository.
+    """Check that `server` can serve the repository, or the models of `only`.
+
+    Raises EnvironmentProblem if preflight finds that it cannot, and UsageError if there is no
+    repository.
     """
     found = [one for one in preflight(repository, server, only) if one.severity == ERROR]
     if found:

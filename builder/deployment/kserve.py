@@ -14,15 +14,15 @@ from builder.deployment.kubernetes import kustomization, labels
 from builder.deployment.workload import Workload
 
 PORTS = Ports(8080, 9000, 8002)
-"""HTTP and gRPC as in KServe's own runtime of Triton."""
+"""The HTTP and gRPC ports, as in KServe's own Triton runtime."""
 MODELS = "/mnt/models"
-"""Where KServe puts what storageUri names."""
+"""The folder into which KServe downloads storageUri."""
 CONTAINER = "kserve-container"
 FORMAT = "trt-build"
 
 
 def kserve(work: Workload) -> dict[str, Document]:
-    """The files: one object each, by file name without suffix."""
+    """Return the objects by file name without suffix, one object for each file."""
     found = {"servingruntime": _runtime(work), "inferenceservice": _service(work)}
     return found | {"kustomization": kustomization(work, found)}
 
@@ -49,7 +49,9 @@ def _runtime(work: Workload) -> Document:
 
 
 def _service(work: Workload) -> Document:
-    """The number of replicas is fixed: KServe's own autoscaler knows no metric of Triton."""
+    """Return the InferenceService. Its number of replicas is fixed: KServe's autoscaler has no
+    metric of Triton.
+    """
     settings = work.settings
     return {
         "apiVersion": "serving.kserve.io/v1beta1",

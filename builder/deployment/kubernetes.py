@@ -18,16 +18,16 @@ PORTS = Ports(8000, 8001, 8002)
 MODELS = "/models"
 NAME_LABEL = "app.kubernetes.io/name"
 GRACE_SECONDS = 40
-"""As stop_grace_period in docker-compose.yml."""
+"""The same value as stop_grace_period in docker-compose.yml."""
 QUEUE_METRIC = "nv_inference_pending_request_count"
-"""Triton's gauge of the requests that wait, which the Prometheus adapter sums for each pod."""
+"""Triton's gauge of waiting requests. The Prometheus adapter sums it for each pod."""
 DOWNLOAD_BYTES = 1 << 30
 SPARE = 1.25
-"""Of the volume that a repository is copied to."""
+"""Spare space of the volume to which a repository is copied."""
 
 
 def kubernetes(work: Workload) -> dict[str, Document]:
-    """The files of the base: one object each, by file name without suffix."""
+    """Return the objects of the base by file name without suffix, one object for each file."""
     found = {
         "serviceaccount": _object(work, "v1", "ServiceAccount")
         | {"automountServiceAccountToken": False},
@@ -42,7 +42,7 @@ def kubernetes(work: Workload) -> dict[str, Document]:
 
 
 def kustomization(work: Workload, objects: dict[str, Document]) -> Document:
-    """What `kubectl apply -k` reads."""
+    """Return the kustomization, which `kubectl apply -k` reads."""
     found: Document = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     if work.settings.namespace:
         found["namespace"] = work.settings.namespace
@@ -63,7 +63,7 @@ def _object(work: Workload, version: str, kind: str) -> Document:
 
 
 def labels(work: Workload) -> dict[str, str]:
-    """The labels of every object."""
+    """Return the labels of every object."""
     return {
         NAME_LABEL: work.settings.name,
         "app.kubernetes.io/component": "tritonserver",
@@ -86,7 +86,7 @@ def _deployment(work: Workload) -> Document:
             "spec": _pod(work),
         },
     }
-    # with an autoscaler the number is its own: each `apply` would set it back
+    # the autoscaler sets the number: each `apply` would reset it
     if not _scales(work):
         spec = {"replicas": work.settings.replicas, **spec}
     return found | {"spec": spec}
@@ -111,7 +111,7 @@ def _pod(work: Workload) -> Document:
     if storage.is_claim and storage.path:
         mount["subPath"] = storage.path
     server["volumeMounts"] = [mount, *server["volumeMounts"]]
-    # the endpoints drop the pod while it still answers
+    # the endpoints drop the pod before it stops answering
     server["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", "5"]}}}
     spread = {
         "maxSkew": 1,
@@ -143,8 +143,8 @@ def _models(work: Workload) -> Document:
 
 
 def _download(work: Workload) -> Document:
-    """Copies the repository before the server starts, so the server needs no credentials and never
-    reads a repository that is being written.
+    """Return the container that copies the repository before the server starts. The server then
+    needs no credentials and never reads a partly written repository.
     """
     settings = work.settings
     amounts = {"cpu": "1", "memory": quantity(DOWNLOAD_BYTES)}
@@ -174,7 +174,9 @@ def _service(work: Workload) -> Document:
 
 
 def _autoscaler(work: Workload) -> Document:
-    """More replicas while requests wait; fewer only after five quiet minutes."""
+    """Return the autoscaler. It adds replicas while requests wait, and removes them only after five
+    minutes without.
+    """
     metric = {
         "type": "Pods",
         "pods": {
@@ -194,14 +196,18 @@ def _autoscaler(work: Workload) -> Document:
 
 
 def _budget(work: Workload) -> Document:
-    """One replica at a time may be evicted, so that a node can always be drained."""
+    """Return the disruption budget. One replica at a time may be evicted, so that a node can always
+    be drained.
+    """
     spec = {"maxUnavailable": 1, "selector": _selector(work)}
     return _object(work, "policy/v1", "PodDisruptionBudget") | {"spec": spec}
 
 
 def _policy(work: Workload) -> Document:
-    """Clients of the namespace reach HTTP and gRPC, and monitoring the metrics. Out go only name
-    resolution and HTTPS, and only where the repository is downloaded.
+    """Return the network policy.
+
+    Clients in the namespace reach HTTP and gRPC; monitoring reaches the metrics. Outgoing traffic
+    is limited to DNS and HTTPS, and allowed only if the repository is downloaded.
     """
     monitoring = {"kubernetes.io/metadata.name": work.settings.monitoring_namespace}
     ingress = [

@@ -1,4 +1,4 @@
-"""Writes the manifests of a cluster for a repository."""
+"""Writes the cluster manifests for a repository."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OBJECTS: dict[str, Callable[[Workload], dict[str, Document]]] = dict(
 
 @dataclass(frozen=True)
 class Written:
-    """The folder with the manifests, all files in it, those that changed, and what they state."""
+    """The folder with the manifests, all files in it, the changed files, and the workload."""
 
     folder: Path
     files: tuple[str, ...]
@@ -34,11 +34,13 @@ class Written:
 def deploy(
     platform: str, repository: Path, out: Path, settings: Settings, *, overwrite: bool = False
 ) -> Written:
-    """Write `out`/`platform`: the manifests that serve `repository`. The same repository and
-    settings give the same bytes. Files that were edited by hand are replaced with `overwrite` only.
+    """Write the manifests that serve `repository` to `out`/`platform`.
 
-    Raises UsageError for invalid settings and edited files, PublishError where no image has the
-    plans' TensorRT, EnvironmentProblem where the image cannot serve the repository.
+    The same repository and settings produce the same bytes. Files that were edited by hand are
+    replaced only with `overwrite`.
+
+    Raises UsageError for invalid settings and edited files, PublishError if no image has the plans'
+    TensorRT, and EnvironmentProblem if the image cannot serve the repository.
     """
     work = workload(repository, settings)
     texts = {f"{name}.yaml": _yaml(found) for name, found in _OBJECTS[platform](work).items()}
@@ -47,7 +49,7 @@ def deploy(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as a block, and nothing as an alias."""
+    """A YAML dumper that writes multi-line text as a block and never writes aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""The models of a repository, as a server would find them: config, trt-build.json and plan.json."""
+"""Reads the models of a repository as a server does: config, trt-build.json and plan.json."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from builder.store import CONFIG, SIDECAR, published
 from builder.triton import parse_config
 
 STUB_SHM_BYTES = 1 << 20
-"""What the Python backend reserves for each instance, at the least."""
+"""The minimum shared memory that the Python backend reserves for each instance."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """One folder of the repository: its config, trt-build.json and plan.json ({} without one)."""
+    """A model folder of the repository: its config, trt-build.json and plan.json ({} if
+    missing).
+    """
 
     folder: Path
     config: Any
@@ -28,7 +30,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """The name of the model."""
         return self.folder.name
 
     @property
@@ -43,29 +45,29 @@ class Model:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The compute capabilities of the GPUs that its plans are for, none where unknown."""
+        """The compute capabilities of the GPUs that its plans support; empty if unknown."""
         built = self.plan.get("compute_capabilities") or ()
         return frozenset(self.config.cc_model_filenames or built)
 
     @property
     def instances(self) -> int:
-        """Its instances, on one GPU."""
+        """The number of instances on one GPU."""
         return sum(group.count or 1 for group in self.config.instance_group) or 1
 
     @property
     def profiles(self) -> Sequence[Mapping[str, Mapping[str, Sequence[int]]]]:
-        """By profile and input the shapes `min`, `opt` and `max`, with the batch."""
+        """The `min`, `opt` and `max` shapes by profile and input, including the batch."""
         found = self.said.get("profiles")
         return found if isinstance(found, list) else ()
 
     @property
     def is_python(self) -> bool:
-        """Whether Triton's Python backend runs it, in a process for each instance."""
+        """Whether Triton's Python backend runs it, with one process for each instance."""
         return bool(self.config.backend == "python")
 
     @property
     def steps(self) -> list[str]:
-        """The names of an ensemble's steps, else nothing."""
+        """The names of an ensemble's steps; empty for other models."""
         return [step.model_name for step in self.config.ensemble_scheduling.step]
 
     @property
@@ -75,7 +77,7 @@ class Model:
 
     @property
     def shared_memory(self) -> int:
-        """Bytes of /dev/shm that its processes need: what the Python backend reserves, and the
+        """Bytes of /dev/shm that its processes need: the Python backend's reservation and the
         tensors of the largest golden.
         """
         if not self.is_python:
@@ -85,7 +87,7 @@ class Model:
 
 
 def read(folder: Path) -> Model:
-    """The model in `folder`. Raises OSError, ValueError and UsageError where it is none."""
+    """Read the model in `folder`. Raises OSError, ValueError and UsageError if it is no model."""
     config = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
     said = published.read(folder / SIDECAR)
     file = folder / str(published.number_of(said)) / "plan.json"
@@ -93,7 +95,7 @@ def read(folder: Path) -> Model:
 
 
 def _plan(file: Path) -> dict[str, Any]:
-    """What plan.json states of the plan beside it. Raises OSError, ValueError."""
+    """The contents of plan.json beside the plan. Raises OSError, ValueError."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -104,7 +106,7 @@ def _plan(file: Path) -> dict[str, Any]:
 
 
 def readable(repository: Path) -> list[Model]:
-    """The models of the repository, by name, without the folders that cannot be read."""
+    """The models of the repository by name, without unreadable folders."""
     found = []
     for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
         with contextlib.suppress(OSError, ValueError, UsageError):
@@ -113,5 +115,5 @@ def readable(repository: Path) -> list[Model]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files in the folder."""
+    """The total size in bytes of all files in the folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""Finds what would keep a server from serving a repository, before the server is started."""
+"""Finds problems that would keep a server from serving a repository, before the server starts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from builder.triton import releases
 
 @dataclass(frozen=True)
 class Finding:
-    """`number` as in docs/preflight.md, the model or other `subject`, what is wrong, the `fix`, and
-    its severity.
+    """A finding: its `number` as in docs/preflight.md, the model or other `subject`, the problem,
+    the `fix`, and the severity.
     """
 
     number: str
@@ -30,9 +30,10 @@ class Finding:
 def preflight(
     repository: Path, server: ServerFacts, only: Sequence[str] = (), *, digests: bool = True
 ) -> list[Finding]:
-    """What is wrong with serving `repository` (only the models of `only`, with their steps) by
-    `server`, errors first. `digests` False skips the reading of all files. Raises UsageError where
-    there is no repository.
+    """Return the problems of serving `repository` with `server`, errors first.
+
+    With `only`, checks only these models and their steps. With `digests` False, files are not
+    hashed. Raises UsageError if there is no repository.
     """
     published.require_repository(repository)
     models, found = _read(repository)
@@ -45,7 +46,7 @@ def preflight(
 
 
 def _read(repository: Path) -> tuple[dict[str, Model], list[Finding]]:
-    """The models by name, and a finding for each folder that cannot be read."""
+    """Return the models by name, and a finding for each unreadable folder."""
     models: dict[str, Model] = {}
     found: list[Finding] = []
     for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
@@ -71,8 +72,8 @@ def _findings(
 
 
 def expected_server(repository: Path) -> ServerFacts | None:
-    """What the repository was built for: NVIDIA's container whose TensorRT loads its plans, else
-    the server of this machine; None where neither is known.
+    """Return the server that the repository was built for: NVIDIA's container whose TensorRT loads
+    its plans, else this machine's server. None if neither is known.
     """
     built = {str(one.plan.get("tensorrt")) for one in readable(repository) if one.runs_plan}
     matches = [match for match in map(releases.for_tensorrt, sorted(built)) if match]

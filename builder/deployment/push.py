@@ -1,8 +1,8 @@
-"""Brings published models to a running server, each verified at the endpoint.
+"""Pushes published models to a running server and verifies each at the endpoint.
 
-A model that clients already use is first loaded beside it, under another name, and answers its
-goldens there. Then one rename switches, the model answers its goldens under its own name, and if it
-does not, the former model is put back.
+A model that clients already use is first loaded under another name beside the live one. This
+candidate is verified with its goldens. Then one rename switches to it, and it is verified again
+under its own name. If that fails, the former model is restored.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from builder.store import CONFIG, published, tidy
 from builder.triton import candidate, history, parse_config, versions
 
 UNCHANGED, PUSHED, REJECTED, ROLLED_BACK = "unchanged", "pushed", "rejected", "rolled back"
-"""Of a model: it was live already; it is live now; its candidate failed and nothing was switched;
-it failed after the switch and the former model is live.
+"""States of a model: already live; now live; the candidate failed and nothing was switched; it
+failed after the switch and the former model is live.
 """
 FAILED = "failed"
-"""It failed after the switch, and there is no former model to go back to."""
+"""The model failed after the switch, and there is no former model to restore."""
 
 Progress = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A running server: its addresses, the repository that it reads, and how it is waited for.
+    """A running server: its addresses, the repository that it reads, and the waiting times.
+
     Times are in seconds: `timeout` for each load, `drain` before former steps are unloaded.
     """
 
@@ -50,8 +51,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What became of one model: `state` as above, the version number that is live, the problems
-    that verification or the server found, and incompatible changes that were accepted.
+    """The result for one model: its `state` (see above), the live version number, problems from
+    verification or the server, and accepted incompatible changes.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Pushed:
 
     @property
     def live(self) -> bool:
-        """Whether clients reach the model that was pushed."""
+        """Whether clients reach the pushed model."""
         return self.state in (UNCHANGED, PUSHED)
 
 
@@ -75,15 +76,16 @@ def push(
     accept: bool = False,
     progress: Progress | None = None,
 ) -> list[Pushed]:
-    """Bring the models of the repository `source` (only those named in `only`) to the server, which
-    reads `target.repository`. That may be `source` itself, where `trt-build repo` has already
-    published.
+    """Push the models of the repository `source` to the server that reads `target.repository`.
 
-    Raises UsageError for an unknown model or a change that clients would notice without `accept`,
-    EnvironmentProblem where no server answers, PublishError.
+    With `only`, pushes only these models. `target.repository` may be `source` itself if `trt-build
+    repo` has already published there.
+
+    Raises UsageError for an unknown model or an incompatible change without `accept`,
+    EnvironmentProblem if no server answers, and PublishError.
     """
     folders = history.models(source, only)
-    # former steps of any model whose time is over: a server in poll mode holds them until then
+    # former steps of any model that have drained: a server in poll mode holds them until then
     tidy(target.repository)
     with control.connected(target.http, target.access, target.timeout, target.grpc) as api:
         explicit = api.is_explicit()
@@ -98,7 +100,7 @@ def _silent(subject: str, phase: str) -> None:
 
 
 class _Push:
-    """One model on its way to one server."""
+    """The push of one model to one server."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class _Push:
         live = self._is_live()
         if live and self._same_files() and not self._problems(self.name):
             return Pushed(self.name, UNCHANGED)
-        # in poll mode the server takes a change up by itself: nothing comes before the switch
+        # in poll mode the server loads a change without a request: the switch comes first
         first = live and (self.explicit or not self.in_place)
         if first and (problems := self._candidate_problems()):
             return self._rejected(problems)
@@ -138,15 +140,13 @@ class _Push:
             return False
 
     def _same_files(self) -> bool:
-        """Whether the server's repository has the version that is pushed, and the server its
-        config.
-        """
+        """Whether the server's repository has the pushed version and the server its config."""
         there = published.versions(self.folder)
         own = versions.found(self.source)[0]
         return bool(there) and versions.same(own, there[0]) and not self._differences()
 
     def _differences(self) -> tuple[str, ...]:
-        """Between the config in the server's repository and the config that it serves."""
+        """The differences between the config in the server's repository and the served config."""
         text = (self.folder / CONFIG).read_text(encoding="utf-8")
         served = self.api.client.get_model_config(self.name)
         return config_check.differences(
@@ -154,7 +154,7 @@ class _Push:
         )
 
     def _problems(self, name: str) -> tuple[str, ...]:
-        """What verification finds wrong with a model at the endpoint."""
+        """The problems that verification finds with a model at the endpoint."""
         self.progress(self.name, "verify")
         to = self.target
         (found,) = verify(
@@ -163,7 +163,7 @@ class _Push:
         return _words(found)
 
     def _candidate_problems(self) -> tuple[str, ...]:
-        """Load the model under another name, ask it every golden, and unload it."""
+        """Load the model under another name, verify all its goldens, and unload it."""
         self.progress(self.name, "load candidate")
         one = candidate.add(self.source, self.target.repository)
         problems: tuple[str, ...] = ("interrupted",)
@@ -176,22 +176,24 @@ class _Push:
         finally:
             if self.explicit:
                 steps = one.steps if problems else ()
-                with contextlib.suppress(ServerError):  # the repository is what counts
+                with contextlib.suppress(ServerError):  # the repository decides
                     self.api.unload((one.name, *steps))
             if problems or not one.steps:
                 one.withdraw()
-            else:  # the steps are those that the model itself will name
+            else:  # the steps have the names that the model itself will use
                 replace(one, steps=()).withdraw()
         return problems
 
     def _rejected(self, problems: tuple[str, ...]) -> Pushed:
-        """Nothing was switched; what `repo` has published in place goes back to what is live."""
+        """Return the rejected result. Nothing was switched; a publication by `repo` is reverted to
+        the live version.
+        """
         if self.in_place:
             problems += self._back_to_kept()
         return Pushed(self.name, REJECTED, problems=problems)
 
     def _switched(self) -> Pushed:
-        """Publish into the server's repository, and put the former model back if it fails."""
+        """Publish into the server's repository. If the model fails, restore the former one."""
         with candidate.former(self.folder) as former:
             before = self._seen()
             self.progress(self.name, "switch")
@@ -218,7 +220,7 @@ class _Push:
         return Pushed(self.name, ROLLED_BACK, problems=problems + self._live_problems(before))
 
     def _switched_in_place(self) -> Pushed:
-        """Load what `repo` has published, and go back to the kept version before it if it fails."""
+        """Load the publication of `repo`. If it fails, roll back to the kept version before it."""
         self.progress(self.name, "switch")
         if not (problems := self._live_problems(None)):
             self._drop_former_steps()
@@ -230,7 +232,9 @@ class _Push:
         return Pushed(self.name, ROLLED_BACK, problems=problems + self._live_problems(before))
 
     def _back_to_kept(self) -> tuple[str, ...]:
-        """Roll the repository back to the kept version before the current one; why it cannot."""
+        """Roll the repository back to the kept version before the current one. Returns why it
+        cannot.
+        """
         try:
             history.rollback(self.folder, None, accept=True)
         except UsageError as error:
@@ -252,7 +256,7 @@ class _Push:
             self.api.unload(self.api.former_steps(self.folder), drain=self.target.drain)
 
     def _load(self, folder: Path, before: _Seen | None = None) -> None:
-        """Return when the server has the model in `folder` ready. Raises ServerError."""
+        """Wait until the model in `folder` is ready on the server. Raises ServerError."""
         if self.explicit:
             self.api.load(folder)
             return
@@ -272,7 +276,7 @@ class _Push:
         )
 
     def _has(self, folder: Path, before: _Seen | None) -> bool:
-        """Whether the server has what is in `folder`, and not what it had `before`."""
+        """Whether the server has loaded `folder`, and no longer has the state `before`."""
         client, name = self.api.client, folder.name
         number = versions.found(folder)[0].number
         if not client.is_model_ready(name, str(number)):
@@ -284,11 +288,11 @@ class _Push:
         return before is None or before.config != served or self._requests() < before.requests
 
     def _seen(self) -> _Seen | None:
-        """What the server has now; its counters start again with each load."""
+        """The server's present state of the model. Its counters restart with each load."""
         if self.explicit or not self._is_live():
             return None
         with contextlib.suppress(TrtBuildError):
-            self._problems(self.name)  # so that there are requests to count
+            self._problems(self.name)  # the counters need a request
         client = self.api.client
         served = json_format.ParseDict(client.get_model_config(self.name), pb.ModelConfig())
         return _Seen(served, self._requests())
@@ -305,11 +309,13 @@ class _Seen:
 
 
 WAIT_FOR_REASON = 3.0
-"""Seconds before the server's reason counts: before it has polled, it is that of a former load."""
+"""Seconds before the server's reason is used. Before the server polls, the reason is from a former
+load.
+"""
 
 
 def _ticks(deadline: float) -> Iterator[float]:
-    """Seconds waited so far, again and again until the deadline."""
+    """Yield the seconds waited so far, until the deadline."""
     begin = time.monotonic()
     while (now := time.monotonic()) < deadline:
         yield now - begin
@@ -317,7 +323,7 @@ def _ticks(deadline: float) -> Iterator[float]:
 
 
 def _words(found: ModelParity) -> tuple[str, ...]:
-    """Why a model failed, one text for each cause; empty where it passed."""
+    """Why a model failed, one text for each cause; empty if it passed."""
     if found.passed:
         return ()
     results = [result for result in found.results if not result.passed]

@@ -1,4 +1,4 @@
-"""The checks of preflight: each has a number, which docs/preflight.md explains, and a fix."""
+"""The checks of preflight. Each has a number, explained in docs/preflight.md, and a fix."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from builder.errors import PublishError
 from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, versions
 
 ERROR, WARNING = "error", "warning"
-"""The server would not serve it, or not all of it; it serves it, with a risk."""
+"""Severities. ERROR: the server would not serve all of it. WARNING: it serves it, with a risk."""
 CLIENT_SHM_RELEASE = "26.05"
-"""From this release on, clients may use shared memory only with --allow-client-shm=true."""
+"""From this release on, clients need --allow-client-shm=true to use shared memory."""
 UNREADABLE, DAMAGED = "P01", "P02"
-"""A folder that is no model; the only check that reads every file."""
+"""The numbers for a folder that is no model, and for the only check that reads every file."""
 REPUBLISH = "publish it again: trt-build repo"
 
 Models = Mapping[str, Model]
 ModelCheck = Callable[[Model, Models, ServerFacts], Iterator[str]]
-"""Yields what is wrong with one model."""
+"""A check that yields the problems of one model."""
 ServerCheck = Callable[[Path, Models, ServerFacts], Iterator[tuple[str, str]]]
-"""Yields a subject, and what is wrong with it."""
+"""A check that yields pairs of a subject and its problem."""
 Check = TypeVar("Check", ModelCheck, ServerCheck)
 
 
 @dataclass(frozen=True)
 class Rule(Generic[Check]):
-    """A check with its number, and the fix and severity of what it finds."""
+    """A check with its number, and the fix and severity of its findings."""
 
     number: str
     fix: str
@@ -46,15 +46,15 @@ class Rule(Generic[Check]):
 
 
 MODEL_RULES: list[Rule[ModelCheck]] = []
-"""Checks of each model."""
+"""The checks of each model."""
 SERVER_RULES: list[Rule[ServerCheck]] = []
-"""Checks of the server with all models."""
+"""The checks of the server with all models."""
 
 
 def _rule(
     rules: list[Rule[Check]], number: str, fix: str, severity: str = ERROR
 ) -> Callable[[Check], Check]:
-    """Add the decorated check to `rules`."""
+    """Register the decorated check in `rules`."""
 
     def add(check: Check) -> Check:
         rules.append(Rule(number, fix, severity, check))
@@ -173,7 +173,7 @@ def _profiles(model: Model, models: Models, server: ServerFacts) -> Iterator[str
 
 @_rule(MODEL_RULES, "P11", "correct config.pbtxt")
 def _endpoints(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
-    """The config's inputs and outputs against those that the plan was built with."""
+    """Compare the config's inputs and outputs with those of the plan."""
     for side in ("input", "output"):
         recorded = {one["name"]: one for one in model.said.get(f"{side}s") or ()}
         stated = {one.name: one for one in getattr(model.config, side)}
@@ -225,7 +225,7 @@ def _wiring(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
 
 @_rule(SERVER_RULES, "P13", "free disk space, or remove old versions with trt-build prune", WARNING)
 def _disk(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
-    """A publication writes the new model beside the former one."""
+    """Check disk space: a publication writes the new model beside the former one."""
     largest = max((folder_bytes(model.folder) for model in models.values()), default=0)
     free = shutil.disk_usage(repository).free
     if free < largest:
@@ -237,7 +237,7 @@ def _disk(repository: Path, models: Models, server: ServerFacts) -> Iterator[tup
 
 @_rule(SERVER_RULES, "P14", "fewer instances, fewer models for each server, or a larger GPU")
 def _gpu_memory(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
-    """At least the plans' bytes for each instance; activations come on top."""
+    """Check GPU memory: at least the plans' bytes for each instance. Activations need more."""
     needed = sum(
         model.instances * model.plan_bytes
         for model in models.values()
@@ -258,7 +258,7 @@ def _gpu_memory(repository: Path, models: Models, server: ServerFacts) -> Iterat
 def _shared_memory(
     repository: Path, models: Models, server: ServerFacts
 ) -> Iterator[tuple[str, str]]:
-    """The Python backend moves every tensor through shared memory."""
+    """Check shared memory: the Python backend moves every tensor through it."""
     needed = sum(model.shared_memory for model in models.values())
     if server.shm_bytes is not None and needed > server.shm_bytes:
         yield (
@@ -290,7 +290,7 @@ def _ports(repository: Path, models: Models, server: ServerFacts) -> Iterator[tu
 
 @functools.cache
 def advisories() -> dict[str, Any]:
-    """The dated table of known vulnerabilities (advisories.json)."""
+    """Return the dated table of known vulnerabilities (advisories.json)."""
     text = (files("builder") / "deployment" / "advisories.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found

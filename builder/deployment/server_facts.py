@@ -1,5 +1,5 @@
-"""The facts of a server that preflight compares a repository with: of this machine, of a container
-image, or of a running endpoint.
+"""Facts of a server for preflight: of this machine, of a container image, or of a running
+endpoint.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from builder.serving import Access, find
 from builder.triton import releases
 
 BUNDLED_RELEASE = "24.10"
-"""The release in nvidia-pytriton 0.7.0."""
+"""The Triton release in nvidia-pytriton 0.7.0."""
 IMAGE_BACKENDS = frozenset({"tensorrt", "python", "pytorch", "onnxruntime", "ensemble"})
-"""Of NVIDIA's -py3 images, those that trt-build's models may need, and others."""
+"""The backends of NVIDIA's -py3 images: those that trt-build's models may need, and others."""
 COMPOSE_SHM_BYTES = 1 << 30
 """The shm_size of docker-compose.yml."""
 SHARED_MEMORY = Path("/dev/shm")
@@ -29,10 +29,11 @@ _TAG = re.compile(r"(?:^|[:/])(\d\d\.\d\d)(?:-|$)")
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The facts of a server; None for one that is not known, and then nothing is compared.
+    """The facts of a server. None means unknown, and preflight compares nothing with it.
 
-    `capabilities` and `gpu_memory` (bytes) have one entry for each GPU, empty where there is none.
-    `cuda` is the newest version that the driver supports. `torch`: whether Python models find it.
+    `capabilities` and `gpu_memory` (bytes) have one entry for each GPU; they are empty if there is
+    none. `cuda` is the newest version that the driver supports. `torch` is whether Python models
+    can import torch.
     """
 
     name: str
@@ -48,8 +49,9 @@ class ServerFacts:
 
 
 def this_machine(ports: Mapping[str, int]) -> ServerFacts:
-    """The tritonserver that `trt-build serve` would start here on `ports`, by flag. Raises
-    EnvironmentProblem where there is none.
+    """The tritonserver that `trt-build serve` would start here on `ports` (by flag).
+
+    Raises EnvironmentProblem if there is none.
     """
     found = find()
     tag = BUNDLED_RELEASE if found.bundle else None
@@ -67,15 +69,17 @@ def this_machine(ports: Mapping[str, int]) -> ServerFacts:
 
 
 def of_bundle() -> ServerFacts:
-    """The tritonserver of nvidia-pytriton in an image of docker/cpu.Dockerfile."""
+    """The tritonserver of nvidia-pytriton in an image built from docker/cpu.Dockerfile."""
     return ServerFacts(
         f"Triton {BUNDLED_RELEASE}", _release(BUNDLED_RELEASE), frozenset({"python", "ensemble"})
     )
 
 
 def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
-    """NVIDIA's container of this tag ("25.10", "25.10-py3", or with the registry), started on this
-    machine. Raises UsageError for an unknown tag.
+    """NVIDIA's container with this tag ("25.10", "25.10-py3", or with the registry) on this
+    machine.
+
+    Raises UsageError for an unknown tag.
     """
     found = _TAG.search(image)
     release = _release(found.group(1)) if found else None
@@ -84,7 +88,7 @@ def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
             f"{image!r} is no known release of NVIDIA's Triton container",
             fix=f"a tag as {releases.releases()[0].tag}, or an image with it",
         )
-    devices = gpu.devices()  # none: the image may be for another host
+    devices = gpu.devices()  # no GPU here: the image may be for another host
     return ServerFacts(
         f"Triton {release.tag}",
         release,
@@ -98,8 +102,9 @@ def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
 
 
 def of_endpoint(url: str, access: Access, timeout: float = 10.0) -> ServerFacts:
-    """The server at `url` (host:port of HTTP), by the version that it states. Raises
-    EnvironmentProblem where nothing answers.
+    """The server at `url` (host:port of HTTP), identified by its reported version.
+
+    Raises EnvironmentProblem if nothing answers.
     """
     client = access.http(url, connection_timeout=timeout, network_timeout=timeout)
     try:

@@ -1,5 +1,5 @@
-"""What a container needs to serve a repository: image, GPUs, memory. `trt-build deploy` writes it
-into the manifests of a cluster.
+"""Computes the container image, GPUs and memory that a repository needs. `trt-build deploy` writes
+them into the cluster manifests.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OWN_IMAGE = (
     "build docker/cpu.Dockerfile, push it to your registry, and give --image REGISTRY/NAME:TAG"
 )
 SERVER_BYTES = 1 << 30
-"""Of the server itself, and of `trt-build serve`."""
+"""Memory of the server and of `trt-build serve`."""
 GPU_SERVER_BYTES = 3 << 30
-"""On top with GPUs: the CUDA context and pinned memory. An estimate, not measured."""
+"""Additional memory with GPUs: the CUDA context and pinned memory. An estimate, not measured."""
 STUB_BYTES = 512 << 20
-"""Of the process of each instance of a Python model. Measured with torch's CPU build: 240 MB."""
+"""Memory of the process of each Python model instance. Measured with torch's CPU build: 240 MB."""
 ROUNDED_BYTES = 256 << 20
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,48}[a-z0-9])?")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
@@ -44,7 +44,9 @@ _STORAGE = re.compile(r"(s3|gs|as|pvc)://([a-z0-9][a-z0-9.-]{1,252})((?:/[\w.=+-
 
 @dataclass(frozen=True)
 class Storage:
-    """Where the cluster reads the repository: `pvc` for a volume claim, else object storage."""
+    """The storage from which the cluster reads the repository: a volume claim (`pvc`) or object
+    storage.
+    """
 
     scheme: str
     bucket: str
@@ -52,10 +54,12 @@ class Storage:
 
     @classmethod
     def parsed(cls, url: str) -> Storage:
-        """Of `s3://BUCKET/PATH`, `gs://BUCKET/PATH`, `as://ACCOUNT/CONTAINER/PATH` or
-        `pvc://CLAIM/PATH`. Raises UsageError.
+        """Parse `s3://BUCKET/PATH`, `gs://BUCKET/PATH`, `as://ACCOUNT/CONTAINER/PATH` or
+        `pvc://CLAIM/PATH`.
+
+        Raises UsageError.
         """
-        if "@" in url:  # which no address needs: the message does not repeat it
+        if "@" in url:  # no address needs one: the message does not repeat it
             raise UsageError(
                 "--storage has a user name or a password, which would be written to logs",
                 fix="leave it out; --storage-secret names the secret with the credentials",
@@ -77,14 +81,15 @@ class Storage:
 
     @property
     def is_claim(self) -> bool:
-        """Whether it is a volume claim."""
+        """Whether it is a persistent volume claim."""
         return self.scheme == "pvc"
 
     @property
     def url(self) -> str:
-        """As KServe's storage initializer takes it, which knows Azure's by its HTTPS address. It
-        copies all objects whose names begin with the path: without the slash at the end `v1` would
-        bring `v10`, too.
+        """The URL for KServe's storage initializer, which identifies Azure by its HTTPS address.
+
+        The initializer copies all objects whose names begin with the path. Without the trailing
+        slash, `v1` would include `v10`.
         """
         if self.is_claim:
             return f"pvc://{self.bucket}" + (f"/{self.path}" if self.path else "")
@@ -95,7 +100,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chooses; None for what is derived. `memory` is in bytes."""
+    """The user's settings. None means that the value is derived. `memory` is in bytes."""
 
     name: str
     storage: Storage
@@ -115,7 +120,7 @@ class Settings:
     node_labels: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise UsageError for a value that Kubernetes would refuse."""
+        """Raise UsageError for values that Kubernetes would reject."""
         _require(_NAME, self.name, "name", "small letters, digits and hyphens, at most 50")
         for value, option in (
             (self.namespace, "namespace"),
@@ -139,7 +144,7 @@ class Settings:
 
     @property
     def most_replicas(self) -> int:
-        """`max_replicas`, or by default twice as many as `replicas`."""
+        """`max_replicas`, by default twice `replicas`."""
         return 2 * self.replicas if self.max_replicas is None else self.max_replicas
 
 
@@ -150,9 +155,11 @@ def _require(pattern: re.Pattern[str], value: str, option: str, form: str) -> No
 
 @dataclass(frozen=True)
 class Workload:
-    """One replica of a server. `plans`: NVIDIA's image, in which Triton's TensorRT backend runs the
-    plans; else our own image with `trt-build serve`. Sizes are in bytes. `pending` is the number of
-    waiting requests of a replica above which another one is started.
+    """The requirements of one replica of a server.
+
+    With `plans`, Triton's TensorRT backend runs the plans in NVIDIA's image. Otherwise it is
+    trt-build's image with `trt-build serve`. Sizes are in bytes. `pending` is the number of waiting
+    requests of a replica above which another replica is started.
     """
 
     settings: Settings
@@ -168,14 +175,16 @@ class Workload:
 
 
 def workload(repository: Path, settings: Settings) -> Workload:
-    """What `repository` needs. Raises UsageError for invalid settings and where there is no
-    repository, EnvironmentProblem where preflight finds that the image cannot serve it.
+    """Return the workload of `repository`.
+
+    Raises UsageError for invalid settings and if there is no repository, EnvironmentProblem if
+    preflight finds that the image cannot serve it.
     """
     settings.check()
     plans, image = _image(repository, settings.image)
     models = readable(repository)
     gpus = _gpus(models, plans) if settings.gpus is None else settings.gpus
-    # an instance group without a list of GPUs has its instances on each
+    # an instance group without a list of GPUs has its instances on every GPU
     copies = max(1, gpus)
     shared = max(COMPOSE_SHM_BYTES, _rounded(copies * sum(one.shared_memory for one in models)))
     server = replace(_server(image, plans), shm_bytes=shared)
@@ -196,7 +205,7 @@ def workload(repository: Path, settings: Settings) -> Workload:
 
 
 def _image(repository: Path, given: str | None) -> tuple[bool, str]:
-    """Whether Triton's TensorRT backend is to run plans, and the image."""
+    """Return whether Triton's TensorRT backend runs plans, and the image."""
     published.require_repository(repository)
     try:
         found = image_for(repository)
@@ -218,24 +227,28 @@ def _image(repository: Path, given: str | None) -> tuple[bool, str]:
 
 
 def _server(image: str, plans: bool) -> ServerFacts:
-    """The facts of the image. Nothing is known of the nodes' GPUs and drivers."""
+    """Return the facts of the image. The GPUs and drivers of the nodes are unknown."""
     if not plans:
         return replace(of_bundle(), name=f"Triton {BUNDLED_RELEASE} of {image}")
     try:
         found = of_image(image)
-    except UsageError:  # an image of the user's own
+    except UsageError:  # a custom image
         return ServerFacts(image)
     return replace(found, capabilities=None, gpu_memory=None, cuda=None)
 
 
 def _gpus(models: list[Model], plans: bool) -> int:
-    """One, or as many as instance groups name; none without plans for Triton's TensorRT backend."""
+    """Return the number of GPUs that the instance groups name, at least one. Zero without plans for
+    Triton's TensorRT backend.
+    """
     named = [gpu for model in models for group in model.config.instance_group for gpu in group.gpus]
     return max(named, default=0) + 1 if plans else 0
 
 
 def _memory(models: list[Model], gpus: int, shared: int) -> int:
-    """The files of each instance twice, its process, the server, and /dev/shm, which counts."""
+    """Return the memory: the files of each instance twice, its process, the server, and
+    /dev/shm.
+    """
     instances = max(1, gpus) * sum(
         model.instances * (2 * folder_bytes(model.version) + STUB_BYTES * model.is_python)
         for model in models
@@ -249,7 +262,9 @@ def _rounded(count: int) -> int:
 
 
 def _pending(models: list[Model]) -> int:
-    """One full batch for each instance of the model that takes the fewest requests at once."""
+    """Return one full batch for each instance of the model with the fewest simultaneous
+    requests.
+    """
     served = [model for model in models if not model.steps]
     return min(
         (model.instances * (model.config.max_batch_size or 1) for model in served), default=1

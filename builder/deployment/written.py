@@ -1,5 +1,5 @@
-"""Files that trt-build wrote and the user may edit: each states the digest of its lines, so that an
-edited file is distinguished from one that can be replaced.
+"""Writes files that the user may edit. Each contains the digest of its lines, which tells edited
+files from files that can be replaced.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ _FIRST_LINE = re.compile(rf"{re.escape(_HEAD)}([0-9a-f]{{64}})\n")
 
 
 def write(folder: Path, texts: Mapping[str, str], *, overwrite: bool = False) -> list[str]:
-    """Write the files to `folder` at once, and remove those of an earlier run that are not among
-    them. Other files stay. Returns the names of files that changed.
+    """Write the files to `folder` atomically, and remove those of an earlier run.
 
-    Raises UsageError where a file was edited by hand, unless `overwrite`, and PublishBlocked where
-    the folder cannot be written.
+    Files that trt-build did not write stay. Returns the names of the changed files.
+
+    Raises UsageError if a file was edited by hand, unless `overwrite`, and PublishBlocked if the
+    folder cannot be written.
     """
     before = _ours(folder)
     foreign = [name for name in texts if name not in before and _exists(folder / name)]
@@ -62,7 +63,7 @@ def _text(path: Path) -> str | None:
 
 
 def _ours(folder: Path) -> dict[str, bool]:
-    """The files that an earlier run wrote, by name, with whether they were edited since."""
+    """The files of an earlier run by name, and whether each was edited since."""
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         text = _text(path) or ""
@@ -72,7 +73,7 @@ def _ours(folder: Path) -> dict[str, bool]:
 
 
 def _exchange(folder: Path, wanted: Mapping[str, str], stale: set[str]) -> None:
-    """One rename replaces the folder, so that no reader finds half of the files."""
+    """Replace the folder with one rename, so that readers never see a partial folder."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with staging.staging(folder) as beside:

@@ -1,4 +1,4 @@
-"""Where a model's answers begin to differ: the step, and the node.
+"""Finds the step and the node at which a model's outputs begin to differ.
 
 `ladder` compares every step from the original module to the network. The names load on first use,
 because the package loads torch and TensorRT.

@@ -1,4 +1,4 @@
-"""`trt-build bisect`: which node of a model gives other numbers than the original module."""
+"""`trt-build bisect`: finds the node whose value differs from the original module's."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bisection:
-    """What was found of one model. `step` is the one that differs ("lowered", "prepared", "segment
-    0", "network", "network of segment 0"), empty where none does; `golden` shows it. `goldens` and
-    `networks` count what was compared. `reduced` describes the files of --reduce, `note` why there
-    are none.
+    """The result for one model.
+
+    `step` is the step that differs ("lowered", "prepared", "segment 0", "network", "network of
+    segment 0"), empty if none does; `golden` shows it. `goldens` and `networks` count the
+    comparisons. `reduced` describes the files of --reduce; `note` is the reason if there are none.
     """
 
     name: str
@@ -64,11 +65,11 @@ class Bisection:
 
 
 def bisect(order: Order, reduce_to: Path | None, report: Any) -> Bisection:
-    """Compare the model's graph and networks with the original module on every golden, and name the
-    first node that differs. `reduce_to` is the folder for the smallest file that shows it.
+    """Compare the model's graph and networks with the original module on every golden, and find the
+    first node that differs.
 
-    `report` is called with the model and each phase. Raises TrtBuildError where a step cannot be
-    run at all.
+    `reduce_to` is the folder for the smallest file that reproduces the difference. `report` is
+    called with the model and each phase. Raises TrtBuildError if a step cannot be run at all.
     """
     select_environment(order)
     return _Bisect(order, reduce_to, Clock(order.spec.name, report)).run()
@@ -119,7 +120,7 @@ class _Bisect:
         golden: Golden,
         comparison: Comparison,
     ) -> Bisection:
-        """The pass after which the answer is another."""
+        """Find the pass after which the output differs."""
         from builder.conversion import named_inputs
 
         inputs = [
@@ -147,7 +148,7 @@ class _Bisect:
         return Bisection(self.name, 1, self.networks, "lowered", golden.name, problem, note=note)
 
     def _networks(self, converted: stages.Converted) -> Bisection:
-        """Each network on the goldens of its own inputs."""
+        """Compare each network on the goldens of its own inputs."""
         spec = converted.prepared.spec
         count = len(converted.prepared.goldens)
         for part in converted.networks:
@@ -204,8 +205,8 @@ class _Bisect:
 def _problem(
     conversion: Conversion, tensors: Sequence[torch.Tensor], golden: Golden, spec: ModelSpec
 ) -> tuple[str | None, set[int]]:
-    """What is wrong with the network's outputs on this golden, and the indices of those that are;
-    all of them where a layer cannot be evaluated.
+    """The problem of the network's outputs on this golden, and the indices of the affected outputs;
+    all of them if a layer cannot be evaluated.
     """
     from builder import parity
 
@@ -231,7 +232,7 @@ def _wrong_graph(
     goldens: Sequence[Golden],
     precision: str,
 ) -> tuple[Golden, Comparison] | None:
-    """The first golden on which torch's run of the graph differs."""
+    """The first golden for which torch's run of the graph differs."""
     from builder.diagnosis.ladder import compared_graph
 
     compared = compared_graph(graph, spec, names, goldens, precision)
@@ -242,8 +243,8 @@ def _wrong_graph(
 
 
 def _wrong_segments(converted: stages.Converted) -> tuple[str, str, str] | None:
-    """The first segment that differs from the whole graph, where torch runs both: its step, golden
-    and problem.
+    """The first segment that differs from the whole graph, both run by torch: its step, golden and
+    problem.
     """
     from builder.diagnosis.ladder import compared_segment
 
@@ -268,7 +269,7 @@ def _tensor(golden: Golden, name: str) -> torch.Tensor:
 
 
 def words(found: Bisection) -> Iterator[tuple[str, str]]:
-    """(label, text) of each line that describes the node."""
+    """The (label, text) pairs of the lines that describe the node."""
     culprit = found.culprit
     if culprit is None:
         return
@@ -287,6 +288,6 @@ def words(found: Bisection) -> Iterator[tuple[str, str]]:
 
 
 def _signature(dtypes: Sequence[str]) -> str:
-    """`float32, int64 -> float32`."""
+    """Format the dtypes, such as `float32, int64 -> float32`."""
     read = ", ".join(dtypes[:-1])
     return f"{read} -> {dtypes[-1]}" if dtypes else ""

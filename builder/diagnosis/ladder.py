@@ -1,7 +1,7 @@
-"""The same goldens at every step from the original module to the network, and what each step adds.
+"""Compares the same goldens at every step from the original module to the network.
 
-Each step is compared with the one before it, on the same inputs. So the first step that fails is
-the one that is wrong, and the steps after it can still pass.
+Each step is compared with the previous one on the same inputs. The first failing step is therefore
+the incorrect one, and later steps can still pass.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ OK, FAILED, NOT_RUN = "ok", "failed", "not run"
 
 @dataclass(frozen=True)
 class Step:
-    """One step: how many answers were compared, the worst error as a share of its tolerance, the
-    first `problem` with its golden. `note` says why a step was not run, or what is special.
+    """A step: the number of compared outputs, the largest error as a share of its tolerance, and
+    the first `problem` with its golden.
+
+    `note` has the reason why a step was not run, or a remark.
     """
 
     name: str
@@ -56,14 +58,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Ladder:
-    """All steps of one model in their order."""
+    """All steps of one model in order."""
 
     name: str
     steps: tuple[Step, ...]
 
     @property
     def breaks_at(self) -> str | None:
-        """The first step that failed; None where none did."""
+        """The first step that failed; None if none did."""
         return next((step.name for step in self.steps if step.result == FAILED), None)
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,11 +76,13 @@ class Ladder:
 
 
 def climb(order: Order, published: served.PublishedModel | None, report: Any) -> tuple[Step, ...]:
-    """The steps of one model from its file to its networks, compared in this process: original,
-    lowered, each segment and each network. `published` has the goldens that the original module is
-    compared with; None leaves that step out. `report` is called with the model and each phase.
+    """Compare the steps of one model from its file to its networks in this process: original,
+    lowered, each segment and each network.
 
-    What is wrong with the model is in the steps. Raises EnvironmentProblem and UsageError.
+    `published` has the goldens for the original module; None skips that step. `report` is called
+    with the model and each phase.
+
+    Problems of the model are in the steps. Raises EnvironmentProblem and UsageError.
     """
     select_environment(order)
     return tuple(_Climb(order, published, Clock(order.spec.name, report)).steps())
@@ -89,7 +93,7 @@ class _Climb:
         self.order, self.published, self.clock = order, published, clock
 
     def steps(self) -> Iterator[Step]:
-        """Each step as soon as it is compared; those after one that raised are left out."""
+        """Yield each step as soon as it is compared. Steps after one that raised are left out."""
         name = "original"
         try:
             with self.clock.phase("load"):
@@ -136,7 +140,7 @@ class _Climb:
 
 
 def _step(name: str, compared: Iterable[Compared], note: str = "") -> Step:
-    """The worst of the comparisons; what raises is the step's problem."""
+    """Return the largest error of the comparisons. An exception becomes the step's problem."""
     answers, shares, problem = 0, [0.0], None
     try:
         for golden, comparison in compared:
@@ -158,8 +162,9 @@ def _words(error: Exception) -> str:
 
 
 def _published(prepared: stages.Prepared, published: served.PublishedModel) -> Iterator[Compared]:
-    """The original module's answers as they are now against the published goldens. Raises
-    ParityError for another file, or other inputs.
+    """Compare the original module's present outputs with the published goldens.
+
+    Raises ParityError for another file, or other inputs.
     """
     from builder import parity, torchscript
     from builder.errors import ParityError
@@ -178,7 +183,7 @@ def _published(prepared: stages.Prepared, published: served.PublishedModel) -> I
 
 
 def _equal(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether the arrays are the same, bit by bit."""
+    """Whether the arrays are equal, bit by bit."""
     return some.keys() == others.keys() and all(
         array.dtype == others[name].dtype and array.tobytes() == others[name].tobytes()
         for name, array in some.items()
@@ -200,7 +205,7 @@ def compared_graph(
     goldens: Sequence[Golden],
     precision: str,
 ) -> Iterator[Compared]:
-    """The graph, run by torch, against each golden; outputs are called `names`."""
+    """Compare the graph, run by torch, with each golden; the outputs are named `names`."""
     from builder import parity
     from builder.conversion import named_inputs
     from builder.parity import to_numpy, to_torch
@@ -214,7 +219,9 @@ def compared_graph(
 
 
 def _partitioned(converted: stages.Converted) -> Iterator[Step]:
-    """Each segment by torch and its network by the reference; the one network of a whole model."""
+    """Compare each segment run by torch and its network run by the reference, or the one network of
+    a whole model.
+    """
     partitioned, networks = converted.partitioned, list(converted.networks)
     if partitioned is None:
         yield _step("network", _network(networks[0], converted))
@@ -232,7 +239,7 @@ def _partitioned(converted: stages.Converted) -> Iterator[Step]:
 def compared_segment(
     segment: Segment, partition: Partition, converted: stages.Converted
 ) -> Iterator[Compared]:
-    """The segment on the whole graph's own values, against the whole graph's."""
+    """Compare the segment with the whole graph, on the whole graph's values."""
     from builder import parity
     from builder.parity import to_numpy, to_torch
     from builder.pipeline import segment_goldens
@@ -245,7 +252,7 @@ def compared_segment(
         own = (value.debugName() for value in whole.graph.inputs())
         known = dict(zip(own, given, strict=True))
         known |= whole.values(*given, names=set(names.values()))
-        # a tensor without axes has one at the boundary of a segment
+        # a tensor without axes has one axis at the boundary of a segment
         shaped = {
             name: _with_axis(known[value], name, segment, partition)
             for name, value in names.items()
@@ -277,7 +284,7 @@ def _network(part: stages.Network, converted: stages.Converted) -> Iterator[Comp
 
 
 def asked_step(name: str, model: ModelParity) -> Step:
-    """What an engine or an endpoint answered, as a step."""
+    """Create a step from the outputs of an engine or an endpoint."""
     problem = model.problems[0] if model.problems else None
     failed = (result for result in model.results if not result.passed)
     if problem is None and (first := next(failed, None)) is not None:

@@ -1,4 +1,4 @@
-"""The first node of a lowered graph whose value in the network is another."""
+"""Finds the first node of a lowered graph whose value differs in the network."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ CONVERTER, PASS = "converter", "pass"
 
 @dataclass(frozen=True)
 class Culprit:
-    """The node where a difference begins: its `value` and `operator`, the `location` in the model's
-    source, and what handles it: `by` is CONVERTER or PASS, `function` names it.
+    """The node where a difference begins: its `value` and `operator`, and the `location` in the
+    model's source. `by` is CONVERTER or PASS, and `function` names it.
 
-    `torch_dtypes` and `network_dtypes` are of its tensor inputs and then of its value; the latter
-    are empty for a pass. `share` is the error as a share of the tolerance. `alone` says whether the
-    node differs by itself, on inputs that are equal; False where it only carries on the error of
-    its inputs. `agreed` counts the values before it that agree. `network_exact` and `torch_exact`
-    are the errors of the network and of torch against the node in float64, on the network's inputs,
-    as shares of the tolerance: the side with the large one is wrong. None where torch cannot run
+    `torch_dtypes` and `network_dtypes` are those of its tensor inputs and then of its value; the
+    latter are empty for a pass. `share` is the error as a share of the tolerance. `alone` is
+    whether the node differs on equal inputs; False if it only propagates the error of its inputs.
+    `agreed` counts the preceding values that agree. `network_exact` and `torch_exact` are the
+    errors of the network and of torch compared with the node in float64, on the network's inputs,
+    as shares of the tolerance. The side with the large error is incorrect. None if torch cannot run
     the node in float64.
     """
 
@@ -57,8 +57,8 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Values:
-    """What torch (`truth`) and the network (`answers`) have for the values of one conversion's
-    graph, by name; both with the graph's inputs. `compared` are those that both have.
+    """The values of one conversion's graph by name, from torch (`truth`) and the network
+    (`answers`), including the graph's inputs. `compared` are those that both have.
     """
 
     conversion: Conversion
@@ -68,8 +68,9 @@ class Values:
 
 
 def values_of(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> Values:
-    """Run graph and network on the same inputs. Raises NetworkEvaluationError for inputs that do
-    not fit.
+    """Run graph and network on the same inputs.
+
+    Raises NetworkEvaluationError for inputs that do not fit.
     """
     from builder.parity import compare_value, graph_and_network
 
@@ -84,9 +85,11 @@ def values_of(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> Values:
 
 
 def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
-    """The first node behind these outputs (by index) that is beyond the tolerance of its dtype, by
-    itself and in the network; else the first that is in the network; else the one with the largest
-    error of its own. None where no value can be compared.
+    """Return the node where the difference in these outputs (by index) begins.
+
+    It is the first node that the outputs depend on whose value exceeds the tolerance of its dtype,
+    both alone and in the network. Otherwise it is the first whose value exceeds it in the network,
+    else the node with the largest error. None if no value can be compared.
     """
     from builder.partition import values_behind
 
@@ -108,8 +111,8 @@ def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
 
 
 def _alone_passes(values: Values, name: str) -> bool | None:
-    """Whether torch's node, on the network's values of its inputs, gives what the network has; None
-    where torch cannot run it on them.
+    """Whether torch's node computes the network's value from the network's inputs; None if torch
+    cannot run it on them.
     """
     from builder.parity import compare_value
 
@@ -117,13 +120,13 @@ def _alone_passes(values: Values, name: str) -> bool | None:
     try:
         sub, given = _alone(values, name)
         (wanted,) = sub.run(*given)
-    except Exception:  # the network's values may have shapes that the operator refuses
+    except Exception:  # the network's values may have shapes that the operator rejects
         return None
     return compare_value(name, values.answers[name], wanted, precision).passed
 
 
 def _alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]:
-    """The node of the value with its inputs as the network has them."""
+    """Run the node of the value on its inputs from the network."""
     from builder.partition import subgraph
 
     answers, truth = values.answers, values.truth
@@ -133,7 +136,7 @@ def _alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]
 
 
 def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
-    """The errors of the network and of torch against the node in float64, as shares of the
+    """The errors of the network and of torch compared with the node in float64, as shares of the
     tolerance.
     """
     import torch
@@ -147,7 +150,7 @@ def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
         (single,) = sub.run(*given)
         double = [tensor.double() if tensor.is_floating_point() else tensor for tensor in given]
         (exact,) = in_double(sub).run(*double)
-    except Exception:  # not every operator takes float64, or the network's shapes
+    except Exception:  # not every operator supports float64, or the network's shapes
         return None, None
     if exact.dtype != torch.float64:
         return None, None
@@ -156,8 +159,10 @@ def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
 
 
 def _narrowed(values: Values, name: str) -> str:
-    """The first value that differs where each node is converted by itself, of those that only the
-    value `name` shows: the network has no tensor of its own for them. `name` where none does.
+    """Return the first value that differs when each node is converted separately.
+
+    Candidates are the values that affect only the value `name`, because the network has no separate
+    tensor for them. Returns `name` if none differs.
     """
     from builder.diagnosis.reduction import node_differs
     from builder.partition import values_between
@@ -172,7 +177,7 @@ def _narrowed(values: Values, name: str) -> str:
 
 
 def node_of(lowered: LoweredGraph, name: str) -> Any:
-    """The top-level node that makes the value."""
+    """The top-level node that computes the value."""
     return next(
         node
         for node in lowered.graph.nodes()
@@ -182,12 +187,12 @@ def node_of(lowered: LoweredGraph, name: str) -> Any:
 
 
 def siblings(lowered: LoweredGraph, name: str) -> set[str]:
-    """All values of the node that makes this one."""
+    """All values of the node that computes this one."""
     return {value.debugName() for value in node_of(lowered, name).outputs()}
 
 
 def _culprit(values: Values, name: str, shown: str, agreed: int, *, alone: bool) -> Culprit:
-    """The node of the value `name`, whose error the value `shown` shows."""
+    """Describe the node of the value `name`, whose error is visible in the value `shown`."""
     from builder.conversion import converted_by
     from builder.lowering import source_location
 
@@ -212,5 +217,5 @@ def _culprit(values: Values, name: str, shown: str, agreed: int, *, alone: bool)
 
 
 def _dtype(tensor: torch.Tensor | None) -> str:
-    """`float32`; `folded` for a value that the network has within another one's layer."""
+    """The dtype, such as `float32`; `folded` for a value without its own tensor in the network."""
     return "folded" if tensor is None else str(tensor.dtype).removeprefix("torch.")

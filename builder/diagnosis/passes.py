@@ -1,4 +1,4 @@
-"""The pass that changes a model's answer, and the node that it rewrote wrongly."""
+"""Finds the pass that changes a model's output, and the node that it rewrote incorrectly."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Tensors = dict[str, "torch.Tensor"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """A copy of a graph, and the names that its values have in the graph itself, in the order of
-    the copy's nodes.
+    """A copy of a graph, and the names of its values in the original graph, in the order of the
+    copy's nodes.
     """
 
     graph: Any
     names: tuple[str, ...]
 
     def name_of(self) -> dict[str, str]:
-        """By the copy's name of a value the graph's."""
+        """The original graph's name by the copy's name of a value."""
         own = [value.debugName() for value in _values(self.graph)]
         return dict(zip(own, self.names, strict=True))
 
 
 class Found(Exception):
-    """A pass changed the answer: the graphs around it."""
+    """A pass changed the output. Contains the graphs before and after it."""
 
     def __init__(self, step: str, before: Recorded | None, after: Recorded, problem: str) -> None:
         super().__init__(problem)
@@ -44,8 +44,8 @@ class Found(Exception):
 
 
 class PassWatch(Paranoid):
-    """Compares the graph's answer with the golden after every pass, and raises Found at the first
-    that differs.
+    """Compares the graph's output with the golden after every pass, and raises Found at the first
+    difference.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class PassWatch(Paranoid):
         self.last: Recorded | None = None
 
     def check(self, graph: Graph, step: Pass) -> None:
-        """Raise Found where the answer is no longer the golden's."""
+        """Raise Found if the output no longer equals the golden's."""
         if len(list(graph.inputs())) != len(self.inputs):
-            return  # before the inputs are flat there is nothing to run with
+            return  # before the inputs are flat, the graph cannot be run
         problem = self._problem(graph)
         now = _recorded(graph)
         if problem is not None:
@@ -86,7 +86,7 @@ class PassWatch(Paranoid):
 
 
 def _flat(value: torch.Tensor | tuple[torch.Tensor, ...]) -> list[Any]:
-    """The tensors of an answer in order, as the interface is flattened."""
+    """The tensors of an output in the order of the flattened interface."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -107,8 +107,10 @@ def _recorded(graph: Graph) -> Recorded:
 
 
 def culprit_of(found: Found, inputs: Sequence[torch.Tensor]) -> tuple[Culprit, str] | None:
-    """The node as it was before the pass, with the pass as its function, and the name of its value
-    in `found.before`. None where there was no graph before, or no node can be named.
+    """Return the node as it was before the pass, with the pass as its function, and the name of its
+    value in `found.before`.
+
+    None if there was no graph before, or no node can be identified.
     """
     before, after = found.before, found.after
     if before is None:
@@ -153,7 +155,7 @@ def _culprit(found: Found, old: _Names, name: str, agreed: int) -> tuple[Culprit
 
 @dataclass(frozen=True)
 class _Consumer:
-    """One node, or the return of the graph, by the names that values have in the graph itself."""
+    """A node or the return of the graph, with value names of the original graph."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -165,7 +167,7 @@ class _Consumer:
 
 
 class _Names:
-    """The nodes of a recorded graph by the graph's own names."""
+    """The nodes of a recorded graph by their names in the original graph."""
 
     def __init__(self, recorded: Recorded) -> None:
         self.of = recorded.name_of()
@@ -192,14 +194,14 @@ class _Names:
         )
 
     def twin(self, other: _Consumer) -> _Consumer | None:
-        """The node that made the same value here; of the return, the return."""
+        """The node that computed the same value here; for the return, the return."""
         if other.is_return:
             return self._consumer(self.result)
         return self.by_first.get(other.outputs[0]) if other.outputs else None
 
 
 def _replaced(was: _Consumer, now: _Consumer, old: Tensors, new: Tensors) -> str | None:
-    """The value that the consumer read before the pass, where it reads another one now that
+    """The value that the consumer read before the pass, if it now reads another one that
     differs.
     """
     if len(was.inputs) != len(now.inputs):
@@ -213,8 +215,8 @@ def _replaced(was: _Consumer, now: _Consumer, old: Tensors, new: Tensors) -> str
 
 
 def _same(old: Tensors, new: Tensors, names: Sequence[str]) -> bool:
-    """Whether these values agree; a node without a known value says nothing. The return has none of
-    its own: what it reads is compared.
+    """Whether these values agree; a node without a known value is ignored. The return has no value:
+    its inputs are compared.
     """
     known = [name for name in names if name in old and name in new]
     return bool(names) and all(_equal(old[name], new[name]) for name in known)
@@ -227,8 +229,9 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _run(recorded: Recorded, inputs: Sequence[torch.Tensor]) -> Tensors:
-    """The tensor of each top-level value when it is made, by the graph's own name. Writes in place
-    that follow do not show. Empty where torch cannot run the graph.
+    """The tensor of each top-level value when it is computed, by its name in the original graph.
+
+    Later in-place writes do not affect it. Empty if torch cannot run the graph.
     """
     import torch
 
@@ -257,7 +260,7 @@ def _is_tensor(value: Value) -> bool:
 
 
 def _clones(graph: Graph) -> list[Any]:
-    """A clone of each tensor, made directly after it; in the order of `_values`."""
+    """Insert a clone of each tensor directly after it. Returns them in the order of `_values`."""
     ends = [*graph.nodes(), graph.return_node()]
     pairs = [(value, ends[0]) for value in graph.inputs()]
     for node, following in pairwise(ends):
@@ -271,7 +274,7 @@ def _clones(graph: Graph) -> list[Any]:
 
 
 def graph_of(recorded: Recorded) -> LoweredGraph:
-    """The recorded graph; its outputs must be flat."""
+    """The recorded graph. Its outputs must be flat."""
     names = tuple(ir.unique_names(recorded.graph.inputs()))
     outputs = tuple(f"output_{index}" for index, _ in enumerate(recorded.graph.outputs()))
     return LoweredGraph(recorded.graph, names, outputs)

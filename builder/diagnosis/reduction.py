@@ -1,4 +1,6 @@
-"""The smallest TorchScript file that shows a difference, with its inputs and a test."""
+"""Creates the smallest TorchScript file that reproduces a difference, with its inputs and a
+test.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ if TYPE_CHECKING:
     Fails = Callable[["Candidate"], bool]
 
 TRIES = 60
-"""The most candidate files that are lowered and compared."""
+"""The maximum number of candidate files that are lowered and compared."""
 MODEL, MANIFEST, INPUTS, TEST = "reduced.pt", "reduced.yaml", "inputs.npz", "test_reduced.py"
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """The files of one reduced model: its `folder`, and the number of `nodes` that compute tensors,
-    of as many in the whole graph.
+    """The files of one reduced model: its `folder`, the number of `nodes` that compute tensors, and
+    the number of these in the whole graph.
     """
 
     folder: Path
@@ -45,7 +47,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A part of a graph as a file, with inputs for it."""
+    """A part of a graph as a file, with inputs."""
 
     graph: LoweredGraph
     names: tuple[str, ...]
@@ -64,8 +66,9 @@ class Candidate:
 def of_network(
     values: Values, culprit: Culprit, order: Order, folder: Path
 ) -> tuple[Reduction | None, str]:
-    """Write the smallest part of a conversion's graph whose network differs. Returns its files, or
-    why there are none. Raises EnvironmentProblem where they cannot be written.
+    """Write the smallest part of a conversion's graph whose network differs.
+
+    Returns its files, or why there are none. Raises EnvironmentProblem if they cannot be written.
     """
     precision, keep = values.conversion.precision, tuple(order.spec.keep_fp32)
     search = _network_search(values, keep)
@@ -77,7 +80,7 @@ def of_network(
 
 
 def node_differs(values: Values, value: str) -> bool:
-    """Whether the node of this value differs where it is converted alone."""
+    """Whether the node of this value differs when it is converted alone."""
     search = _network_search(values, ())
     known = set(values.truth) - nodes.siblings(values.conversion.lowered, value)
     return search.attempt(known, value) is not None
@@ -104,8 +107,9 @@ def of_pass(
     order: Order,
     folder: Path,
 ) -> tuple[Reduction | None, str]:
-    """Write the smallest part of the `graph` before a pass that lowering changes; `value` is the
-    node's in this graph. Returns and raises as of_network.
+    """Write the smallest part of the `graph` before a pass that lowering changes.
+
+    `value` is the node's value in this graph. Returns and raises as of_network.
     """
     truth = graph.values(*(tensor.clone() for tensor in inputs))
     own = [one.debugName() for one in graph.graph.inputs()]
@@ -180,8 +184,8 @@ def _differ(
 
 
 class _Search:
-    """Tries parts of a graph around one node: first the node alone, then with more and more of the
-    nodes before it, then with fewer of those again.
+    """Tries parts of a graph around one node: first the node alone, then more and more of the
+    preceding nodes, then fewer of those again.
     """
 
     def __init__(
@@ -196,7 +200,7 @@ class _Search:
         self.profiles, self.tries, self.note = profiles, 0, ""
 
     def smallest(self, value: str) -> Candidate | None:
-        """The smallest part that fails; None, with a `note`, where none of those tried does."""
+        """The smallest part that fails; None, with a `note`, if none of the tried parts does."""
         siblings = nodes.siblings(self.lowered, value)
         known = set(self.truth) - siblings
         while self.tries < TRIES:
@@ -214,14 +218,14 @@ class _Search:
         return None
 
     def _read(self, known: Collection[str], value: str) -> tuple[str, ...]:
-        """The known values that a part reads, without the graph's own inputs."""
+        """The known values that a part reads, without the graph's inputs."""
         from builder.partition import subgraph
 
         _, names = subgraph(self.lowered, known, [value])
         return tuple(name for name in names if name not in self.specs)
 
     def _fewer(self, found: Candidate, known: Collection[str], value: str) -> Candidate:
-        """Without each node before the value that is not needed for the difference."""
+        """Remove each preceding node that the difference does not need."""
         from builder.partition import values_behind
 
         inner = values_behind(self.lowered, [value]) & set(self.truth)
@@ -237,7 +241,7 @@ class _Search:
         return found
 
     def attempt(self, known: Collection[str], value: str) -> Candidate | None:
-        """The part between known values and this one, where its file fails."""
+        """Try the part between known values and this one. Returns it if its file fails."""
         for candidate in self._candidates(known, value):
             self.tries += 1
             try:
@@ -245,12 +249,14 @@ class _Search:
                     return candidate
             except EnvironmentProblem:
                 raise
-            except Exception:  # another error than the one that is looked for
+            except Exception:  # an error other than the one to reproduce
                 continue
         return None
 
     def _candidates(self, known: Collection[str], value: str) -> Iterator[Candidate]:
-        """With static shapes; with the model's own dynamic axes too, where it has some."""
+        """Yield candidates with static shapes, and also with the model's dynamic axes if it has
+        some.
+        """
         from builder.partition import subgraph
 
         graph, names = subgraph(self.lowered, known, [value])
@@ -308,7 +314,7 @@ def _written(
 
 
 def _write_inputs(path: Path, found: Candidate) -> None:
-    """Numpy has no bfloat16: float32 holds the same numbers."""
+    """Write the inputs. NumPy has no bfloat16: float32 represents the same numbers."""
     import numpy as np
     import torch
 
@@ -360,7 +366,7 @@ def _test(found: Candidate, culprit: Culprit, order: Order, check: str) -> str:
 
 
 def _resolved(plugin: str) -> str:
-    """A file by its whole path, a module by its name."""
+    """Resolve a file to its absolute path, and a module to its name."""
     return str(Path(plugin).resolve()) if plugin.endswith(".py") else plugin
 
 

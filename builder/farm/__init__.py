@@ -1,8 +1,8 @@
-"""Models built on many machines with Ray: the farm file, the tasks, and what they publish.
+"""Builds models on many machines with Ray: the farm file, the tasks, and the publication.
 
-A task builds one model for one target, with the function that builds it on one machine
+A task builds one model for one target, with the same function as on one machine
 (`builder.repository.build_repository`). Model files and results travel through the store by their
-content. Only names, hashes and words travel through Ray.
+content hash. Ray transfers only names, hashes and text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What runs on a cluster, for `trt-build farm status` and `farm cancel`.
+"""Tracks the runs on a cluster, for `trt-build farm status` and `farm cancel`.
 
-A run has an actor with a name on the node of its command. The command writes its counts there, and
-reads whether somebody wants it canceled.
+A run has a named actor on the node of its command. The command writes its counts there, and reads
+whether the run was canceled.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ ANSWER_SECONDS = 10.0
 
 
 class Board:
-    """The actor: the last counts of a run, and whether it is to be canceled."""
+    """The Ray actor with the last counts of a run and its cancellation flag."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self.about = dict(about)
         self.stop = False
 
     def update(self, counts: Mapping[str, Any]) -> bool:
-        """Keep the counts; whether the run is to be canceled."""
+        """Store the counts. Returns whether the run was canceled."""
         self.about |= counts
         return self.stop
 
     def read(self) -> dict[str, Any]:
-        """The description of the run, its counts, and whether it is canceled."""
+        """Return the description of the run, its counts, and whether it is canceled."""
         return {**self.about, "canceled": self.stop}
 
     def cancel(self) -> None:
-        """Let the next `update` return True."""
+        """Make the next `update` return True."""
         self.stop = True
 
 
 class Posted:
-    """The command's side of its run's actor; `counts` gives what is shown of the run.
+    """The command's handle of its run's actor; `counts` returns the figures to show.
 
-    A cluster that does not answer costs nothing but the status.
+    If the cluster does not answer, only the status is lost.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Posted:
         )
 
     def canceled(self) -> bool:
-        """Send the counts, at most once a second; whether somebody has canceled the run."""
+        """Send the counts, at most once a second. Returns whether the run was canceled."""
         if self.answer is None and time.monotonic() - self.sent > UPDATE_SECONDS:
             self.sent = time.monotonic()
             with contextlib.suppress(Exception):
@@ -89,20 +89,20 @@ class Posted:
 
 
 def runs(library: Any) -> list[tuple[dict[str, Any], Any]]:
-    """For each run on the cluster, its description and its actor."""
+    """Return the description and the actor of each run on the cluster."""
     named = library.util.list_named_actors(all_namespaces=True)
     found = []
     for one in named:
         if one["namespace"] != NAMESPACE or not one["name"].startswith(PREFIX):
             continue
-        with contextlib.suppress(Exception):  # it has ended meanwhile
+        with contextlib.suppress(Exception):  # the run ended in the meantime
             actor = library.get_actor(one["name"], namespace=NAMESPACE)
             found.append((library.get(actor.read.remote(), timeout=ANSWER_SECONDS), actor))
     return found
 
 
 def cancel(library: Any) -> list[str]:
-    """Cancel every run on the cluster; their names."""
+    """Cancel every run on the cluster. Returns their names."""
     names = []
     for about, actor in runs(library):
         library.get(actor.cancel.remote(), timeout=ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""The Ray cluster: connecting to it, and which of its nodes can build for a target."""
+"""Connects to the Ray cluster and finds the nodes that can build for a target."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from builder.repository import jobs
 
 NAMESPACE = "trt-build"
 OBJECT_STORE_BYTES = 100 << 20
-"""Of a cluster that a command starts itself: its tasks return only words."""
+"""Object store size of a cluster that a command starts. Its tasks return only text."""
 MIB = 1 << 20
 CONNECT_SECONDS = 10.0
-"""For the cluster's address to take a connection. Ray itself tries for two minutes and more."""
+"""Timeout for connecting to the cluster's address. Ray itself tries for two minutes or more."""
 
 
 def ray() -> Any:
-    """The library. Raises EnvironmentProblem where it is not installed."""
+    """Return the Ray library. Raises EnvironmentProblem if it is not installed."""
     try:
         import ray as library
     except ImportError as error:
@@ -36,12 +36,12 @@ def ray() -> Any:
 
 @contextlib.contextmanager
 def connected(farm: Farm) -> Iterator[Any]:
-    """Ray, connected to the farm's cluster. A cluster of this machine alone ends with the block.
+    """Connect to the farm's cluster and return Ray. A local cluster is shut down with the block.
 
-    Raises EnvironmentProblem where the cluster does not answer.
+    Raises EnvironmentProblem if the cluster does not answer.
     """
     library = ray()
-    if library.is_initialized():  # a program, or a test, that is connected itself
+    if library.is_initialized():  # the calling program or test is already connected
         yield library
         return
     options: dict[str, Any] = {
@@ -59,7 +59,7 @@ def connected(farm: Farm) -> Iterator[Any]:
         _answers(farm)
     try:
         library.init(**options)
-    except Exception as error:  # of many kinds: connection, version, protocol
+    except Exception as error:  # of many types: connection, version, protocol
         raise _unusable(farm, error) from error
     try:
         yield library
@@ -68,10 +68,10 @@ def connected(farm: Farm) -> Iterator[Any]:
 
 
 def _answers(farm: Farm) -> None:
-    """Raise EnvironmentProblem where nothing listens at an address of the form host:port."""
+    """Raise EnvironmentProblem if nothing listens at an address of the form host:port."""
     host, _, port = farm.address.rpartition(":")
     if not host or "/" in host or not port.isdigit():
-        return  # auto, and ray://..., which Ray resolves
+        return  # Ray resolves auto and ray://...
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -87,20 +87,20 @@ def _unusable(farm: Farm, error: Exception) -> EnvironmentProblem:
 
 
 def dashboard(library: Any) -> str:
-    """The URL of Ray's dashboard; empty where the cluster runs none."""
+    """The URL of Ray's dashboard; empty if the cluster runs none."""
     context = library.init(ignore_reinit_error=True, logging_level=logging.ERROR)
     return f"http://{context.dashboard_url}" if context.dashboard_url else ""
 
 
 def local_cpus(farm: Farm) -> int:
-    """The cores that a cluster of this machine alone offers: for targets that take one core, as
-    many builds run at a time as `repo` without a farm runs.
+    """The number of cores of a local cluster. Targets that take one core then run as many builds at
+    a time as `repo` without a farm.
     """
     return max(jobs.default_jobs(), *(math.ceil(target.cpus) for target in farm.targets))
 
 
 def demand(target: Target) -> dict[str, float]:
-    """What a build for the target takes of a node, by Ray's names."""
+    """The resources that a build for the target takes, by Ray's names."""
     found = {"CPU": float(target.cpus), "GPU": float(target.gpus), **target.resources}
     if target.memory_mib is not None:
         found["memory"] = float(target.memory_mib * MIB)
@@ -108,8 +108,8 @@ def demand(target: Target) -> dict[str, float]:
 
 
 def ray_options(target: Target, memory_mib: int | None) -> dict[str, Any]:
-    """The options of Ray's task that builds for the target. The farm starts lost tasks again
-    itself, so Ray does not.
+    """The options of the Ray task that builds for the target. Ray's retries are off: the farm
+    restarts lost tasks itself.
     """
     memory = target.memory_mib or memory_mib
     image = {"runtime_env": {"image_uri": target.image}} if target.image else {}
@@ -125,10 +125,10 @@ def ray_options(target: Target, memory_mib: int | None) -> dict[str, Any]:
 
 
 def fits(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
-    """Whether a node with these resources in all has what a build takes."""
+    """Whether a node with these total resources satisfies the demand of a build."""
     return all(node.get(name, 0.0) >= amount for name, amount in wanted.items())
 
 
 def nodes(library: Any) -> list[dict[str, float]]:
-    """The resources of each node that is alive."""
+    """The resources of each live node."""
     return [dict(node["Resources"]) for node in library.nodes() if node["Alive"]]

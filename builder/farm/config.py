@@ -1,4 +1,4 @@
-"""The farm file: which machines build, for which targets, and with which store."""
+"""The farm file: its machines, targets and store."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from builder.precisions import PRECISIONS
 SCHEMA_PATH = Path(__file__).with_name("farm.schema.json")
 """The JSON Schema (draft 2020-12) of a farm file, for editors."""
 IMAGE = re.compile(
-    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?::[0-9]+)?"  # a host with its port, or the name
+    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?::[0-9]+)?"  # a host with its port, or a name
     r"(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
-"""The name of a container image. Ray puts it into a shell command, so nothing else may pass."""
+"""A container image name. Ray inserts it into a shell command, so nothing else is allowed."""
 LOCAL = "local"
-"""Of `--farm` and of `address`: a Ray cluster of this machine, for the time of the command."""
+"""Value of `--farm` and of `address`: a Ray cluster of this machine for the duration of the
+command.
+"""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What models are built for, and what a build takes of a node: cores, GPUs, MiB of memory, and
-    Ray's custom resources. `build` has options of TensorRT's builder as a manifest writes them.
-    `verify` says what runs a built model before it counts (builder.farm.verification).
-    `image` is the container image of its tasks.
-    `entry` is the name in the farm file where that is another one: of h100-fp16 it is h100, with
-    `precisions: [fp16, fp32]`.
+    """A target to build for, and the resources of a build: cores, GPUs, MiB of memory, and Ray's
+    custom resources.
+
+    `build` has TensorRT builder options in the form of a manifest. `verify` is how a built model is
+    verified (builder.farm.verification). `image` is the container image of its tasks. `entry` is
+    the name in the farm file if it differs: for h100-fp16 it is h100, with `precisions: [fp16,
+    fp32]`.
     """
 
     name: str
@@ -52,20 +55,20 @@ class Target:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What manifests and exclusions may call it."""
+        """The names by which manifests and exclusions may refer to it."""
         return (self.name, self.entry) if self.entry else (self.name,)
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Models that are not built for some targets; `model` and `target` are fnmatch patterns."""
+    """Models that are not built for some targets. `model` and `target` are fnmatch patterns."""
 
     model: str
     target: str
     because: str
 
     def matches(self, model: str, target: Target) -> bool:
-        """Whether the model is not built for the target."""
+        """Whether the model is excluded for the target."""
         return fnmatchcase(model, self.model) and any(
             fnmatchcase(name, self.target) for name in target.names
         )
@@ -73,21 +76,23 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class Retries:
-    """How often a task is started again, and the seconds before the first time; each further wait
-    is twice as long.
+    """The number of restarts of a task, and the seconds before the first. Each further wait is
+    twice as long.
     """
 
     max: int = 3
     backoff_seconds: float = 5
 
     def wait(self, attempt: int) -> float:
-        """Seconds before the task is started again after its `attempt`-th start, from 1."""
+        """Return the seconds to wait after the `attempt`-th start (from 1) before the task is
+        restarted.
+        """
         return float(self.backoff_seconds * 2 ** (attempt - 1))
 
 
 @dataclass(frozen=True)
 class Farm:
-    """A farm file: its fields have the names and defaults of its keys (farm.schema.json)."""
+    """A farm file. Its fields have the names and defaults of the keys (farm.schema.json)."""
 
     address: str
     targets: tuple[Target, ...]
@@ -100,12 +105,12 @@ class Farm:
 
     @property
     def is_local(self) -> bool:
-        """Whether the command starts a Ray cluster of its own on this machine."""
+        """Whether the command starts a Ray cluster on this machine."""
         return self.address == LOCAL
 
 
 def read(path: Path | str) -> Farm:
-    """The farm that a file describes; of "local" this machine with one target, `local`.
+    """Read a farm file. "local" returns this machine with one target, `local`.
 
     Raises ManifestError with every mistake of the file and its line.
     """
@@ -149,7 +154,7 @@ def _farm(data: Mapping[str, Any], file: str) -> Farm:
 
 
 def _targets(name: str, said: Mapping[str, Any]) -> list[Target]:
-    """The target of an entry, or one for each of its precisions."""
+    """Return the target of an entry, or one target for each of its precisions."""
     if "precisions" not in said:
         return [Target(name, **said)]
     rest = {key: value for key, value in said.items() if not key.startswith("precision")}
@@ -160,7 +165,7 @@ def _targets(name: str, said: Mapping[str, Any]) -> list[Target]:
 
 
 def _check(found: document.Document) -> None:
-    """Add the mistakes that the schema cannot express."""
+    """Append the mistakes that the schema cannot express."""
     targets = found.data["targets"]
     store = found.data.get("store", "")
     if store and "://" not in store and any("image" in (said or {}) for said in targets.values()):
@@ -215,7 +220,7 @@ def _check_target(
 def _check_build(
     found: document.Document, route: tuple[str | int, ...], said: Mapping[str, Any]
 ) -> None:
-    """The section is that of a manifest, and so are its mistakes."""
+    """Check the section like the same section of a manifest."""
     wanted = {**schema.schema()["properties"]["build"], "$defs": schema.schema().get("$defs", {})}
     inner = document.Document(
         found.file,
@@ -230,7 +235,7 @@ def _check_build(
 
 
 def known_target(farm: Farm, name: str, where: str) -> Target:
-    """The first target of this name. Raises UsageError, with `where` it is written."""
+    """Return the first target with this name. Raises UsageError at the location `where`."""
     for target in farm.targets:
         if name in target.names:
             return target

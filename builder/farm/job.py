@@ -1,6 +1,6 @@
-"""A job: all that a machine needs to build one model for one target, as JSON.
+"""A job: everything that a machine needs to build one model for one target, as JSON.
 
-It has names and hashes only. The files themselves are in the store.
+It contains only names and hashes. The files are in the store.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from builder.store import Folders
 
 @dataclass(frozen=True)
 class Job:
-    """`files` has the SHA-256 of the model's files by path, of which `file` is the model file.
-    `settings` are fields of `builder.repository.Settings`, `build` the builder's options as a
-    manifest writes them. `version` is the digest of the source of trt-build. With `only_goldens`
-    the goldens are recorded and nothing is built. `verify` is the target's.
+    """The job.
+
+    `files` has the SHA-256 of the model's files by path, of which `file` is the model file.
+    `settings` are fields of `builder.repository.Settings`. `build` has the builder options in the
+    form of a manifest. `version` is the digest of trt-build's source. With `only_goldens`, the
+    goldens are recorded and nothing is built. `verify` is that of the target.
     """
 
     model: str
@@ -39,18 +41,20 @@ class Job:
     verify: str = "auto"
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the job as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Job:
-        """Raises TypeError and ValueError for what `to_json` did not write."""
+        """Parse a job. Raises TypeError and ValueError for text that `to_json` did not write."""
         return cls(**json.loads(text))
 
 
 def upload(spec: ModelSpec, store: Folders) -> tuple[str, dict[str, str]]:
-    """Keep the files of the model in the store; the path of the model file, and the SHA-256 of each
-    file by its path. Paths start at the last folder that all files are in, so names stay.
+    """Upload the files of the model to the store.
+
+    Returns the path of the model file, and the SHA-256 of each file by path. Paths are relative to
+    the deepest common folder, so names stay.
     """
     files = [Path(os.path.abspath(path)) for path in _files(spec)]
     root = Path(os.path.commonpath([path.parent for path in files])).parent
@@ -59,7 +63,7 @@ def upload(spec: ModelSpec, store: Folders) -> tuple[str, dict[str, str]]:
 
 
 def _files(spec: ModelSpec) -> list[Path]:
-    """Every file that the model is built from, the model file first."""
+    """Every file that the build reads, the model file first."""
     data = spec.calibration.data if spec.calibration else ()
     optional = [
         spec.manifest,
@@ -72,7 +76,7 @@ def _files(spec: ModelSpec) -> list[Path]:
 
 
 def written(options: BuildOptions) -> dict[str, Any]:
-    """The options that are set, as a manifest writes them."""
+    """The options that are set, in the form of a manifest."""
     said = options.set()
     capabilities = said.pop("compute_capabilities", ())
     if capabilities:

@@ -1,4 +1,4 @@
-"""What happened on the farm: events in a file, a log for each task, and words for the terminal."""
+"""Records the events of the farm: a file of events, a log for each task, and terminal output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from builder.farm.schedule import Event, Task
 
 Progress = Callable[[str, str], None]
 FINISHED = "finished"
-"""How a phase begins whose line stays on a terminal."""
+"""Prefix of a phase whose line stays on a terminal."""
 
 
 def folder_of(out: Path) -> Path:
@@ -39,7 +39,7 @@ class Journal:
         self.file = (folder / "events.jsonl").open("w", encoding="utf-8")
 
     def close(self) -> None:
-        """Close the file of events."""
+        """Close the events file."""
         self.file.close()
 
     def observe(self, task: Task, event: Event) -> None:
@@ -54,16 +54,17 @@ class Journal:
         self.progress(task.name, self._words(task, event))
 
     def counts(self) -> dict[str, Any]:
-        """The tasks by state, and the estimate of the seconds that are left."""
+        """Return the number of tasks by state, and the estimated seconds left."""
         return {
             **{name: self.states[name] for name in ("waiting", "running", "done", "failed")},
             "seconds_left": self.seconds_left(),
         }
 
     def seconds_left(self) -> float | None:
-        """Estimated seconds until all tasks have ended, at the present number of running tasks.
-        A task without a recorded time counts as the mean of those that have ended. None before
-        the first task has ended.
+        """Estimate the seconds until all tasks have ended, at the present number of running tasks.
+
+        A task without a recorded time counts as the mean of the ended tasks. None before the first
+        task has ended.
         """
         if not self.seconds:
             return None

@@ -1,4 +1,4 @@
-"""Which model is built for which target, and in which order."""
+"""Decides which model is built for which target, and in which order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from builder.manifest import ModelSpec, loading
 from builder.store import last
 
 READERS = 16
-"""Reads of the store at a time: an object store takes tens of milliseconds for each."""
+"""The number of concurrent reads of the store: an object store takes tens of milliseconds each."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """One model for one target. `because` is set where it is not built."""
+    """One model for one target. `because` is set if it is not built."""
 
     spec: ModelSpec
     target: Target
@@ -25,8 +25,10 @@ class Combination:
 
 
 def combinations(specs: Sequence[ModelSpec], farm: Farm) -> list[Combination]:
-    """Every model with every target of the farm. A model's manifest may choose targets, and the
-    farm file may exclude some. Raises UsageError for a target that the farm does not have.
+    """Return every combination of a model and a target of the farm.
+
+    A model's manifest may choose targets, and the farm file may exclude some. Raises UsageError for
+    a target that the farm does not have.
     """
     for spec in specs:
         for index, name in enumerate(spec.targets):
@@ -48,12 +50,12 @@ def _excluded(spec: ModelSpec, target: Target, farm: Farm) -> str:
 
 
 def history_name(model: str, target: str) -> str:
-    """The name under which the store remembers the last build for a target."""
+    """The name under which the store keeps the time of the last build for a target."""
     return f"{model}@{target}"
 
 
 def seconds_before(store: str, names: Sequence[str]) -> list[float | None]:
-    """The seconds of the last build under each history name that the store remembers, if any."""
+    """The seconds of the last build by history name, as far as the store has them."""
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda name: _seconds(last(store, name) or {}), names))
 
@@ -66,9 +68,10 @@ def _seconds(said: Mapping[str, Any]) -> float | None:
 def longest_first(
     chosen: Sequence[Combination], seconds: Sequence[float | None]
 ) -> list[tuple[Combination, float | None]]:
-    """The combinations in the order in which they are started: those without a recorded time
-    first, by the size of the model file, then those that took longest. A long build that is started
-    last would leave all other machines idle.
+    """Sort the combinations into the order in which they are started.
+
+    Those without a recorded time come first, by the size of the model file. The others follow, the
+    longest first. A long build that starts last would leave all other machines idle.
     """
     pairs = list(zip(chosen, seconds, strict=True))
     unknown = [pair for pair in pairs if pair[1] is None]

@@ -1,4 +1,4 @@
-"""From the store into the repositories: one for each target, published as `promote` does."""
+"""Publishes from the store into one repository for each target, like `promote`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from builder.triton import history
 
 
 def publish(store: Folders, key: str, repository: Path, *, accept: bool = False) -> str:
-    """Publish the model that the store has under the key into `repository`; the answer is
-    "unchanged" or "edited" (by hand) where it is there already, else "published". The model appears
-    whole or not at all.
+    """Publish the model with this key from the store into `repository`.
 
-    Raises UsageError and PublishError as `trt-build promote` does, and EnvironmentProblem where the
-    store has not all of it.
+    Returns "unchanged" or "edited" (by hand) if it is already there, else "published". Publication
+    is atomic.
+
+    Raises UsageError and PublishError as `trt-build promote` does, and EnvironmentProblem if the
+    store does not have all of it.
     """
     found = store.find(key)
     if found is None:
@@ -34,8 +35,8 @@ def publish(store: Folders, key: str, repository: Path, *, accept: bool = False)
 
 
 def _standing(found: Publication, repository: Path) -> str:
-    """ "unchanged" or "edited" (by hand) where all folders of the model are in the repository as
-    they were published; else empty.
+    """Return "unchanged" or "edited" (by hand) if the repository has all folders of the model; else
+    empty.
     """
     with Hashes() as hashes:
         folders = [(repository / name, files) for name, files in found.folders.items()]

@@ -1,7 +1,7 @@
-"""The task that Ray runs on a machine: it starts the process of a job and passes its events on.
+"""The Ray task on a machine: it starts the process of a job and forwards its events.
 
-The Ray process itself reads no model. The build gets a few variables of the machine's environment,
-those that the farm file names among them, and nothing of the caller's.
+The Ray process itself reads no model. The build receives a few environment variables of the
+machine, including those in the farm file, and none of the caller's.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ PASSED = (
     *("TRT_BUILD_CACHE", "TRT_BUILD_STORE_KEY", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
     "TRT_BUILD_TRITONSERVER",
 )
-"""Variables of the machine that every build gets."""
+"""Environment variables of the machine that every build receives."""
 LOG_BYTES = 64 << 10
-"""The end of a build's output that is sent back."""
+"""The number of bytes of a build's output, from its end, that are returned."""
 
 
 class JobLost(Exception):
-    """The process of a job ended without an answer: it was killed, or its memory ran out."""
+    """The process of a job ended without a result: it was killed, or ran out of memory."""
 
 
 def build(job: str, environment: Sequence[str], threads: int) -> Iterator[dict[str, Any]]:
-    """The events of a job: "started" first, "ended" last. Raises JobLost.
+    """Yield the events of a job: "started" first, "ended" last. Raises JobLost.
 
-    `job` is a Job as JSON, `environment` names of variables, `threads` the cores for OpenMP.
+    `job` is a Job as JSON, `environment` has names of variables, `threads` is the number of cores
+    for OpenMP.
     """
     ray = cluster.ray()
     node = ray.util.get_node_ip_address()
@@ -46,7 +47,9 @@ def build(job: str, environment: Sequence[str], threads: int) -> Iterator[dict[s
 
 
 def variables(names: Sequence[str], threads: int) -> dict[str, str]:
-    """The environment of a build on this machine. PYTHONPATH begins with this installation."""
+    """Return the environment of a build on this machine. PYTHONPATH begins with this
+    installation.
+    """
     kept = {name: os.environ[name] for name in (*PASSED, *names) if name in os.environ}
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([here, *filter(None, [kept.get("PYTHONPATH")])])
@@ -54,7 +57,7 @@ def variables(names: Sequence[str], threads: int) -> dict[str, str]:
 
 
 def events(job: str, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """The events of the process of a job; the last one has its log. Raises JobLost."""
+    """Yield the events of the process of a job; the last one has its log. Raises JobLost."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "builder.farm.task"],
@@ -76,7 +79,7 @@ def events(job: str, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def _passed_on(process: subprocess.Popen[str], job: str) -> Iterator[dict[str, Any]] | Any:
-    """Pass events on; returns the last one, None where the process ended without it."""
+    """Forward events. Returns the last one; None if the process ended without it."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(f"{job}\n")
     process.stdin.flush()
@@ -89,7 +92,7 @@ def _passed_on(process: subprocess.Popen[str], job: str) -> Iterator[dict[str, A
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Close its input, which ends the process, and wait for it."""
+    """Close the standard input of the process, which ends it, and wait for it."""
     assert process.stdin is not None
     process.stdin.close()
     try:

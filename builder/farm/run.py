@@ -1,4 +1,4 @@
-"""build_on_farm: every model of a folder for every target, built on a Ray cluster."""
+"""Builds every model of a folder for every target on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from builder.repository import Settings, preflight
 from builder.store import Folders, Store, signing, sources, tidy
 
 SENT = ("serve_as", "layout", "torch_steps", "flavour", "precision", "state")
-"""The settings that a job has; all others are the command's own."""
+"""The settings that a job includes. All others apply to the command only."""
 
 
 @dataclass
 class Outcome:
-    """What became of one model on one target.
+    """The result of one model on one target.
 
-    `state`: "built"; "reused" with plans from the store; "found" whole in the store; "failed";
-    "excluded", for the reason `because`. `published`: "published", "unchanged", "edited" by hand,
-    or empty. `result` has the fields of ModelResult. `seconds` is the time of the last attempt.
+    `state`: "built"; "reused" with plans from the store; "found" complete in the store; "failed";
+    "excluded" for the reason `because`. `published`: "published", "unchanged", "edited" by hand, or
+    empty. `result` has the fields of ModelResult. `seconds` is the time of the last attempt.
     """
 
     model: str
@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether it was built and published, or was not to be."""
+        """Whether it was built and published, or excluded."""
         return self.state == "excluded" or (self.error is None and bool(self.published))
 
 
@@ -61,17 +61,18 @@ def build_on_farm(
     progress: journal.Progress | None = None,
     connected: Callable[[str], None] | None = None,
 ) -> list[Outcome]:
-    """Build every model of the folder `models` for the targets of the farm, each on a machine that
-    has what the target takes. The repository of a target is `out`/<target>. What became of each
-    combination, the excluded ones included.
+    """Build every model of the folder `models` for the targets of the farm.
 
-    A model that fails on one target does not fail the others; with `require_all` nothing is
-    published then. `settings.store` is the store that all machines use. Publication begins when all
-    tasks have ended, so an interrupted run publishes nothing. `connected` is called once with the
-    URL of Ray's dashboard, which is empty where there is none.
+    Each build runs on a machine with the resources of the target. The repository of a target is
+    `out`/<target>. Returns the outcome of each combination, including excluded ones.
 
-    Raises ManifestError and UsageError before anything is built, EnvironmentProblem where Ray is
-    missing or the cluster or the store cannot be used, and KeyboardInterrupt where the run is
+    A failure on one target does not affect the others; with `require_all` it prevents publication.
+    `settings.store` is the store that all machines use. Publication begins when all tasks have
+    ended, so an interrupted run publishes nothing. `connected` is called once with the URL of Ray's
+    dashboard, which is empty if there is none.
+
+    Raises ManifestError and UsageError before anything is built, EnvironmentProblem if Ray is
+    missing or the cluster or the store cannot be used, and KeyboardInterrupt if the run is
     canceled.
     """
     out = Path(out)
@@ -104,7 +105,9 @@ def build_on_farm(
 def _not_built(
     chosen: Sequence[Combination], without: Mapping[str, ManifestError], farm: Farm
 ) -> list[Outcome]:
-    """The outcomes of excluded combinations, and on each target of models without a manifest."""
+    """Return the outcomes of excluded combinations, and of models without a manifest on each
+    target.
+    """
     excluded = [
         Outcome(one.spec.name, one.target.name, "excluded", one.because)
         for one in chosen
@@ -146,9 +149,7 @@ def _jobs(
     rebuild: bool,
     require_sandbox: bool,
 ) -> tuple[dict[str, job.Job], list[Outcome]]:
-    """The jobs by the names of their tasks, with the files of their models in the store; and the
-    outcomes of models whose files cannot be read.
-    """
+    """Upload the models and return the jobs by task name, and the outcomes of unreadable models."""
     jobs: dict[str, job.Job] = {}
     failed: list[Outcome] = []
     uploaded: dict[str, tuple[str, dict[str, str]]] = {}
@@ -178,7 +179,9 @@ def _jobs(
 
 
 def _sent(settings: Settings, target: Target) -> dict[str, Any]:
-    """The settings of a job. The command line overrides the target, which overrides manifests."""
+    """Return the settings of a job. The command line overrides the target, which overrides
+    manifests.
+    """
     found = {name: getattr(settings, name) for name in SENT}
     if settings.flavour == "auto":
         found["flavour"] = target.flavour
@@ -193,9 +196,7 @@ def _build(settings: Settings, target: Target) -> dict[str, Any]:
 
 
 def _tasks(chosen: sharing.Chosen, farm: Farm, store: str, first: Mapping[str, Task]) -> list[Task]:
-    """The builds in the order in which they are started, each after the task in `first` that has
-    its name.
-    """
+    """Return the builds in their start order. Each waits for the task in `first` with its name."""
     jobs = {_name(one): done for one, done in chosen}
     seconds = matrix.seconds_before(store, [_name(one) for one, _ in chosen])
     ordered = matrix.longest_first([one for one, _ in chosen], seconds)
@@ -216,7 +217,7 @@ def _tasks(chosen: sharing.Chosen, farm: Farm, store: str, first: Mapping[str, T
 def _run(
     library: Any, tasks: Sequence[Task], farm: Farm, out: Path, progress: journal.Progress
 ) -> None:
-    """Run the tasks to their ends. Raises KeyboardInterrupt."""
+    """Run all tasks to their ends. Raises KeyboardInterrupt."""
     with contextlib.closing(journal.Journal(journal.folder_of(out), tasks, progress)) as notes:
         posted = board.Posted(library, str(out.resolve()), notes.counts)
         schedule.Schedule(
@@ -251,7 +252,7 @@ def _outcome(task: Task) -> Outcome:
 
 
 def _rebuilt(said: Mapping[str, Any]) -> TrtBuildError:
-    """The error of a machine as one of this process; its class where that takes a message alone."""
+    """Rebuild a machine's error in this process. Its class is kept if it takes only a message."""
     kinds = (errors.ParityError, errors.EnvironmentProblem, errors.UsageError, errors.Defect)
     kind = next((one for one in kinds if one.exit_code == said["exit_code"]), errors.ModelError)
     error = kind(said["message"], where=said.get("where"), fix=said.get("fix"))
@@ -260,12 +261,12 @@ def _rebuilt(said: Mapping[str, Any]) -> TrtBuildError:
 
 
 def _remember(store: str, tasks: Sequence[Task]) -> None:
-    """Keep the times of builds, for the order of the next run."""
+    """Store the build times, for the order of the next run."""
     kept = Store(store)
     for task in tasks:
         ended = task.ended or {}
         if ended.get("state") in ("built", "recorded"):
-            with contextlib.suppress(Exception):  # a time that is lost costs only the order
+            with contextlib.suppress(Exception):  # a lost time affects only the order
                 more = sharing.seconds_to_remember(ended)
                 kept.remember(task.name, {"seconds": ended["seconds"], **more})
 
@@ -273,7 +274,7 @@ def _remember(store: str, tasks: Sequence[Task]) -> None:
 def _publish(
     outcomes: Sequence[Outcome], store: Folders, out: Path, settings: Settings, require_all: bool
 ) -> None:
-    """Publish what was built, and note it in the outcomes."""
+    """Publish the built models, and record it in the outcomes."""
     from builder.triton import signatures
 
     if require_all and any(one.state == "failed" for one in outcomes):

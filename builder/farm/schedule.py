@@ -1,5 +1,6 @@
-"""Runs tasks on the cluster: a limited number at a time, again when a machine is lost, and all
-canceled when the command ends early.
+"""Runs tasks on the cluster, a limited number at a time.
+
+Tasks on a lost machine are restarted. All tasks are canceled if the command ends early.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ Event = dict[str, Any]
 Observe = Callable[["Task", Event], None]
 POLL_SECONDS = 0.5
 NODES_SECONDS = 5.0
-"""How often the nodes of the cluster are listed."""
+"""Interval in seconds between listings of the cluster's nodes."""
 
 
 @dataclass
 class Task:
-    """A task, and what became of it: `ended` is its last event. `arguments` are those of the
-    function that runs on the cluster, `options` Ray's for it, `wanted` the resources by name. It
-    starts when the task named `after` has ended, well or not.
+    """A task and its result: `ended` is its last event.
+
+    `arguments` are those of the function that runs on the cluster, `options` are Ray's, and
+    `wanted` has the resources by name. It starts after the task named `after` has ended,
+    successfully or not.
     """
 
     name: str
@@ -46,10 +49,10 @@ class Task:
 
 @dataclass
 class Schedule:
-    """Runs tasks with the generator function `work`; its events go to `observe`.
+    """Runs tasks with the generator function `work` and passes their events to `observe`.
 
-    `at_once` limits the tasks of a group that the cluster has at a time. `canceled` is asked now
-    and then; true ends the run like Ctrl-C.
+    `at_once` limits the tasks of a group that are submitted at a time. `canceled` is polled; True
+    ends the run like Ctrl-C.
     """
 
     library: Any
@@ -66,8 +69,9 @@ class Schedule:
     _unserved: dict[str, float] = field(default_factory=dict)
 
     def run(self, tasks: Sequence[Task]) -> None:
-        """Run all tasks, each to its last event. Raises KeyboardInterrupt where the run is
-        canceled; the tasks end then, too.
+        """Run all tasks, each to its last event.
+
+        Raises KeyboardInterrupt if the run is canceled; the tasks are then canceled, too.
         """
         for task in tasks:
             self.waiting.setdefault(task.group, deque()).append(task)
@@ -100,13 +104,13 @@ class Schedule:
             return
         refs = list(self.running)
         ready, _ = self.library.wait(refs, num_returns=1, timeout=POLL_SECONDS)
-        if ready:  # and all others that are ready by now
+        if ready:  # and all others that are ready
             ready, _ = self.library.wait(refs, num_returns=len(refs), timeout=0)
         for ref in ready:
             self._take(ref)
 
     def _take(self, ref: Any) -> None:
-        """Take one event of a task that has one."""
+        """Process one event of a ready task."""
         task = self.running[ref]
         try:
             event = self.library.get(next(ref))
@@ -128,13 +132,13 @@ class Schedule:
             return
         error = event.get("error") or {}
         if error.get("exit_code") == EnvironmentProblem.exit_code:
-            # another machine may have what this one lacks
+            # another machine may have the missing resource
             self._lost(ref, task, str(error["message"]), event)
         else:
             self._end(ref, task, event)
 
     def _loss(self, error: Exception) -> str:
-        """Why the task can be started again; empty where it cannot."""
+        """Return why the task can be restarted; empty if it cannot."""
         known = self.library.exceptions
         cause = getattr(error, "cause", None)
         if isinstance(error, JobLost) or isinstance(cause, JobLost):
@@ -142,12 +146,12 @@ class Schedule:
         lost = (
             *(known.WorkerCrashedError, known.NodeDiedError, known.OutOfMemoryError),
             *(known.LocalRayletDiedError, known.ObjectLostError, known.RaySystemError),
-            known.RuntimeEnvSetupError,  # the container of `image` did not start
+            known.RuntimeEnvSetupError,  # the container `image` did not start
         )
         return f"{type(error).__name__}: {str(error).strip()}" if isinstance(error, lost) else ""
 
     def _lost(self, ref: Any, task: Task, reason: str, event: Event | None = None) -> None:
-        """Start the task again later, unless it was started often enough."""
+        """Schedule a restart of the task, unless its attempts are used up."""
         if task.attempts > self.retries.max:
             ended = event or {"event": "ended", "ok": False, "error": _lost_error(task, reason)}
             self._end(ref, task, ended)
@@ -165,7 +169,7 @@ class Schedule:
         self.observe(task, event)
 
     def _look_at_nodes(self) -> None:
-        """Fail the tasks that no node can run, after `node_seconds` without one."""
+        """Fail the tasks that no node could run for `node_seconds`."""
         now = time.monotonic()
         if now - self._looked < NODES_SECONDS:
             return
@@ -191,11 +195,11 @@ class Schedule:
         self._unserved = unserved
 
     def _cancel(self) -> None:
-        """End the tasks that Ray has. Their Ray processes are killed, and each build stops when its
+        """Cancel the submitted tasks. Their Ray processes are killed, and each build stops when its
         standard input ends.
         """
         for ref in self.running:
-            with contextlib.suppress(Exception):  # the cluster may be gone
+            with contextlib.suppress(Exception):  # the cluster may be down
                 self.library.cancel(ref, force=True)
         self.running.clear()
 

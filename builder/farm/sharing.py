@@ -1,8 +1,8 @@
-"""Which goldens are recorded in a task of their own, before the builds that use them.
+"""Selects the goldens that a separate task records before the builds that use them.
 
 Recording runs the original module many times on the CPU. Builds of one model for several targets
-need the same goldens, so one task records them, and takes no GPU for it. Loading and lowering are
-quick beside that, and each build repeats them.
+need the same goldens. One task therefore records them, without a GPU. Loading and lowering are fast
+in comparison, and each build repeats them.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from builder.store import Folders, Hashes, goldens_key, last, shared_request
 KIND = "goldens"
 """The folder of the store (builder.parity.recordings)."""
 GROUP = "goldens.shared"
-"""The tasks' group. No target has a dot in its name."""
+"""The group of these tasks. No target has a dot in its name."""
 LEAST_BYTES = 4 << 20
-"""The size of a model file from which a task is worth its process, before any was measured."""
+"""The model file size from which a separate task is worthwhile, before any time was measured."""
 LEAST_SECONDS = 2.0
-"""The seconds that recording took the last time, from which the next one has a task."""
+"""The last recording time in seconds from which the next recording has a separate task."""
 
 Chosen = Sequence[tuple[Combination, job.Job]]
 
 
 def recordings(chosen: Chosen, farm: Farm, store: Folders) -> dict[str, Task]:
-    """The task that records its goldens, by the name of each build that has one: of models with two
-    builds or more, where it saves time, and the store has not the goldens.
+    """Return the recording task by the name of each build that uses it.
+
+    Only models with two builds or more have one, if it saves time and the store lacks the goldens.
     """
     groups: dict[tuple[str, str | None], list[tuple[Combination, job.Job]]] = {}
     for one, done in chosen:
-        if not done.rebuild:  # such builds record their own
+        if not done.rebuild:  # such builds record the goldens themselves
             groups.setdefault((one.spec.name, done.settings.get("precision")), []).append(
                 (one, done)
             )
@@ -53,7 +54,7 @@ def recordings(chosen: Chosen, farm: Farm, store: Folders) -> dict[str, Task]:
 
 
 def _is_wanted(chosen: tuple[Combination, job.Job], store: Folders, hashes: Hashes) -> bool:
-    """Whether recording takes long enough, and the store has not the goldens."""
+    """Whether recording takes long enough and the store lacks the goldens."""
     one, done = chosen
     known = (last(store.store.url, _name(one, done)) or {}).get("goldens_seconds")
     if isinstance(known, int | float):
@@ -64,7 +65,7 @@ def _is_wanted(chosen: tuple[Combination, job.Job], store: Folders, hashes: Hash
 
 
 def _exists(one: Combination, done: job.Job, store: Folders, hashes: Hashes) -> bool:
-    """Whether the store has the goldens, as far as this machine's versions tell."""
+    """Whether the store has the goldens, as determined with this machine's versions."""
     precision = done.settings.get("precision") or one.spec.precision
     with contextlib.suppress(OSError, EnvironmentProblem):
         parts = shared_request(replace(one.spec, precision=precision), hashes)
@@ -78,8 +79,8 @@ def _name(one: Combination, done: job.Job) -> str:
 
 
 def _task(group: Chosen, farm: Farm) -> Task:
-    """It takes as many cores as the smallest build, and as much memory as the largest. Where builds
-    have images, it runs in the first of these.
+    """Create the task. It takes the cores of the smallest build and the memory of the largest. If
+    the builds have images, it runs in the first of these.
     """
     first, done = group[0]
     targets = [one.target for one, _ in group]
@@ -99,7 +100,7 @@ def _task(group: Chosen, farm: Farm) -> Task:
 
 
 def seconds_to_remember(ended: Mapping[str, object]) -> dict[str, float]:
-    """What the store remembers of the task that recorded goldens; empty of other tasks."""
+    """Return the seconds to store for a task that recorded goldens; empty for other tasks."""
     result = ended.get("result")
     if ended.get("state") != "recorded" or not isinstance(result, Mapping):
         return {}

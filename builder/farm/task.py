@@ -1,8 +1,8 @@
-"""The process that builds one job on a machine of the farm: `python -m builder.farm.task`.
+"""The process that builds one job on a farm machine: `python -m builder.farm.task`.
 
 The job is the first line of standard input. Events go to standard output, one JSON object a line;
-what the build prints goes to standard error. When standard input ends, the machine's Ray process is
-gone or has cancelled the task, and the build stops.
+the build's own output goes to standard error. When standard input ends, the machine's Ray process
+has ended or canceled the task, and the build stops.
 
 The model file is loaded in the confined child process of `builder.processes`, as on one machine.
 """
@@ -41,15 +41,15 @@ from builder.store import Folders, Hashes, digest, sources
 Emit = Callable[[dict[str, Any]], None]
 Progress = Callable[[str, str], None]
 STOP_SECONDS = processes.GRACE_SECONDS + 5
-"""How long a build may take to stop before its process ends itself."""
+"""Seconds that a build may take to stop before its process exits."""
 PARTS = ("source", "flavour", "tensorrt", "gpu")
-"""What an event of the end has of the request, for the report."""
+"""The parts of the request that the last event includes, for the report."""
 VERIFIED = "verified"
-"""The part of a result that a tritonserver's answers gave."""
+"""The part of a result that comes from verification with a tritonserver."""
 
 
 def perform(job: Job, emit: Emit) -> dict[str, Any]:
-    """Build the job, unless the store has what it publishes; the event of its end.
+    """Build the job, unless the store has its publication. Returns the last event.
 
     Errors of the model and of this machine are in the event.
     """
@@ -82,7 +82,7 @@ def _performed(job: Job, scratch: Path, emit: Emit) -> dict[str, Any]:
 
 
 def _fetched(job: Job, models: Path) -> Path:
-    """The folder `models`, with the job's files from the store."""
+    """Fetch the job's files from the store into the folder `models`."""
     store = Folders(job.store)
     for name, sha256 in job.files.items():
         store.fetch(sha256, models / name)
@@ -92,7 +92,7 @@ def _fetched(job: Job, models: Path) -> Path:
 def _built(
     job: Job, models: Path, settings: Settings, scratch: Path, report: Progress
 ) -> dict[str, Any]:
-    """The publication that the store has of an equal request, else a new one."""
+    """Return the stored publication of an equal request, else build it."""
     store = Folders(job.store)
     (order,) = settings.orders(settings.specs(models / job.file), scratch / "out")
     with Hashes() as hashes:
@@ -121,7 +121,7 @@ def _built(
 
 
 def _recorded(job: Job, models: Path, settings: Settings, report: Progress) -> dict[str, Any]:
-    """Record the goldens of the job, which its builds on other machines take from the store."""
+    """Record the goldens of the job. Its builds on other machines take them from the store."""
     (found,) = record_goldens(models / job.file, settings, progress=report)
     if found.error is not None:
         return {"error": described(found.error, str(models.parent))}
@@ -129,19 +129,19 @@ def _recorded(job: Job, models: Path, settings: Settings, report: Progress) -> d
 
 
 def _report(emit: Emit, model: str, phase: str) -> None:
-    if not phase.startswith(FINISHED):  # the event of the end says it
+    if not phase.startswith(FINISHED):  # the last event reports it
         emit({"event": "phase", "phase": phase})
 
 
 def shown_result(result: ModelResult) -> dict[str, Any]:
-    """What the report shows of a model, JSON-able."""
+    """Return the parts of a result that the report shows, JSON-able."""
     shown = {key: value for key, value in vars(result).items() if key not in ("error", "path")}
     found: dict[str, Any] = json.loads(json.dumps(shown, default=str))
     return found
 
 
 def described(error: TrtBuildError, scratch: str) -> dict[str, Any]:
-    """The error as JSON, with paths that do not name this machine's scratch folder."""
+    """Return the error as JSON, with paths that do not name this machine's scratch folder."""
     found: dict[str, Any] = {"kind": type(error).__name__, "exit_code": error.exit_code}
     for name in ("message", "where", "fix", "traceback"):
         if value := getattr(error, name):
@@ -150,13 +150,13 @@ def described(error: TrtBuildError, scratch: str) -> dict[str, Any]:
 
 
 class _Stopped(BaseException):
-    """The machine's Ray process wants no result any more."""
+    """The machine's Ray process no longer waits for a result."""
 
 
 def main() -> None:
     """Read a job, build it, and write its events."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # libraries print, too
+    os.dup2(2, 1)  # libraries also print
     lock = threading.Lock()
 
     def emit(event: dict[str, Any]) -> None:
@@ -180,7 +180,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _end_with_input() -> None:
-    # the descriptor, for the interpreter holds the lock of sys.stdin when it ends
+    # use the descriptor: at exit the interpreter holds the lock of sys.stdin
     while os.read(0, 1 << 16):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A tritonserver on the machine of a build, which is asked every golden of what was built."""
+"""Verifies a build with a tritonserver on the same machine: every golden is sent to it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from builder.parity import ModelParity, verify_served
 from builder.store import signing
 
 AUTO, SERVER, PLAN = "auto", "server", "plan"
-"""What a target's `verify` may be (docs/farm.md)."""
+"""The values of a target's `verify` (docs/farm.md)."""
 KEPT = {*PASSED, "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS"} - {signing.KEY_VARIABLE}
-"""Variables of the build that its server gets: no credentials, and not the store's key."""
+"""Variables that the build's server receives: no credentials, and not the store's key."""
 
 
 def server_of(choice: str) -> serving.Installation | None:
-    """The tritonserver that verifies what is built here; None where only the build itself does.
+    """Return the tritonserver that verifies builds on this machine; None if only the build
+    verifies.
 
-    Raises EnvironmentProblem where `choice` is "server" and this machine has none.
+    Raises EnvironmentProblem if `choice` is "server" and this machine has none.
     """
     if choice == PLAN or (choice == AUTO and not _runs_plans()):
         return None
@@ -49,10 +50,11 @@ def _runs_plans() -> bool:
 def verified(
     repository: Path, server: serving.Installation, progress: Callable[[str, str], None]
 ) -> dict[str, Any]:
-    """Serve the repository and compare every golden with the answers over HTTP and gRPC, as
-    `trt-build verify --serve` does. What a report shows of it, JSON-able.
+    """Serve the repository and compare every golden over HTTP and gRPC, like `trt-build verify
+    --serve`.
 
-    Raises ParityError where an answer differs, or the server does not load a model.
+    Returns the facts that a report shows, JSON-able. Raises ParityError if an output differs or the
+    server does not load a model.
     """
     with _few_variables():
         try:
@@ -92,7 +94,7 @@ def _problems(model: ModelParity) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _few_variables() -> Iterator[None]:
-    """The environment without what the server must not have."""
+    """Return the environment without variables that the server must not have."""
     taken = {name: value for name, value in os.environ.items() if name not in KEPT}
     for name in taken:
         del os.environ[name]

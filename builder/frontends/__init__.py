@@ -1,4 +1,4 @@
-"""Loads model files of every format: TorchScript, and exported programs (`.pt2`)."""
+"""Loads model files: TorchScript files and exported programs (`.pt2`)."""
 
 from __future__ import annotations
 

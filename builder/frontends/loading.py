@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from builder.frontends.export.program import ExportedModule
 
 SUFFIX = ".pt2"
-"""Of files that torch.export.save writes."""
+"""Suffix of files that torch.export.save writes."""
 
 
 def preloaded(paths: Iterable[Path | str]) -> tuple[str, ...]:
-    """The modules that a process imports before it forks those which load these files."""
+    """The modules that a process imports before it forks children that load these files."""
     if all(Path(path).suffix != SUFFIX for path in paths):
         return ()
     from builder.frontends.export.loading import PRELOADED
@@ -30,9 +30,9 @@ def preloaded(paths: Iterable[Path | str]) -> tuple[str, ...]:
 def load(
     path: Path | str, module: str | None = None, *, libraries: Sequence[Path] = ()
 ) -> torch.jit.ScriptModule | ExportedModule:
-    """The module of a TorchScript file, or the program of a `.pt2` file, both on the CPU.
+    """Load the module of a TorchScript file, or the program of a `.pt2` file, on the CPU.
 
-    `module` names a submodule or method of a TorchScript file. `libraries` bring the custom
+    `module` names a submodule or method of a TorchScript file. `libraries` register the custom
     operators that the file uses. Raises ModelFileError and LoweringError.
     """
     path = Path(path)

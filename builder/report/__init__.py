@@ -1,4 +1,4 @@
-"""One page of evidence for a repository: what build, verify, bench and tune found."""
+"""A report page for a repository, with the results of build, verify, bench and tune."""
 
 from __future__ import annotations
 

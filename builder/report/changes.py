@@ -1,4 +1,4 @@
-"""What changed since an earlier report."""
+"""Finds the changes since an earlier report."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from builder.errors import UsageError
 
 NEW = "new"
 PLAIN = ("status", "precision", "serve_as", "answered_by", "version")
-"""Figures whose every difference is a change."""
+"""Figures for which any difference is a change."""
 GROUPS = ("source", "versions")
-"""Mappings whose every different value is a change."""
+"""Mappings for which any different value is a change."""
 SMALLEST = {"share": 0.1, "plan_bytes": 0.01, "bytes": 0.01, "build_seconds": 0.25}
-"""Figures that change by more than this share of the earlier value."""
+"""Figures, with the share of the earlier value above which a difference is a change."""
 LEAST = {"share": 0.01, "build_seconds": 1.0}
-"""Smaller differences than this are none, however large their share."""
+"""Absolute differences below this are no change, however large their share."""
 
 
 def read_old(file: Path) -> dict[str, Any]:
-    """A report that `--format json` wrote. Raises UsageError where the file is none."""
+    """Read a report that `--format json` wrote. Raises UsageError if the file is none."""
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
         if said["format"] != 1 or not all(isinstance(one["name"], str) for one in said["models"]):
@@ -37,7 +37,9 @@ def read_old(file: Path) -> dict[str, Any]:
 
 
 def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]:
-    """Set `changes` of each model by the earlier report; the names of models that are gone."""
+    """Set `changes` of each model by comparison with the earlier report. Returns the names of
+    removed models.
+    """
     before = {one["name"]: one for one in since["models"]}
     for model in models:
         old = before.pop(model["name"], None)

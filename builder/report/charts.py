@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WIDTH = 360.0
-"""Of every plot, in the units of its viewBox: about the pixels of a narrow screen."""
+"""Width of every plot in viewBox units: about the pixels of a narrow screen."""
 ROW = 17.0
 MOST_ROWS, MOST_SEGMENTS, MOST_OUTPUTS, MOST_SIZES = 40, 30, 3, 16
 NAME_LENGTH = 26
 SERIES = ("p50", "p90", "p99")
 ERROR_BINS = ("none", "≤ 1e-6", "≤ 1e-5", "≤ 1e-4", "≤ 1e-3", "≤ 1 %", "≤ 10 %", "≤ 100 %", "above")
-"""Errors as shares of the tolerance: see parity.Spread."""
+"""Bins of errors as shares of the tolerance: see parity.Spread."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot with its `title`, and its content in words for screen readers."""
+    """A plot with its `title`, and its content as text for screen readers."""
 
     title: str
     description: str
@@ -45,7 +45,7 @@ class Chart:
 
 @dataclass
 class _Drawing:
-    """Collects shapes; coordinates have one decimal."""
+    """Collects shapes; coordinates are rounded to one decimal."""
 
     shapes: list[Shape] = field(default_factory=list)
 
@@ -78,8 +78,8 @@ class _Drawing:
 
 
 def of(model: Mapping[str, Any], at: str) -> dict[str, list[Chart]]:
-    """The plots of a model by the section that they belong to; `at` is the JSON pointer of the
-    model in the report. A plot without data is left out.
+    """Return the plots of a model by report section. `at` is the JSON pointer of the model in the
+    report. A plot without data is left out.
     """
     result, verify = model["result"], model["verify"]
     spread = list(((verify or {}).get("spread") or {}).items())[:MOST_OUTPUTS]
@@ -109,12 +109,12 @@ def of(model: Mapping[str, Any], at: str) -> dict[str, list[Chart]]:
 
 
 def escaped(key: str) -> str:
-    """The key as a part of a JSON pointer."""
+    """Escape a key for use in a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def short(name: str, length: int = NAME_LENGTH) -> str:
-    """The name with its middle left out where it is longer."""
+    """Shorten a long name by leaving out its middle."""
     if len(name) <= length:
         return name
     head = (length - 1) // 2
@@ -122,7 +122,9 @@ def short(name: str, length: int = NAME_LENGTH) -> str:
 
 
 def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
-    """Nodes before and after each pass: what it removed or added is a colored part."""
+    """Plot the nodes before and after each pass. A colored part shows the removed or added
+    nodes.
+    """
     if not passes:
         return
     changed = [abs(one["after"] - one["before"]) for one in passes]
@@ -172,8 +174,8 @@ _BOX, _GAP, _LEFT, _RIGHT = 34.0, 26.0, 4.0, WIDTH - 90.0
 
 
 def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
-    """The segments from top to bottom. A tensor that the next segment reads is an arrow; others
-    pass at the right.
+    """Draw the segments from top to bottom. A tensor that the next segment reads is an arrow. Other
+    tensors are drawn at the right.
     """
     if len(graph) < 2:
         return
@@ -205,7 +207,7 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
 def _sources(
     one: Mapping[str, Any], number: int, made: Mapping[str, int]
 ) -> list[tuple[int, list[str]]]:
-    """The earlier segments that segment `number` reads, the last first, and which tensors."""
+    """Return the earlier segments that segment `number` reads, the last first, with the tensors."""
     sources: dict[int, list[str]] = {}
     for name in one["inputs"]:
         if name in made and made[name] < number:
@@ -232,7 +234,7 @@ def _segment_box(drawing: _Drawing, one: Mapping[str, Any], top: float) -> None:
 
 
 def _arrow(drawing: _Drawing, names: Sequence[str], begin: float, end: float) -> None:
-    """From a box to the next one."""
+    """Draw an arrow from a box to the next one."""
     middle = _LEFT + 40.0
     path = f"M{middle:.1f} {begin:.1f}V{end:.1f}m-4 -6l4 6l4 -6"
     drawing.add("path", "", ", ".join(names), d=path, class_="edge")
@@ -240,7 +242,7 @@ def _arrow(drawing: _Drawing, names: Sequence[str], begin: float, end: float) ->
 
 
 def _detour(drawing: _Drawing, names: Sequence[str], begin: float, end: float, number: int) -> None:
-    """Past the boxes in between, in one of seven lanes."""
+    """Draw an arrow around the boxes in between, in one of seven lanes."""
     lane = _RIGHT + 12.0 + 10.0 * (number % 7)
     path = (
         f"M{_RIGHT:.1f} {begin - 10.0:.1f}H{lane:.1f}V{end + 10.0:.1f}H{_RIGHT:.1f}m6 -4l-6 4l6 4"
@@ -252,7 +254,7 @@ COLORS = ("one", "two", "three", "four", "five", "six")
 
 
 def _dtypes(networks: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
-    """A strip for each network: its layers in their order, in the color of their dtype."""
+    """Draw a strip for each network: its layers in order, colored by dtype."""
     known = [one for one in networks if one["runs"]][:MOST_ROWS]
     if not known:
         return
@@ -281,7 +283,7 @@ def _strip(
     top: float,
     color: Mapping[str, str],
 ) -> None:
-    """Runs of layers of one dtype, each as wide as it has layers."""
+    """Draw runs of layers with one dtype, each as wide as its number of layers."""
     x, height = left, ROW - 4.0
     scale = (WIDTH - left) / sum(count for _, count in runs)
     for dtype, count in runs:
@@ -291,7 +293,7 @@ def _strip(
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round numbers from `low` to `high`, about `count` of them."""
+    """Return about `count` round numbers from `low` to `high`."""
     if not high > low:
         return [low]
     raw = (high - low) / count
@@ -303,7 +305,7 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 @dataclass(frozen=True)
 class _Plane:
-    """Two axes: from `low` to `high` of the values in x and y to the area of the plot."""
+    """A pair of axes. Maps values of x and y from `low` to `high` to the plot area."""
 
     low: tuple[float, float]
     high: tuple[float, float]
@@ -333,7 +335,7 @@ class _Plane:
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
-    """The least and greatest value with a margin; never empty."""
+    """Return the minimum and maximum with a margin; never empty."""
     low, high = min(values), max(values)
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     return low - margin, high + margin
@@ -378,7 +380,7 @@ def _histogram(name: str, data: Mapping[str, Sequence[float]], at: str) -> Itera
 
 
 def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
-    """Latency percentiles against throughput, a point for each load, with 95 % intervals."""
+    """Plot latency percentiles against throughput: a point for each load, with 95 % intervals."""
     levels = bench["levels"]
     known = [name for name in SERIES if any(name in one["latency_ms"] for one in levels)]
     if not known:
@@ -421,7 +423,7 @@ def _latency_point(
     color: str,
     at: str,
 ) -> None:
-    """A point at `spot`, and a line over its 95 % interval; `at` is its path in the report."""
+    """Draw a point at `spot` and a line over its 95 % interval. `at` is its path in the report."""
     one = level["latency_ms"][name]
     x, y = spot
     low, high = plane.y(one["low"]), plane.y(one["high"])
@@ -440,7 +442,7 @@ def _latency_point(
 
 
 def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
-    """How many executions had which batch, at the highest load."""
+    """Plot the number of executions by batch size at the highest load."""
     levels = bench["levels"]
     if not levels:
         return

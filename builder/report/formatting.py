@@ -1,4 +1,4 @@
-"""How figures are written, in HTML, Markdown and on the terminal alike."""
+"""Formats figures for HTML, Markdown and the terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def percent(share: float | None) -> str:
-    """`12 %` of a tolerance; an exact output that differs has no share."""
+    """Format a share of a tolerance, such as `12 %`. An exact output that differs has no share."""
     if share is None:
         return ""
     if share == float("inf"):
@@ -16,7 +16,7 @@ def percent(share: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """`1.5 MiB` of a number of bytes."""
+    """Format a number of bytes, such as `1.5 MiB`."""
     if count is None:
         return ""
     for unit in ("B", "KiB", "MiB"):
@@ -27,27 +27,27 @@ def size(count: float | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """`1.64 ms`."""
+    """Format milliseconds, such as `1.64 ms`."""
     return "" if value is None else f"{value:.2f} ms"
 
 
 def seconds(value: float | None) -> str:
-    """`1.6 s`."""
+    """Format seconds, such as `1.6 s`."""
     return "" if value is None else f"{value:.1f} s"
 
 
 def rate(value: float | None) -> str:
-    """`515.0/s`."""
+    """Format a rate, such as `515.0/s`."""
     return "" if value is None else f"{value:.1f}/s"
 
 
 def error(value: float | None) -> str:
-    """`1.2e-06` of an error."""
+    """Format an error, such as `1.2e-06`."""
     return "" if value is None else f"{value:.1e}" if value else "0"
 
 
 def number(value: float | str) -> str:
-    """A whole number as it is; others with 4 digits."""
+    """Format a number: whole numbers in full, others with 4 digits."""
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -56,11 +56,11 @@ def number(value: float | str) -> str:
 KINDS: Mapping[str, Callable[[Any], str]] = {
     one.__name__: one for one in (percent, size, milliseconds, seconds, rate, error, number)
 }
-"""The formats that templates name."""
+"""The format functions by the name that templates use."""
 
 
 def pointed(document: Any, pointer: str) -> Any:
-    """The value at a JSON pointer (RFC 6901). Raises LookupError where there is none."""
+    """Return the value at a JSON pointer (RFC 6901). Raises LookupError if there is none."""
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         document = document[int(key)] if isinstance(document, list) else document[key]

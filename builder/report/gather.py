@@ -1,4 +1,4 @@
-"""Reads the facts of each model of a repository: the published files, and the records of
+"""Collects the facts of each model of a repository from the published files and the records of
 build, verify, bench, tune and bisect.
 """
 
@@ -31,7 +31,7 @@ RESULT: Mapping[str, Any] = {
     **dict.fromkeys(("warnings", "segments", "lowering", "operators", "dtypes"), ()),
     "seconds": {},
 }
-"""What a build records, where an older one did not."""
+"""Defaults for fields that older builds did not record."""
 
 Facts = dict[str, Any]
 Records = dict[str, dict[str, list[Facts]]]
@@ -40,11 +40,12 @@ Records = dict[str, dict[str, list[Facts]]]
 def gather(
     repository: Path, only: Sequence[str] = (), *, since: Mapping[str, Any] | None = None
 ) -> Facts:
-    """The report of a repository as JSON-able data; docs/report.md describes it. `since` is an
-    earlier report, as changes.read_old gives it.
+    """Return the report of a repository as JSON-able data; docs/report.md describes it.
 
-    Raises UsageError where there is no such repository, no model of a name in `only`, or a record
-    that trt-build did not write.
+    `since` is an earlier report from changes.read_old.
+
+    Raises UsageError if there is no such repository, if a name in `only` has no model, or if
+    trt-build did not write a record.
     """
     found = {kind: records.models(repository, kind) for kind in records.KINDS}
     names = _names(repository, only, found)
@@ -64,7 +65,7 @@ def gather(
 
 
 def _names(repository: Path, only: Sequence[str], found: Records) -> list[str]:
-    """The published models, and those that a recorded build could not publish."""
+    """The names of published models, and of those that a recorded build could not publish."""
     published.require_repository(repository)
     failed = {name for name, (one, *_) in found[records.BUILD].items() if not one.get("ok")}
     try:
@@ -74,12 +75,12 @@ def _names(repository: Path, only: Sequence[str], found: Records) -> list[str]:
             raise
         known = set()
     if unknown := set(only) - known - failed:
-        history.models(repository, sorted(unknown))  # raises, and lists what there is
+        history.models(repository, sorted(unknown))  # raises with a list of the models
     return sorted(set(only) or known | failed)
 
 
 def _others(repository: Path) -> list[str]:
-    """Folders that Triton takes for models and that trt-build did not publish."""
+    """The folders that Triton treats as models but trt-build did not publish."""
     folders = (folder for folder in repository.iterdir() if folder.is_dir())
     return sorted(one.name for one in folders if not (one / SIDECAR).is_file())
 
@@ -95,7 +96,7 @@ def _summary(models: Sequence[Facts]) -> Facts:
 
 
 def _model(folder: Path, name: str, found: Records) -> Facts:
-    """Everything of one model. What cannot be read of it is a problem of this model alone."""
+    """Collect everything about one model. An unreadable part is a problem of this model only."""
     entries = {kind: found[kind].get(name, []) for kind in records.KINDS}
     empty = {**_published({}, []), **_recorded({kind: [] for kind in records.KINDS}, None)}
     try:
@@ -121,7 +122,9 @@ def _model(folder: Path, name: str, found: Records) -> Facts:
 
 
 def _published(said: Mapping[str, Any], versions: Sequence[Entry]) -> Facts:
-    """What trt-build.json says of the current version, and the list of all versions."""
+    """Return the contents of trt-build.json of the current version, and the list of all
+    versions.
+    """
     result = said.get(published.RESULT) or {}
     entries = [{**asdict(entry), "files": len(entry.files)} for entry in versions]
     return {
@@ -145,7 +148,7 @@ def _published(said: Mapping[str, Any], versions: Sequence[Entry]) -> Facts:
 
 
 def _files(folder: Path, said: Mapping[str, Any]) -> Facts:
-    """The size in bytes of the model's current version with its steps, and the digests."""
+    """Return the size in bytes of the current version with its steps, and the digests."""
     files = published.versions(folder)[0].files if said else {}
     sizes = {name: path.stat().st_size for name, path in files.items() if path.is_file()}
     steps = [step for step in said.get(published.STEPS) or () if isinstance(step, str)]
@@ -162,8 +165,8 @@ def _files(folder: Path, said: Mapping[str, Any]) -> Facts:
 
 
 def _graph(folder: Path, said: Mapping[str, Any]) -> list[Facts]:
-    """What runs one after another: segments of a fused model, or the steps of an ensemble; empty
-    for a model with one plan.
+    """Return the segments of a fused model or the steps of an ensemble, in order; empty for a model
+    with one plan.
     """
     facts = published.read(folder / published.current(folder) / "plan.json")
     steps = [step for step in said.get(published.STEPS) or () if Path(step).name == step]
@@ -200,7 +203,7 @@ def _step(folder: Path) -> Facts:
 
 
 def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> Facts:
-    """What the records say. `current` is False where another version was measured."""
+    """Return the records. `current` is False if another version was measured."""
     build, verify, bench = (
         [_stamped(one, identity) for one in entries[kind]]
         for kind in (records.BUILD, records.VERIFY, records.BENCH)
@@ -221,7 +224,7 @@ def _stamped(one: Facts, identity: str | None) -> Facts:
 
 
 def _verified(said: Facts) -> Facts:
-    """The record of verify with its goldens in the order of their errors."""
+    """Return the record of verify with its goldens sorted by error."""
     goldens = [
         {
             "golden": one["golden"],
@@ -243,7 +246,7 @@ def _worst(outputs: Sequence[Facts]) -> float | None:
 
 
 def _judged(facts: Facts) -> Facts:
-    """The facts with the figures of the overview."""
+    """Return the facts with the figures of the overview."""
     problems = list(_problems(facts))
     verify, build = facts["verify"], facts["build"]
     checked = verify is not None and verify["current"]
@@ -267,7 +270,7 @@ def _judged(facts: Facts) -> Facts:
 
 
 def _problems(facts: Facts) -> Any:
-    """Everything that is wrong with the model, in words."""
+    """Return all problems of the model as text."""
     yield from facts["unreadable"]
     build, verify = facts["build"], facts["verify"]
     if build is not None and build["current"] and not build.get("ok"):
@@ -295,7 +298,9 @@ def _problems(facts: Facts) -> Any:
 
 
 def _latency(facts: Facts) -> Facts | None:
-    """p50 and p99 in milliseconds: of the lowest load of bench, else of verify's few requests."""
+    """Return p50 and p99 in milliseconds: of the lowest load of bench, else of verify's few
+    requests.
+    """
     for one in facts["bench"]:
         if one["current"] and one["levels"]:
             level = one["levels"][0]
@@ -313,7 +318,7 @@ def _latency(facts: Facts) -> Facts | None:
 
 
 def _finite(value: object) -> Any:
-    """The value without infinities and NaN, which JSON does not have."""
+    """Replace infinities and NaN, which JSON does not have."""
     if isinstance(value, dict):
         return {str(key): _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

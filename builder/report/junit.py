@@ -1,4 +1,4 @@
-"""A report as JUnit XML, which CI services read."""
+"""Writes a report as JUnit XML, which CI services read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 from builder.printable import printable
 
 Case = tuple[str, float, str | None, str | None]
-"""Name, seconds, what is wrong, why it was not run."""
+"""A test case: name, seconds, failure, and reason for a skip."""
 
 
 def junit(report: Mapping[str, Any]) -> str:
-    """One test suite for each model: its build, its files, each golden, and each load."""
+    """Return one test suite for each model: its build, its files, each golden, and each load."""
     root = ElementTree.Element("testsuites", {"name": f"trt-build {_text(report['repository'])}"})
     totals = {"tests": 0, "failures": 0, "skipped": 0}
     for model in report["models"]:
@@ -78,7 +78,7 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
 
 
 def _verified(verify: Mapping[str, Any]) -> Iterator[Case]:
-    """The record of `verify`, and each golden in it."""
+    """Return the cases of the record of `verify`: the record itself and each golden."""
     yield "verify", 0.0, "\n".join(verify["problems"]) or None, None
     for one in verify["goldens"]:
         problems = None
@@ -89,12 +89,12 @@ def _verified(verify: Mapping[str, Any]) -> Iterator[Case]:
 
 
 def _text(text: str) -> str:
-    """Without the characters that XML does not have."""
+    """Remove characters that XML does not have."""
     return "".join(c if _is_xml(c) else "?" for c in printable(str(text)))
 
 
 def _is_xml(c: str) -> bool:
-    """Whether XML 1.0 has the character."""
+    """Whether XML 1.0 allows the character."""
     if c in "\t\n" or " " <= c <= "\ud7ff":
         return True
     return c > "\udfff" and c not in "\ufffe\uffff"

@@ -1,4 +1,6 @@
-"""What `--record` keeps for the report: one document for each command, beside the repository."""
+"""Stores the results of `--record` for the report: one document for each command, beside the
+repository.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from builder.store import digest, published
 BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT = "build", "verify", "ladder", "bench", "tune", "bisect"
 KINDS = (BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT)
 PUBLISHED, RECORDED, COMMAND = "published", "recorded_at", "command"
-"""Keys that `keep` adds to each model: the identity of what was published, when it was recorded,
-and by which command.
+"""Keys that `keep` adds to each model: the identity of the publication, the time of the record, and
+the command.
 """
 SECRET = ("--header",)
 """Options whose values may be passwords or tokens."""
@@ -29,19 +31,22 @@ _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def folder(repository: Path) -> Path:
-    """`<repository>.results`, beside the repository: Triton takes each folder in it for a model."""
+    """`<repository>.results`, beside the repository: Triton treats each folder inside as a
+    model.
+    """
     whole = repository.resolve()
     return whole.with_name(f"{whole.name}.results")
 
 
 def path(repository: Path, kind: str) -> Path:
-    """The document of this kind, one of KINDS."""
+    """The path of the document of this kind, one of KINDS."""
     return folder(repository) / f"{kind}.json"
 
 
 def identity(folder: Path) -> str | None:
-    """SHA-256 over the files, the steps and the tolerance of the current version of a published
-    model. None where trt-build published nothing there. Edits of a config change nothing.
+    """The SHA-256 over files, steps and tolerance of the current version of a published model.
+
+    None if trt-build published nothing there. Edits of a config do not change it.
     """
     said = published.sidecar(folder)
     if said is None:
@@ -53,8 +58,7 @@ def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
     """Write the `models` of `data`, each a mapping with its `name`, into the document of this kind.
 
     Models of the earlier document that `data` does not name stay. Each model of `data` is stamped
-    with the time, the command line and the identity of what is published. Raises
-    EnvironmentProblem.
+    with the time, the command line and the identity of the publication. Raises EnvironmentProblem.
     """
     stamp = {
         RECORDED: datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -71,8 +75,8 @@ def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
 
 
 def command(arguments: Sequence[str]) -> str:
-    """The command line as a shell takes it, without the values of SECRET options and without names
-    and passwords in URLs.
+    """The command line in shell syntax, without values of SECRET options and without names and
+    passwords in URLs.
     """
     shown, hide = [], False
     for one in arguments:
@@ -84,8 +88,9 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def models(repository: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
-    """The entries of each model in the document of this kind; empty where there is no document.
-    Raises UsageError where it is not one that `keep` wrote.
+    """The entries of each model in the document of this kind; empty if there is no document.
+
+    Raises UsageError if `keep` did not write the document.
     """
     file = path(repository, kind)
     if not file.exists():
@@ -105,13 +110,13 @@ def models(repository: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def write(file: Path, data: Any) -> None:
-    """Write the document whole or not at all. Raises EnvironmentProblem."""
+    """Write the document atomically. Raises EnvironmentProblem."""
     text = json.dumps(data, indent=2, default=str) + "\n"
     write_text(file, text)
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write the text whole or not at all. Raises EnvironmentProblem."""
+    """Write the text atomically. Raises EnvironmentProblem."""
     try:
         file.parent.mkdir(exist_ok=True)
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")

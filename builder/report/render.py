@@ -1,4 +1,4 @@
-"""A report in its four formats, from one document."""
+"""Renders a report in its four formats from one document."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from builder.report.junit import junit
 SUFFIXES = {".html": "html", ".htm": "html", ".json": "json", ".xml": "junit", ".md": "markdown"}
 CLASSES = {PASSED: "passed", FAILED: "failed", UNVERIFIED: "open"}
 WORST_GOLDENS, MOST_ROWS = 12, 40
-"""Rows of the tables of goldens and of operators; the JSON has all."""
+"""The row limits of the tables of goldens and of operators. The JSON has all rows."""
 FORMATS = ("html", "json", "junit", "markdown")
 
 
 def format_of(file: Path) -> str:
-    """The format that a file's name asks for. Raises UsageError."""
+    """The format for a file name. Raises UsageError."""
     if file.suffix not in SUFFIXES:
         raise UsageError(
             f"{file.name!r} does not say which format the report shall have",
@@ -37,7 +37,7 @@ def format_of(file: Path) -> str:
 
 
 def render(report: Mapping[str, Any], form: str) -> str:
-    """The report as text in one of FORMATS. Names and messages are escaped in each."""
+    """Render the report in one of FORMATS. Names and messages are escaped in each."""
     return _WRITERS[form](report)
 
 
@@ -46,8 +46,8 @@ def _json(report: Mapping[str, Any]) -> str:
 
 
 def _html(report: Mapping[str, Any]) -> str:
-    """One page without any reference to another file. Its policy allows its own style and script
-    and nothing else.
+    """Render one page that refers to no other file. Its policy allows only its own style and
+    script.
     """
     environment = _environment(autoescape=True, finalize=_shown)
     style, script = (_part(name) for name in ("style.css", "script.js"))
@@ -85,7 +85,7 @@ def _environment(**options: Any) -> Environment:
 
 
 def _covered(warning: str, operators: Sequence[Any]) -> bool:
-    """Whether the table of operators says the same."""
+    """Whether the table of operators already reports it."""
     return bool(operators) and warning.startswith("in torch: ")
 
 
@@ -93,8 +93,8 @@ Figure = Callable[[str, str, Any], str]
 
 
 def _context(report: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
-    """What templates read. `fig("/models/0/share", "percent")` writes the value at that JSON
-    pointer of the report, so no figure can differ from the JSON.
+    """Return the template context. `fig("/models/0/share", "percent")` formats the value at that
+    JSON pointer of the report, so no figure can differ from the JSON.
     """
 
     def fig(pointer: str, kind: str) -> str:
@@ -119,7 +119,9 @@ def _figure(pointer: str, text: str, value: float | None) -> str:
 
 
 def _listed(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The fields of a record as text, also those inside; of a list of mappings its length."""
+    """Return the fields of a record as text, including nested ones. A list of mappings becomes its
+    length.
+    """
     for key, value in record.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
@@ -144,7 +146,7 @@ def _plain(pointer: str, text: str, value: float | None) -> str:
 
 
 def _shown(value: object) -> Any:
-    """Control characters as escapes; what is markup already stays."""
+    """Show control characters as escapes. Markup is not changed."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value)
     return value
@@ -156,7 +158,7 @@ _SPECIAL = str.maketrans(
 
 
 def _cell(value: object) -> Any:
-    """Text that Markdown shows as it is, on one line."""
+    """Escape text for a Markdown cell on one line."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return " ".join(printable(value).split()).translate(_SPECIAL)
     return value

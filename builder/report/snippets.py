@@ -1,4 +1,4 @@
-"""Client code for one model that runs as it stands."""
+"""Complete client code for one model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from builder.triton import dtypes
 
 MOST_VALUES = 64
-"""A body for curl is shown with its values only where it has no more than this."""
+"""The most values that a curl body contains literally."""
 
 
 def of(name: str, said: Mapping[str, Any]) -> dict[str, str]:
-    """`python` and `curl`: a request with zeros at the smallest size of the first profile. Empty
-    where the model is not published.
+    """Return `python` and `curl` code for a request with zeros at the smallest size of the first
+    profile. Empty if the model is not published.
     """
     if not said:
         return {}
@@ -34,7 +34,7 @@ def of(name: str, said: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _shape(one: Mapping[str, Any], said: Mapping[str, Any], batched: bool) -> list[int]:
-    """As a client sends it: Triton has no tensor without axes."""
+    """Return the shape that a client sends: Triton has no tensor without axes."""
     profiles = said.get("profiles") or [{}]
     least = (profiles[0].get(one["name"]) or {}).get("min")
     shape = list(least or (max(axis, 1) for axis in one["shape"]))
@@ -61,7 +61,9 @@ def _python(name: str, tensors: Any, outputs: list[str], stateful: bool) -> str:
 
 
 def _curl(name: str, tensors: Any, stateful: bool) -> str:
-    """Sends zeros as JSON, which has no 16-bit floats: for them it asks for the metadata."""
+    """Return the curl code. It sends zeros as JSON. JSON has no 16-bit floats: models with them get
+    a metadata request.
+    """
     url = f"localhost:8000/v2/models/{name}"
     if any(dtype.wire in ("FP16", "BF16") for _, dtype, _ in tensors):
         return f"curl {shlex.quote(url)}  # JSON requests cannot hold 16-bit floats"
@@ -86,7 +88,7 @@ def _curl(name: str, tensors: Any, stateful: bool) -> str:
 
 
 def _with_expressions(body: Mapping[str, Any]) -> str:
-    """The body as Python source, in which the text of each `data` is an expression."""
+    """Return the body as Python source, in which the text of each `data` is an expression."""
     inputs = ", ".join(
         "{"
         + ", ".join(

@@ -1,4 +1,4 @@
-"""Access to an endpoint: its address, TLS, and the headers of each request."""
+"""Access to an endpoint: its address, TLS, and request headers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ SCHEMES = ("http", "grpc", *SECURE)
 
 @dataclass(frozen=True)
 class Access:
-    """What all clients of an endpoint share. An address with the scheme https or grpcs is reached
-    with TLS, any other without. `ca` has the certificates (PEM) that the server's must be signed
-    by, None for the system's; `certificate` and `key` (PEM) are the client's own, for mutual TLS.
-    `headers` go with each request.
+    """The settings that all clients of an endpoint share.
+
+    Addresses with the scheme https or grpcs use TLS, all others do not. `ca` is the file of CA
+    certificates (PEM) that verify the server, None for the system's. `certificate` and `key` (PEM)
+    are the client's own, for mutual TLS. `headers` are sent with each request.
     """
 
     ca: Path | None = None
@@ -32,8 +33,10 @@ class Access:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise UsageError where a file is missing or has no certificates or key, or where the
-        certificate or the key stands alone. gRPC says nothing of what is wrong with its files.
+        """Raise UsageError if a file is missing or has no certificates or key, or if only one of
+        certificate and key is set.
+
+        gRPC does not report invalid contents of its files.
         """
         if (self.certificate is None) != (self.key is None):
             raise UsageError(
@@ -49,18 +52,18 @@ class Access:
             self._context(ssl.create_default_context)
 
     def http(self, url: str, **options: Any) -> Any:
-        """A tritonclient.http client. Raises UsageError for what is no address."""
+        """Return a tritonclient.http client. Raises UsageError for an invalid address."""
         address, secure = parsed(url)
         if secure:
             options |= {"ssl": True, "ssl_context_factory": self._gevent_context}
         return self._with_headers(triton_http.InferenceServerClient(address, **options))
 
     def grpc(self, url: str) -> Any:
-        """A tritonclient.grpc client. Raises UsageError for what is no address."""
+        """Return a tritonclient.grpc client. Raises UsageError for an invalid address."""
         return self._grpc(triton_grpc.InferenceServerClient, url)
 
     def http_aio(self, url: str, **options: Any) -> Any:
-        """A tritonclient.http.aio client. Raises UsageError for what is no address."""
+        """Return a tritonclient.http.aio client. Raises UsageError for an invalid address."""
         import tritonclient.http.aio as http
 
         address, secure = parsed(url)
@@ -71,7 +74,7 @@ class Access:
         return self._with_headers(http.InferenceServerClient(address, **options))
 
     def grpc_aio(self, url: str) -> Any:
-        """A tritonclient.grpc.aio client. Raises UsageError for what is no address."""
+        """Return a tritonclient.grpc.aio client. Raises UsageError for an invalid address."""
         from tritonclient.grpc import aio
 
         return self._grpc(aio.InferenceServerClient, url)
@@ -102,7 +105,7 @@ class Access:
             ) from error
         if self.certificate is not None:
             try:
-                # without a password, OpenSSL asks for one on the terminal
+                # without a password, OpenSSL prompts for one on the terminal
                 context.load_cert_chain(_text(self.certificate), _text(self.key), password="")
             except OSError as error:
                 raise UsageError(
@@ -119,19 +122,21 @@ class Access:
 
 
 PLAIN = Access()
-"""Without TLS by default, and without headers."""
+"""Default access, without TLS and headers."""
 
 
 def parsed(url: str) -> tuple[str, bool]:
-    """The address as tritonclient takes it (host:port, and a path where there is one), and whether
-    TLS is used. Raises UsageError for what is no address.
+    """Return the address for tritonclient (host:port, and a path if there is one), and whether TLS
+    is used.
+
+    Raises UsageError for an invalid address.
     """
     scheme, separator, rest = url.rpartition("://")
     bare = rest.rstrip("/")
     try:
         parts = urlsplit(f"//{bare}")
         known = bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, bare))
-    except ValueError:  # brackets that do not match, a port that is no number
+    except ValueError:  # unbalanced brackets, or a port that is no number
         known = False
     if not known or (separator and scheme not in SCHEMES):
         raise UsageError(
@@ -146,6 +151,6 @@ def _text(path: Path | None) -> str | None:
 
 
 def _add(headers: Mapping[str, str], request: Any) -> None:
-    """Names in small letters: gRPC takes no others, and HTTP does not care."""
+    """Add headers with lowercase names: gRPC requires them, and HTTP ignores case."""
     own = {name.lower(): value for name, value in headers.items()}
     request.headers = {**(request.headers or {}), **own}

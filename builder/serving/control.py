@@ -1,4 +1,4 @@
-"""Load published models into a running server, over its model-control API (explicit mode)."""
+"""Loads published models into a running server, over its model-control API (explicit mode)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from builder.store import published
 
 LOAD_TIMEOUT = 180.0
 DRAIN_SECONDS = 10.0
-"""Between the switch and the unloading of former steps: a request that the former ensemble has
-begun still needs its next step by name.
+"""Seconds between the switch and the unloading of former steps. A request that the former ensemble
+has begun still needs its next step by name.
 """
 POLL_SECONDS = 0.2
 NOT_EXPLICIT = "explicit model load / unload is not allowed"
 NO_MODEL = "trt-build.no-model"
 GRPC_PREFIX = "triton-grpc-protocol-"
-"""Of the names of headers that a restricted protocol asks for."""
+"""Prefix of the header names of restricted gRPC protocols."""
 
 
 def update(
@@ -40,10 +40,10 @@ def update(
     """Load the published model in `folder` into the server at `url` (host:port of HTTP), which must
     run with `--model-control-mode=explicit`.
 
-    New steps of an ensemble are loaded first, then the ensemble, which the server switches at once;
-    after `drain` seconds the steps that nothing names any more are unloaded. `timeout` seconds for
-    each load; `grpc_url` as in connected. Raises ServerError where a load fails: the server goes on
-    with what it had.
+    New steps of an ensemble are loaded first, then the ensemble, which the server switches at once.
+    After `drain` seconds, steps without a reference are unloaded. `timeout` is in seconds for each
+    load; `grpc_url` is as in connected. Raises ServerError if a load fails; the server then keeps
+    its former models.
     """
     with connected(url, access, timeout, grpc_url) as control:
         control.load(folder)
@@ -51,8 +51,10 @@ def update(
 
 
 class Control:
-    """The model-control API of one server. `grpc` loads and unloads where there is one: Triton's
-    HTTP threads each serve several connections, and one that loads a model answers none of them.
+    """The model-control API of one server.
+
+    If there is `grpc`, it loads and unloads. Triton's HTTP threads each serve several connections,
+    and a thread that loads a model answers none of them.
     """
 
     def __init__(self, url: str, client: Any, grpc: _Grpc | None = None) -> None:
@@ -60,11 +62,12 @@ class Control:
         self.loader = grpc or client
 
     def is_explicit(self) -> bool:
-        """Whether the server loads and unloads on demand: else it polls, or never changes. Raises
-        EnvironmentProblem where nothing answers or the API is refused to this client.
+        """Whether the server loads and unloads on demand, rather than polling or never changing.
+
+        Raises EnvironmentProblem if nothing answers or the API is refused to this client.
         """
         try:
-            self.client.unload_model(NO_MODEL)  # which the server does not have
+            self.client.unload_model(NO_MODEL)  # a model that the server does not have
         except InferenceServerException as error:
             if NOT_EXPLICIT in str(error):
                 return False
@@ -96,7 +99,7 @@ class Control:
             ) from error
 
     def unload(self, names: Sequence[str], *, drain: float = 0.0) -> None:
-        """Unload those of the models that are loaded, after `drain` seconds. Raises ServerError."""
+        """Unload the loaded ones of these models after `drain` seconds. Raises ServerError."""
         try:
             ready = self.ready()
             loaded = [name for name in names if name in ready]
@@ -107,11 +110,11 @@ class Control:
             raise ServerError(f"models were not unloaded: {error}", where=self.url) from error
 
     def former_steps(self, folder: Path) -> list[str]:
-        """The steps that the model in `folder` had and that nothing names any more."""
+        """The former steps of the model in `folder` that no model references any more."""
         return list(published.read(folder / published.SIDECAR).get(published.RETIRED) or ())
 
     def ready(self) -> set[str]:
-        """The names of the models that are ready."""
+        """The names of the ready models."""
         return {str(one["name"]) for one in self._index() if one.get("state") == "READY"}
 
     def why_not_ready(self, name: str) -> str | None:
@@ -124,7 +127,7 @@ class Control:
 
 
 class _Grpc:
-    """The calls of tritonclient.http that load and unload, over gRPC."""
+    """The load and unload calls of tritonclient.http, over gRPC."""
 
     def __init__(self, client: Any, timeout: float) -> None:
         self.client, self.timeout = client, timeout
@@ -148,8 +151,10 @@ class _Grpc:
 def connected(
     url: str, access: Access, timeout: float, grpc_url: str | None = None
 ) -> Iterator[Control]:
-    """The model-control API at `url`; `timeout` in seconds for each call. Models are loaded over
-    gRPC where `grpc_url` takes it, else over HTTP, which holds up other clients of HTTP.
+    """Connect to the model-control API at `url`; `timeout` is in seconds for each call.
+
+    Models are loaded over gRPC if `grpc_url` accepts it. Otherwise they are loaded over HTTP, which
+    delays other HTTP clients.
     """
     with contextlib.ExitStack() as stack:
         client = access.http(url, connection_timeout=timeout, network_timeout=timeout)
@@ -163,7 +168,7 @@ def connected(
 
 
 def _for_grpc(access: Access) -> Access:
-    """With the token's header under the name that Triton has for it over gRPC."""
+    """Rename the token's header to Triton's name for it over gRPC."""
     own = {
         f"{GRPC_PREFIX}{name}": value
         for name, value in access.headers.items()

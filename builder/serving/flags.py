@@ -1,6 +1,4 @@
-"""The flags of tritonserver that do not depend on where it runs: `serve` gives them to a process,
-and `deploy` to a container.
-"""
+"""The flags of tritonserver for both `serve` (a process) and `deploy` (a container)."""
 
 from __future__ import annotations
 
@@ -14,43 +12,43 @@ from builder.serving.installation import Installation
 CONTROL_HEADER = "trt-build-control"
 """The header of requests to a restricted model-control API; its value is the token."""
 CLOSED_HEADER = "trt-build"
-"""The header of closed requests; its value is a key that is kept nowhere."""
+"""The header of closed requests. Its value is a key that is not stored."""
 RESTRICTIONS = ("--http-restricted-api", "--grpc-restricted-protocol")
 ALWAYS = ("--disable-auto-complete-config", "--strict-readiness=true")
 HTTP_MAX_BYTES = 1 << 30
 LARGE_REQUESTS = f"--http-max-input-size={HTTP_MAX_BYTES}"
-"""From 25.06 on HTTP bodies are limited to 64 MB, which a profile's maximum may exceed. Earlier
+"""From 25.06 on, HTTP bodies are limited to 64 MB, which a profile's maximum may exceed. Earlier
 releases have neither the limit nor the flag.
 """
 CLIENT_SHARED_MEMORY = "--allow-client-shm=true"
-"""From 26.04 on clients may use shared memory only with this flag."""
+"""From 26.04 on, clients need this flag to use shared memory."""
 ALL = "*"
-"""All models of the repository."""
+"""Selects all models of the repository."""
 
 
 @dataclass(frozen=True)
 class Restriction:
-    """Requests of `protocols` are answered only with the header `header` and the value `key`."""
+    """Restricts requests of `protocols` to those with the header `header` and the value `key`."""
 
     protocols: tuple[str, ...]
     header: str
     key: str
 
     def flags(self, names: Sequence[str] = RESTRICTIONS) -> list[str]:
-        """The flags for HTTP and gRPC, or those of them in `names`."""
+        """The flags for HTTP and gRPC, or only those in `names`."""
         return [f"{name}={','.join(self.protocols)}:{self.header}={self.key}" for name in names]
 
 
 def closed(client_shared_memory: bool) -> tuple[str, ...]:
-    """The protocols by which clients change the server, and which are closed to them."""
+    """The protocols by which clients could change the server, and which are closed to them."""
     return ("trace", "logging", *(() if client_shared_memory else ("shared-memory",)))
 
 
 def control(
     explicit: bool, models: Sequence[str] = (), poll_seconds: int | None = None
 ) -> list[str]:
-    """Flags for who changes the loaded models: the repository (`poll_seconds`), clients
-    (`explicit`, with `models` loaded at the start), or no one.
+    """Flags that define how the loaded models change: by the repository (`poll_seconds`), by
+    clients (`explicit`, with `models` loaded at the start), or not at all.
     """
     if poll_seconds is not None:
         return ["--model-control-mode=poll", f"--repository-poll-secs={poll_seconds}"]
@@ -62,9 +60,10 @@ def control(
 def restrictions(
     installation: Installation, client_shared_memory: bool, control_token: str | None
 ) -> list[str]:
-    """Flags that close what clients must not do, and by which only requests with the token may load
-    models. Triton has no flag that switches protocols off, but takes them only with a key, which is
-    made here and kept nowhere. Raises EnvironmentProblem if this server cannot ask for the token.
+    """Flags that close protocols to clients, and allow model loading only with the token.
+
+    Triton has no flag that disables protocols. It can require a key for them, so a key is generated
+    here and not stored. Raises EnvironmentProblem if this server cannot require the token.
     """
     supported = [flag for flag in RESTRICTIONS if installation.supports(flag)]
     key = secrets.token_hex(16)
@@ -81,12 +80,12 @@ def restrictions(
 
 
 def optional(installation: Installation, client_shared_memory: bool) -> Iterator[str]:
-    """The flags that only some releases need and have."""
+    """The flags that only some releases need and support."""
     for flag in optional_flags(client_shared_memory):
         if installation.source == "path" and installation.supports(flag.partition("=")[0]):
             yield flag
 
 
 def optional_flags(client_shared_memory: bool) -> tuple[str, ...]:
-    """The flags to give a server where its `--help` lists them."""
+    """The optional flags that the server's `--help` lists."""
     return (LARGE_REQUESTS, *((CLIENT_SHARED_MEMORY,) if client_shared_memory else ()))

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 PERIOD = 0.25
-"""Seconds between two looks at the parent."""
+"""Seconds between two checks of the parent."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -29,7 +29,7 @@ def end(server: int) -> None:
 
 
 def clean(scratch: Path) -> None:
-    """Remove the shared memory and the folder that a server has left."""
+    """Remove the shared memory and the folder of a server."""
     for region in SHARED_MEMORY.glob(f"{scratch.name}*"):
         with contextlib.suppress(OSError):
             region.unlink(missing_ok=True)
@@ -37,7 +37,7 @@ def clean(scratch: Path) -> None:
 
 
 def main(parent: int, server: int, scratch: Path) -> None:
-    """Wait for the parent's end, then clean up."""
+    """Wait until the parent has ended, then clean up."""
     while os.getppid() == parent:
         time.sleep(PERIOD)
     end(server)

@@ -23,7 +23,7 @@ VARIABLE = "TRT_BUILD_TRITONSERVER"
 
 @dataclass(frozen=True)
 class Installation:
-    """A tritonserver. `source` is "path" or "nvidia-pytriton", `bundle` is the latter's folder.
+    """A tritonserver. `source` is "path" or "nvidia-pytriton"; `bundle` is the latter's folder.
 
     `environment` overrides variables of this process.
     """
@@ -34,9 +34,10 @@ class Installation:
     environment: dict[str, str] = field(default_factory=dict)
 
     def backend_flags(self, scratch: Path) -> list[str]:
-        """Flags for the backend folder.
+        """Return flags for the backend folder.
 
-        The bundle's stub is not where the server looks, so a folder is created in `scratch`.
+        The server does not look for the stub in the bundle's folder, so a folder is created in
+        `scratch`.
         """
         return [f"--backend-directory={_lay_out(self.bundle, scratch)}"] if self.bundle else []
 
@@ -47,7 +48,7 @@ class Installation:
 
     def backends(self) -> frozenset[str] | None:
         """The backends in the server's own folder (`bin/../backends`, or `backends` beside a
-        wrapper); None where it has no such folder to look at.
+        wrapper); None if it has no such folder.
         """
         if self.bundle:
             return frozenset({"python"})
@@ -62,8 +63,10 @@ class Installation:
 def _flags(
     executable: Path, changed: int, environment: tuple[tuple[str, str], ...]
 ) -> frozenset[str]:
-    """The words of `tritonserver --help`, its flags among them. Raises EnvironmentProblem where it
-    prints no flags: the server would then be started without those that close it to clients.
+    """The words of `tritonserver --help`, including its flags.
+
+    Raises EnvironmentProblem if it prints no flags: the server would then be started without the
+    flags that close it to clients.
     """
     for _ in range(HELP_TRIALS):
         done = subprocess.run(
@@ -73,7 +76,7 @@ def _flags(
             timeout=60,
             check=False,
         )
-        # in UTF-8 whatever the locale, which may be C
+        # in UTF-8, independent of the locale, which may be C
         printed = (done.stdout + b" " + done.stderr).decode("utf-8", "replace")
         words = frozenset(printed.split())
         if any(word.startswith("--") for word in words):
@@ -129,7 +132,7 @@ def _stub(bundle: Path) -> Path:
 
 
 def _path_with_our_python() -> str:
-    """PATH with this Python first, so that the stub uses its packages and its torch."""
+    """PATH with this Python first, so that the stub uses its packages, including torch."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
@@ -170,7 +173,8 @@ def _lay_out(bundle: Path, scratch: Path) -> Path:
 
 
 def server_version(installation: Installation) -> str | None:
-    """The server's version without starting it: of the bundle's package, or from its image.
+    """Return the server's version without starting it: from the bundle's package, or from its
+    image.
 
     tritonserver has no --version.
     """

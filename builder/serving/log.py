@@ -63,7 +63,7 @@ HINTS = (
 
 @dataclass(frozen=True)
 class Failure:
-    """One model that did not load, and the log's reason."""
+    """A model that did not load, and the reason in the log."""
 
     model: str
     reason: str
@@ -109,7 +109,7 @@ def unfinished(text: str) -> tuple[str, ...]:
 
 
 def fatal(text: str) -> str | None:
-    """The message with which the server as a whole stopped, if it is known."""
+    """The message with which the whole server stopped, if it is known."""
     matches = (_FATAL.match(entry) for entry in entries(text))
     return next((_tidy(match["reason"]) for match in matches if match), None)
 

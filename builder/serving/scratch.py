@@ -1,7 +1,7 @@
-"""The folder that a server has for its own files, and what servers left whose process was killed.
+"""The folder for a server's own files, and the removal of remains of killed servers.
 
-The process that starts a server holds a lock on the server's folder. A folder whose lock is free
-belongs to a process that has ended.
+The process that starts a server holds a lock on the server's folder. If the lock is free, the
+process has ended.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from builder.serving import guardian
 
 PLAIN = re.compile(r"[A-Za-z0-9_./=@%+,:-]*")
 PREFIX = "--backend-config=python,shm-region-prefix-name="
-"""Of the server's argument that has the folder's name."""
+"""Prefix of the server's argument with the folder's name."""
 _NAME = re.compile(r"trt-build-(?P<pid>\d+)-[0-9a-f]{8}")
 
 
 def make() -> tuple[Path, int]:
-    """A new folder, and an open handle that holds its lock. Its unique name is also the prefix of
-    the server's shared memory, so that only this server's is removed. Raises OSError.
+    """Create a folder and return it with an open handle that holds its lock.
+
+    Its unique name is also the prefix of the server's shared memory, so that only the memory of
+    this server is removed. Raises OSError.
     """
     while True:
         folder = Path(_plain_folder(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}")
@@ -39,8 +41,10 @@ def make() -> tuple[Path, int]:
 
 
 def remove_stale() -> None:
-    """Remove what servers of killed processes of this user left: processes, shared memory and
-    folders. The guardian of such a server was killed too, or had no time yet.
+    """Remove the processes, shared memory and folders of this user's servers whose parent was
+    killed.
+
+    The guardian of such a server was also killed, or has not yet run.
     """
     for folder in _plain_folder().glob("trt-build-*"):
         match = _NAME.fullmatch(folder.name)
@@ -52,8 +56,9 @@ def remove_stale() -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder and what belongs to it, unless its lock is held: a process in another
-    container may have the same number. Raises OSError where it is held.
+    """Remove the folder and the remains of its server, unless its lock is held.
+
+    A process in another container may have the same number. Raises OSError if the lock is held.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -66,7 +71,7 @@ def _remove(folder: Path) -> None:
 
 
 def _servers(name: str) -> Iterator[int]:
-    """The servers that were started with this folder; each leads a process group."""
+    """The servers that were started with this folder. Each leads a process group."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if f"{PREFIX}{name}".encode() in file.read_bytes().split(b"\0"):
@@ -74,6 +79,6 @@ def _servers(name: str) -> Iterator[int]:
 
 
 def _plain_folder() -> Path:
-    """A folder for temporary files whose path has no special characters."""
+    """A temporary folder whose path has no special characters."""
     folder = Path(tempfile.gettempdir())
     return folder if PLAIN.fullmatch(str(folder)) else Path("/tmp")

@@ -29,25 +29,25 @@ HUNG_STOP_TIMEOUT = 2.0
 INTERRUPTED_STOP_TIMEOUT = 1.0
 """Seconds. The server waits for open connections, and Python models wait for their process.
 
-After an interrupt only this process's clients exist. Their last request may still be open: work
-that it started on a GPU may finish, but nothing else.
+After an interrupt, only clients of this process exist. Their last request may still be open: GPU
+work that it started may finish, but nothing else.
 """
 
 NONE: Mapping[str, str] = {}
 UNLOAD_SECONDS = 30.0
-"""In a server that changes models: how long a model may be ready with too few processes, while an
-unloading or a loading is under way.
+"""For a server that changes models: seconds that a model may be ready with too few processes while
+it is unloaded or loaded.
 """
 WATCH_SECONDS = 1.0
-"""Between two looks at the processes of Python models."""
+"""Seconds between two checks of the Python models' processes."""
 CRASH_FIX = (
     "Triton 24.10 ends on deeply nested JSON and on bodies in very many chunks: put"
     " docker/nginx.conf in front of clients that you do not trust"
 )
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
-"""Signals by which a tritonserver ends because of its own fault.
+"""Signals that end a tritonserver by its own fault.
 
-24.10 was seen to abort while it loaded 23 Python models at once (1 of about 30 starts).
+24.10 sometimes aborted while it loaded 23 Python models at once (1 of about 30 starts).
 """
 
 _LOAD_THREADS = "--model-load-thread-count"
@@ -95,7 +95,7 @@ class Server:
         self.stop()
 
     def log(self) -> str:
-        """The log so far; "" after the server stopped, unless a log file was requested."""
+        """The log so far; empty after the server stopped, unless a log file was requested."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def ready(self) -> bool:
@@ -134,8 +134,10 @@ class Server:
         self.stubs.look()
 
     def block(self) -> None:
-        """Return on Ctrl-C or SIGTERM (main thread only). Raises ServerError if the server ends, or
-        the process of a Python model does that stays loaded, since requests to it would fail.
+        """Wait for Ctrl-C or SIGTERM (main thread only).
+
+        Raises ServerError if the server ends. Also raises it if the process of a loaded Python
+        model ends, since requests to the model would fail.
         """
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
@@ -148,8 +150,9 @@ class Server:
         raise ServerError(_stopped(self.log(), code), fix=fix)
 
     def _watch(self) -> int:
-        """The server's exit code, once it has ended. Raises ServerError for a model whose process
-        has.
+        """Return the server's exit code after it has ended.
+
+        Raises ServerError for a model whose process has ended.
         """
         stubs = self.stubs
         suspects: dict[str, float] = {}
@@ -160,9 +163,9 @@ class Server:
             suspects.update((name, now) for name in stubs.dead() if name not in suspects)
             dead = [name for name in sorted(suspects) if self._lacks_processes(name, stubs)]
             suspects = {name: suspects[name] for name in dead}
-            if self.changes_models:  # an unloading is under way, perhaps
+            if self.changes_models:  # the model may be unloading
                 dead = [name for name in dead if now - suspects[name] >= UNLOAD_SECONDS]
-            # a server that is stopping ends them first
+            # a server that is stopping ends the processes first
             if dead and self.process.poll() is None:
                 names = ", ".join(map(repr, dead))
                 raise ServerError(
@@ -171,8 +174,9 @@ class Server:
                 )
 
     def _lacks_processes(self, name: str, stubs: Stubs) -> bool:
-        """Whether the server has the model ready, and fewer processes run than it has instances:
-        of a model that was unloaded or replaced, the processes have rightly ended.
+        """Whether the model is ready but has fewer processes than instances.
+
+        The processes of an unloaded or replaced model end normally.
         """
         if not self.changes_models:
             return True
@@ -228,16 +232,16 @@ def serve(
 ) -> Iterator[Server]:
     """Serve `repository` during the `with` block, which starts when every model is ready.
 
-    A port of 0 chooses a free one. With `explicit`, only `models` are loaded ("*": all) and clients
-    may load more. With `poll_seconds` the server takes changes of the repository up. With
-    `client_shared_memory` clients may use shared memory, and else not; they never change the
-    settings of logs and traces. Only requests with the header flags.CONTROL_HEADER and the value
-    `control_token` may load models, if one is given.
+    A port of 0 selects a free one. With `explicit`, only `models` are loaded ("*": all) and clients
+    may load more. With `poll_seconds` the server loads changes of the repository. Clients may use
+    shared memory only with `client_shared_memory`; they can never change log and trace settings. If
+    `control_token` is given, only requests with it in the header flags.CONTROL_HEADER may load
+    models.
 
-    A server that crashes while it loads models is started once more and loads one model at a time;
-    `first_crash` of the result is then the reason, else None. Raises EnvironmentProblem if a port
-    is in use or no server is installed or the server cannot ask for the token, and ServerError with
-    every failed model and the reason in the log.
+    A server that crashes while it loads models is restarted once and then loads one model at a
+    time. `first_crash` of the result is then the reason, else None. Raises EnvironmentProblem if a
+    port is in use, no server is installed, or the server cannot require the token. Raises
+    ServerError with every failed model and the reason in the log.
     """
     found = installation or find()
     chosen = [
@@ -271,7 +275,9 @@ def serve(
 def _ready(
     started: Callable[..., Server], timeout: float, installation: Installation
 ) -> Iterator[Server]:
-    """A server whose models are ready; a crash during the first start is repeated serially."""
+    """Return a server whose models are ready. After a crash during the first start, models are
+    loaded serially.
+    """
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(started())
         try:
@@ -343,8 +349,8 @@ def _command(
 
 
 def _guard(server: int, folder: Path) -> subprocess.Popen[bytes]:
-    """The process that ends the server if this process is killed; in a session of its own, so that
-    what kills our group does not kill it.
+    """Start the process that ends the server if this process is killed. It has a new session, so
+    that a signal to this process group does not kill it.
     """
     words = [os.getpid(), server, folder]
     return subprocess.Popen(
@@ -358,7 +364,7 @@ def _guard(server: int, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _plain(path: Path, folder: Path) -> Path:
-    """The path, or a link to it if it has special characters.
+    """Return the path, or a link to it if it has special characters.
 
     The Python backend passes paths to a shell without quotes and reads them as ASCII.
     """
@@ -408,14 +414,16 @@ def _answers(address: str) -> bool:
 
 
 def _asked(address: str, body: bytes | None = None, headers: Mapping[str, str] = NONE) -> Any:
-    """The response to a GET, or to a POST of `body`. Raises OSError, ValueError."""
+    """Return the response to a GET, or to a POST of `body`. Raises OSError, ValueError."""
     asked = urllib.request.Request(f"http://{address}", data=body, headers=dict(headers))
     with urllib.request.urlopen(asked, timeout=5) as answer:
         return json.load(answer)
 
 
 def _stopped(text: str, code: int) -> str:
-    """The message for a server that ended by itself; after a signal, with the end of its log."""
+    """The message for a server that ended without a request to stop. After a signal it includes the
+    end of the log.
+    """
     head = f"tritonserver stopped (exit code {code})"
     if code >= 0:
         return _failure_message(text, head)
@@ -426,7 +434,7 @@ def _stopped(text: str, code: int) -> str:
 
 
 def _failure_message(text: str, head: str) -> str:
-    """`head`, then every model that failed or hangs, else the end of the log."""
+    """Return `head`, then every model that failed or hangs, else the end of the log."""
     reasons = [str(failure) for failure in log.failures(text)]
     reasons += [
         f"model {name!r}: loading neither finished nor failed" for name in log.unfinished(text)

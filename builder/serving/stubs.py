@@ -1,5 +1,5 @@
-"""The processes of Python models. Triton keeps a model "ready" whose process has ended, and fails
-every request to it.
+"""Watches the processes of Python models. Triton keeps a model "ready" after its process has ended,
+and fails every request to it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.serving.installation import STUB
 
 ENDED = ("Z", "X")
-"""States of a process that has ended, in /proc/PID/stat."""
+"""The states of an ended process in /proc/PID/stat."""
 
 
 class Stubs:
@@ -22,27 +22,30 @@ class Stubs:
         self.ended: set[str] = set()
 
     def look(self) -> None:
-        """Note which processes run now, and which have ended. A process that was never seen cannot
-        be missed, so the first look comes before clients can ask for its model.
+        """Record which processes run now, and which have ended.
+
+        The end of a process is only detected if it was seen running. The first look therefore comes
+        before clients can send requests to its model.
         """
         living = {pid: model for pid, model in self._living().items() if model}
         self.ended |= {model for pid, model in self.models.items() if pid not in living}
         self.models = living
 
     def dead(self) -> list[str]:
-        """The models, by name, of which a process has ended since the last call. A process also
-        ends when its model is unloaded.
+        """Return the names of models with a process that ended since the last call.
+
+        A process also ends when its model is unloaded.
         """
         self.look()
         ended, self.ended = sorted(self.ended), set()
         return ended
 
     def running(self, model: str) -> int:
-        """How many processes of the model are running."""
+        """The number of running processes of the model."""
         return sum(name == model for name in self._living().values())
 
     def _living(self) -> dict[int, str | None]:
-        """The server's children that are running, with the model of each that is a stub."""
+        """The server's running children, with the model of each stub."""
         found: dict[int, str | None] = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -53,6 +56,8 @@ class Stubs:
 
 
 def _model(process: Path) -> str | None:
-    """The model that a stub runs: it is started with `<repository>/<model>/<version>/model.py`."""
+    """The model that a stub runs. Its command line has
+    `<repository>/<model>/<version>/model.py`.
+    """
     program, *arguments = process.joinpath("cmdline").read_text().split("\0")
     return Path(arguments[0]).parent.parent.name if Path(program).name == STUB else None

@@ -1,4 +1,6 @@
-"""ModelConfig, layout, publication, and which container holds which TensorRT."""
+"""Triton ModelConfig, model folder layout, publication, and the TensorRT version of each
+container.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input of this package: one built model, its tensors, its recorded answers."""
+"""The input of this package: a built model with its tensors and goldens."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Ranges = dict[str, tuple[Shape, Shape, Shape]]
-"""The least, usual and greatest shape of every input in one optimization profile."""
+"""The minimum, optimum and maximum shape of every input in one optimization profile."""
 
 
 @dataclass(frozen=True)
 class IO:
-    """One tensor of the model: `dtype` by torch's name, `shape` with the batch in it and -1 for a
+    """A tensor of the model. `dtype` is torch's name; `shape` includes the batch, with -1 for a
     dynamic axis.
     """
 
@@ -31,7 +31,7 @@ class IO:
 
 @dataclass(frozen=True)
 class Golden:
-    """The original module's answer to one set of inputs; arrays have the module's dtypes and
+    """The original module's outputs for one set of inputs. Arrays have the module's dtypes and
     shapes.
 
     `name` is "p<profile>-min|opt|max|odd|row|rolled", "p0-reach<n>" or "user-<n>"; bfloat16 arrays
@@ -45,9 +45,11 @@ class Golden:
 
 @dataclass(frozen=True)
 class SegmentFiles:
-    """One segment of a fused model: `kind` "tensorrt" or "torch", the TorchScript archive of its
-    graph, and for TensorRT its plan. `inputs` and `outputs` are tensors with names that are unique
-    in the model, in the graph's order; `ranges` the shapes of a plan's inputs in each profile.
+    """One segment of a fused model.
+
+    `kind` is "tensorrt" or "torch". The segment has the TorchScript archive of its graph, and its
+    plan for TensorRT. `inputs` and `outputs` are tensors in the graph's order, with names that are
+    unique in the model. `ranges` has the shapes of a plan's inputs in each profile.
     """
 
     kind: str
@@ -57,17 +59,19 @@ class SegmentFiles:
     plan: bytes | None = None
     plan_facts: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    """Of a plan's tensors: the dtype that the other segments expect, by torch's name."""
+    """For a plan's tensors: the dtype that the other segments expect, by torch's name."""
     ranges: tuple[Ranges, ...] = ()
     parts: tuple[SegmentFiles | BranchFiles, ...] = ()
-    """What runs in place of the segment's own graph, which is not written then."""
+    """The parts that run instead of the segment's own graph, which is then not written."""
 
 
 @dataclass(frozen=True)
 class BranchFiles:
-    """A data-dependent branch with two blocks: `condition` is the archive of a graph from the
-    tensors `reads` to one bool tensor, true for the first of `blocks`. `inputs` are what it and the
-    blocks read, `outputs` what each block makes.
+    """A data-dependent branch with two blocks.
+
+    `condition` is the archive of a graph that computes one bool tensor from the tensors `reads`.
+    True selects the first of `blocks`. `inputs` are the tensors that the condition and the blocks
+    read, `outputs` the results of each block.
     """
 
     condition: bytes
@@ -79,13 +83,13 @@ class BranchFiles:
 
 @dataclass(frozen=True)
 class ModelArtifact:
-    """Everything that becomes one folder of a model repository.
+    """The contents of one folder of a model repository.
 
-    `inputs` stand in the order of `spec.inputs`, `outputs` in the order of the lowered graph's
-    results; `lowered` is the TorchScript archive of the lowered graph (flat tensors in, tuple of
-    tensors out); `plan` None or empty: nothing was compiled. `serve_as` "pytorch_libtorch" serves
-    `lowered` by Triton's PyTorch backend. Where there are `segments`, they take the place of both.
-    `step_of` names the ensemble that the model is an internal step of.
+    `inputs` are in the order of `spec.inputs`, `outputs` in the order of the lowered graph's
+    results. `lowered` is the TorchScript archive of the lowered graph (flat tensors in, tuple of
+    tensors out). `plan` is None or empty if nothing was compiled. With `serve_as`
+    "pytorch_libtorch", Triton's PyTorch backend serves `lowered`. If there are `segments`, they
+    replace both. `step_of` names the ensemble of which the model is an internal step.
     """
 
     spec: ModelSpec
@@ -101,24 +105,24 @@ class ModelArtifact:
     segments: tuple[SegmentFiles, ...] = ()
     step_of: str | None = None
     ensemble_names: Mapping[str, str] = field(default_factory=dict)
-    """Of a step: the ensemble's name of a tensor, if the step requires another name (INPUT__0).
-    """
+    """For a step: the ensemble's name of a tensor, if the step requires another name (INPUT__0)."""
     padding: Padding | None = None
-    """How requests of different lengths are joined, where the goldens have confirmed it."""
+    """How requests of different lengths are batched, if the goldens have confirmed it."""
     flags: Mapping[str, str] = field(default_factory=dict)
-    """By the name of an output that may be None, the segments' output that is true where it is a
-    tensor. A response has no flags, and leaves out what is None.
+    """For each output that may be None: the segments' output that is true if it is a tensor.
+
+    A response contains no flags, and omits outputs that are None.
     """
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """As `flags`, of outputs that are None in every golden: the endpoint does not have them, and a
-    request for which one is a tensor fails.
+    """Like `flags`, for outputs that are None in every golden. The endpoint does not have them, and
+    a request for which one is a tensor fails.
     """
     too_long: Mapping[str, str] = field(default_factory=dict)
-    """By the name of a list, the segments' output that is true where the list is longer than
-    `max_lengths` declares: such a request fails.
+    """For each list: the segments' output that is true if the list is longer than `max_lengths`
+    declares. Such a request fails.
     """
     mixes: str | None = None
-    """Why requests must not be joined to a batch, where the model's graph shows it and a golden may
+    """Why requests must not be batched, if the model's graph shows a reason that the goldens may
     not.
     """
 
@@ -133,7 +137,7 @@ class ModelArtifact:
         return tuple(io for io in self.outputs if io.name not in kept)
 
     def ranges(self) -> tuple[Ranges, ...]:
-        """For each profile the shapes of every input at min, opt and max."""
+        """The shapes of every input at min, opt and max, for each profile."""
         return tuple(self._ranges(profile) for profile in self.profiles or ({},))
 
     def _ranges(self, profile: Profile) -> Ranges:
@@ -147,9 +151,10 @@ class ModelArtifact:
 
 @dataclass(frozen=True)
 class EnsembleArtifact:
-    """One model as a Triton ensemble: `steps` in running order; a tensor has one name wherever it
-    stands, so that the steps fit by name. `inputs` and `outputs` are the model's; goldens are the
-    whole's, each step has its own.
+    """A model as a Triton ensemble, with `steps` in execution order.
+
+    A tensor has the same name in all steps, which connects them. `inputs` and `outputs` are those
+    of the model. The goldens are those of the whole model; each step has its own.
     """
 
     spec: ModelSpec

@@ -1,5 +1,5 @@
-"""Whether Triton may batch a model's requests, and up to which size: shapes propose, goldens
-confirm.
+"""Decides whether Triton may batch a model's requests, and the maximum size. The shapes propose a
+size, and the goldens confirm it.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from builder.manifest import Range, shared_first_axis
 from builder.triton.artifact import EnsembleArtifact, Golden, ModelArtifact
 
 ROW_RTOL, ROW_ATOL = 1e-2, 1e-3
-"""How far row 0 alone may be from row 0 in a batch: wide enough for another kernel, far too narrow
-for rows that mix.
+"""Tolerances between row 0 alone and row 0 in a batch. They allow for another kernel, but are far
+too narrow for outputs that depend on other rows.
 """
 
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """Triton's max_batch_size (0: Triton does not batch), and the reason."""
+    """Triton's max_batch_size (0: no batching) and the reason."""
 
     max_batch_size: int
     reason: str
 
 
 def choose(artifact: ModelArtifact) -> BatchChoice:
-    """Batch where all inputs share a named first axis, profiles cover it from 1, and the goldens'
-    outputs follow it row by row.
+    """Return a batch size if all inputs share a named first axis, the profiles cover it from 1, and
+    the goldens' outputs follow it row by row.
 
-    Raises UsageError where the manifest demands batching that the model does not allow, or a
-    preferred size beyond the maximum.
+    Raises UsageError if the manifest requires batching that the model does not allow, or a
+    preferred size above the maximum.
     """
     wanted = artifact.spec.batching
     if wanted.enabled is False:
@@ -76,16 +76,18 @@ def _no_one(axis: str) -> str:
 
 
 def lost_batches(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
-    """The warning, if any, that profiles of different batches give; of an ensemble's steps the
-    first one's.
+    """The warning about profiles with different batches, if any. For an ensemble, that of its first
+    step.
     """
     steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
     return tuple(filter(None, map(_narrowed, steps)))[:1]
 
 
 def _narrowed(artifact: ModelArtifact) -> str | None:
-    """What profiles of different batches cost: Triton knows one greatest batch for all of a model's
-    shapes, and larger batches are built for no request. None where nothing is lost by that.
+    """Describe the cost of profiles with different batches.
+
+    Triton has one maximum batch for all of a model's shapes, so no request reaches the larger
+    batches. None if there is no cost.
     """
     axis, (obstacle, size) = _axis(artifact), _obstacle(artifact)
     if (
@@ -120,16 +122,14 @@ def _axis(artifact: ModelArtifact) -> str | None:
 
 
 def _covered(artifact: ModelArtifact, axis: str) -> int:
-    """The greatest batch that each combination of the other axes has a profile for, from 1 without
+    """The maximum batch for which each combination of the other axes has a profile, from 1 without
     a gap.
     """
     return min(_reaches(artifact, axis), default=0)
 
 
 def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
-    """For each profile the greatest batch, from 1 without a gap, that all sizes of its other axes
-    can have.
-    """
+    """The maximum batch of each profile, from 1 without a gap, for all sizes of its other axes."""
     profiles = _profiles(artifact)
     others = [
         {name: span for name, span in profile.items() if name != axis} for profile in profiles
@@ -149,7 +149,7 @@ def _profiles(artifact: ModelArtifact) -> list[dict[str, Range]]:
 
 
 def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
-    """Whether every size of `inner` is one of `spans`."""
+    """Whether `spans` include every size of `inner`."""
     for name, (low, _, high) in inner.items():
         least, _, most = spans[name]
         if low < least or high > most:
@@ -169,8 +169,8 @@ def _reach(spans: Iterable[Range]) -> int:
 
 
 def _contradiction(artifact: ModelArtifact) -> str | None:
-    """What a golden shows against batching: an output that does not follow the batch, or a row that
-    depends on the others.
+    """Return why a golden excludes batching: an output does not follow the batch, or a row depends
+    on other rows.
     """
     for golden in artifact.goldens:
         batch = next(iter(golden.inputs.values())).shape[0]
@@ -184,14 +184,14 @@ def _contradiction(artifact: ModelArtifact) -> str | None:
 
 
 ROLLED = "-rolled"
-"""The end of the name of a golden whose rows are those of another golden in another order, and
-whose answers are not.
+"""Suffix of a golden whose input rows are those of another golden in another order. Its outputs are
+not reordered accordingly.
 """
 
 
 def moved(golden: Golden, rolled: Golden, rows: int, kept: Collection[str] = ()) -> bool:
-    """Whether the rows of an output, other than those of `kept`, are not the golden's moved by one,
-    as the inputs of `rolled` are. `rows` is the size of the batch.
+    """Whether the rows of an output, other than those of `kept`, differ from the golden's rows
+    shifted by one, as the inputs of `rolled` are. `rows` is the batch size.
     """
     for name, array in golden.outputs.items():
         other = rolled.outputs.get(name)

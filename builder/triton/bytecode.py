@@ -1,9 +1,10 @@
 """Keeps Python from writing `__pycache__` into the folders of served models.
 
-To Triton such a folder is a change of the model. A server that can write the repository would load
-every Python model twice: in poll mode at the next poll, in explicit mode a step with each ensemble
-that names it. Triton's stub ignores PYTHONDONTWRITEBYTECODE, and it compiles model.py before any
-code of ours runs. An empty file of that name has Python compile in memory alone.
+Triton treats such a folder as a change of the model. A server with write access to the repository
+would load every Python model twice: in poll mode at the next poll, in explicit mode a step with
+each ensemble that names it. Triton's stub ignores PYTHONDONTWRITEBYTECODE, and it compiles model.py
+before any trt-build code runs. If an empty file of that name exists, Python compiles in memory
+only.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from builder.store import COMPILED
 
 
 def prevent(model: Path) -> None:
-    """Put the empty files into the version folders of the model. They are in no trt-build.json: a
-    repository that lost them is whole. Raises OSError.
+    """Write the empty files into the version folders of the model.
+
+    trt-build.json does not list them: a repository without them is complete. Raises OSError.
     """
     for folder in set(_compiled(model)):
         compiled = folder / COMPILED
@@ -36,7 +38,7 @@ def placed(model: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def removed(model: Path) -> Iterator[None]:
-    """Without the empty files during a `with` block. Raises OSError."""
+    """Remove the empty files for the duration of a `with` block. Raises OSError."""
     files = [model / name for name in placed(model)]
     for file in files:
         file.unlink()
@@ -48,7 +50,9 @@ def removed(model: Path) -> Iterator[None]:
 
 
 def _compiled(model: Path) -> Iterator[Path]:
-    """The folders whose Python files the stub imports: model.py's and its packages'."""
+    """The folders from which the stub imports Python files: that of model.py and those of its
+    packages.
+    """
     for entry in model.glob("*/model.py"):
         yield entry.parent
         yield from (package.parent for package in entry.parent.glob("*/__init__.py"))

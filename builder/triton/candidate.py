@@ -1,5 +1,7 @@
-"""A published model beside the one that it is to replace: under a name of its own, to be verified
-at the endpoint before clients reach it; and the former model, kept until the new one has answered.
+"""Publishes a candidate model under its own name beside the model that it will replace.
+
+The candidate is verified at the endpoint before clients reach it. The former model is kept until
+the new one has passed verification.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from builder.triton.config import config_text, parse_config
 from builder.triton.publish import add_steps, blocked, move_in
 
 INFIX = ".candidate."
-"""Between the model's name and the digest in a candidate's name."""
+"""Separates the model's name and the digest in a candidate's name."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model in the folder `name` of `repository`, and the steps that came with it."""
+    """A model in the folder `name` of `repository`, and the steps that were added with it."""
 
     name: str
     repository: Path
@@ -37,8 +39,8 @@ class Candidate:
         return self.repository / self.name
 
     def withdraw(self) -> None:
-        """Remove it from the repository, with the steps that came with it and that no published
-        model has come to name.
+        """Remove the candidate from the repository, with its steps that no published model
+        names.
         """
         name = self.name.partition(INFIX)[0]
         with staging.staging(self.repository) as stage, staging.alone(self.repository):
@@ -50,11 +52,12 @@ class Candidate:
 
 
 def add(source: Path, repository: Path) -> Candidate:
-    """Put the current version of the model in the folder `source` into `repository` as
-    `<name>.candidate.<digest>`, whole, with the steps of an ensemble that are not there yet.
+    """Copy the current version of the model in the folder `source` into `repository` as
+    `<name>.candidate.<digest>`.
 
-    What a killed push left is recorded as a step of the model, which publication removes later.
-    Raises UsageError where there is no such model, PublishError where a file of it is damaged.
+    The copy is atomic, and includes the steps of an ensemble that are not there yet. The remains of
+    a killed push are recorded as a step of the model, which publication removes later. Raises
+    UsageError if there is no such model, PublishError if a file of it is damaged.
     """
     current = versions.found(source)[0]
     versions.whole(current)
@@ -78,7 +81,7 @@ def add(source: Path, repository: Path) -> Candidate:
 
 
 def _rename(folder: Path, name: str) -> None:
-    """Write the name of the folder into its config, where only the current version is served."""
+    """Write the folder's name into its config, which serves only the current version."""
     said = published.read(folder / SIDECAR)
     message = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder))
     message.name = folder.name
@@ -97,9 +100,7 @@ def _rename(folder: Path, name: str) -> None:
 
 @dataclass(frozen=True)
 class Former:
-    """What stood in the folder `folder` of a repository before a push: a copy in `stage`, or
-    nothing.
-    """
+    """The contents of `folder` before a push: a copy in `stage`, or nothing."""
 
     folder: Path
     stage: Path
@@ -107,12 +108,13 @@ class Former:
 
     @property
     def exists(self) -> bool:
-        """Whether there was a model."""
+        """Whether there was a former model."""
         return (self.stage / self.folder.name).is_dir()
 
     def restore(self) -> None:
-        """Put the former model back by one rename, or remove the new one
-        where there was none. Raises PublishError.
+        """Restore the former model with one rename, or remove the new one if there was none.
+
+        Raises PublishError.
         """
         name, repository = self.folder.name, self.folder.parent
         with blocked(name, repository), staging.alone(repository):
@@ -127,8 +129,9 @@ class Former:
 
 @contextlib.contextmanager
 def former(folder: Path) -> Iterator[Former]:
-    """The model in `folder` as it is now, with its steps, kept for the length of a `with` block.
-    Files are hard links where the file system has them.
+    """Keep the present model in `folder` and its steps for the duration of a `with` block.
+
+    Files are hard links if the file system supports them.
     """
     repository = folder.parent
     repository.mkdir(parents=True, exist_ok=True)

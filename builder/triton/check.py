@@ -1,7 +1,7 @@
-"""Find configs that Triton would refuse or serve incorrectly, before anything is written.
+"""Finds configs that Triton would reject or serve incorrectly, before anything is written.
 
-Each rule is one function. Rules are stricter than Triton if Triton has no check and the first large
-request would fail.
+Each rule is one function. If Triton has no check and the first large request would fail, the rule
+is stricter than Triton.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ TENSOR_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
 def validate(config: pb.ModelConfig, artifact: ModelArtifact) -> None:
-    """Raise one PublishError that lists every broken rule."""
+    """Raise one PublishError that lists all violations."""
     broken = [text for rule in RULES for text in rule(config, artifact)]
     if broken:
         raise PublishError("\n  ".join([f"Triton could not serve model {config.name!r}:", *broken]))
 
 
 def _names(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
-    """A model's name is a folder's; TensorRT's backend cuts tensor names at a space, files take no
-    slash.
+    """A model name must be valid as a folder name.
+
+    TensorRT's backend truncates tensor names at a space, and file names allow no slash.
     """
     if not MODEL_NAME.fullmatch(config.name):
         yield f"the name {config.name!r} is no folder name of letters, digits, '_', '-' and '.'"
@@ -62,7 +63,7 @@ def _dims(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
 
 
 def _types(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
-    """tensorrt_backend answers 'unsupported datatype' when an instance starts."""
+    """tensorrt_backend reports 'unsupported datatype' when an instance starts."""
     if config.backend != "tensorrt":
         return
     for tensor in (*config.input, *config.output):
@@ -75,9 +76,7 @@ def _types(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
 
 
 def _batch(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
-    """Triton never compares max_batch_size with the profiles: the failure would come with the first
-    full batch.
-    """
+    """Triton does not compare max_batch_size with the profiles: the first full batch would fail."""
     size = config.max_batch_size
     if not size:
         return
@@ -89,7 +88,7 @@ def _batch(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
 
 
 def _profiles(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
-    """Only a TensorRT model may name profiles, and only ones that the plan has."""
+    """Only a TensorRT model may name profiles, and only profiles of its plan."""
     for group in config.instance_group:
         if group.profile and config.backend != "tensorrt":
             yield "an instance group names profiles, which only TensorRT models may"
@@ -111,8 +110,8 @@ def _instances(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]
 
 
 def _optional(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
-    """tensorrt_backend asks every request for every input of the engine and fails the whole batch
-    without it.
+    """tensorrt_backend requires every input of the engine in every request, and otherwise fails the
+    whole batch.
     """
     for tensor in config.input:
         if tensor.optional:
@@ -120,7 +119,7 @@ def _optional(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
 
 
 def _warmup(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
-    """A warm-up that fails makes the load fail."""
+    """A failing warm-up makes the load fail."""
     for sample in config.model_warmup:
         if sample.batch_size > max(config.max_batch_size, 1):
             yield (
@@ -130,7 +129,7 @@ def _warmup(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
 
 
 def _states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
-    """A state is kept in a buffer of one size; a plan's state has no reshape, so it needs an axis
+    """A state is kept in a buffer of fixed size. A plan's state has no reshape, so it needs an axis
     beside the batch.
     """
     for state, io in sequences.pairs(artifact):
@@ -150,8 +149,10 @@ def _states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
 
 
 def _implicit_states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
-    """Triton's core gives the n-th output by name to the n-th input by name, whatever pairs the
-    config says, and so swaps states without an error (triton-inference-server/server issue 8586,
+    """The order of states in the config must be that of their names.
+
+    Triton's core passes the n-th output by name to the n-th input by name. It ignores the pairs in
+    the config, and so swaps states without an error (triton-inference-server/server issue 8586,
     open at 25.12).
     """
     states = config.sequence_batching.state

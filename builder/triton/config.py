@@ -1,4 +1,4 @@
-"""A model's ModelConfig: the protobuf message, merged over the files in templates/.
+"""Creates a model's ModelConfig: the protobuf message, merged with the files in templates/.
 
 Nothing is left to Triton's auto-completion, which would guess the batch from a plan's first axis.
 """
@@ -21,14 +21,14 @@ from builder.triton import batching, check, dtypes, graphs, section, sequences, 
 from builder.triton.artifact import IO, ModelArtifact
 
 OPTIONAL_OUTPUTS = "optional_outputs"
-"""The parameter that names the outputs which a response may leave out, separated by commas."""
+"""The parameter with the names of optional outputs, separated by commas."""
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 
 
 def config(artifact: ModelArtifact) -> Any:
-    """The checked ModelConfig message, with the manifest's `triton:` section merged in.
+    """Return the checked ModelConfig message, including the manifest's `triton:` section.
 
-    Raises PublishError where Triton could not serve the model so, UsageError for a manifest that
+    Raises PublishError if Triton could not serve the model with it, UsageError for a manifest that
     contradicts it.
     """
     platform = serve_as(artifact)
@@ -48,8 +48,8 @@ def config(artifact: ModelArtifact) -> Any:
 
 
 def config_text(message: pb.ModelConfig) -> str:
-    """The message as config.pbtxt has it, max_batch_size stated even where it is 0 (proto3 leaves
-    zeros out).
+    """Return the message as config.pbtxt text. It includes max_batch_size even if it is 0, because
+    proto3 omits zeros.
     """
     text = str(text_format.MessageToString(message))
     if message.max_batch_size:
@@ -59,9 +59,7 @@ def config_text(message: pb.ModelConfig) -> str:
 
 
 def parse_config(text: str, where: str) -> Any:
-    """The message that a config.pbtxt holds; UsageError, with line and column, for text that is
-    none.
-    """
+    """Parse a config.pbtxt. Raises UsageError with line and column for invalid text."""
     try:
         return text_format.Parse(text, pb.ModelConfig())
     except text_format.ParseError as error:
@@ -69,10 +67,10 @@ def parse_config(text: str, where: str) -> Any:
 
 
 def serve_as(artifact: ModelArtifact) -> str:
-    """`tensorrt_plan` or `python`; auto takes the plan where Triton has a backend for its flavour
-    (it has none for RTX).
+    """Return `tensorrt_plan` or `python`. Auto selects the plan if Triton has a backend for its
+    flavor (it has none for RTX).
     """
-    # as which an ensemble's torch steps may be served
+    # the platforms that can serve an ensemble's torch steps
     if artifact.serve_as not in (*SERVE_AS, "pytorch_libtorch"):
         raise UsageError(
             f"unknown serve_as {artifact.serve_as!r}", fix=f"one of {', '.join(SERVE_AS)}"
@@ -107,18 +105,18 @@ def serve_as(artifact: ModelArtifact) -> str:
 
 
 def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
-    """The element type of each tensor at the endpoint: the engine's own for a plan, the module's
-    for the Python runtime.
+    """The element type of each tensor at the endpoint: the engine's for a plan, the module's for
+    the Python runtime.
 
-    They differ where TensorRT has no such type: float64, or int64 in some versions.
+    They differ if TensorRT lacks the type: float64, or int64 in some versions.
     """
     declared = module_dtypes(artifact)
     return {**declared, **_engine_dtypes(artifact)} if platform == "tensorrt_plan" else declared
 
 
 def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:
-    """The element type of each tensor in the original module: of the specs, of the recorded
-    outputs, else as given.
+    """The element type of each tensor in the original module, from the specs, the recorded outputs,
+    or else the artifact.
     """
     dtypes_ = {io.name: io.dtype for io in (*artifact.inputs, *artifact.outputs)}
     dtypes_ |= {
@@ -137,7 +135,9 @@ def _engine_dtypes(artifact: ModelArtifact) -> dict[str, str]:
 
 
 def template(*names: str) -> Any:
-    """The files in templates/ merged in order; a later part's single fields win."""
+    """Merge the files in templates/ in order. Single fields of a later part override
+    earlier ones.
+    """
     folder = config_templates()
     message = pb.ModelConfig()
     for name in names:
@@ -161,8 +161,10 @@ def _tensors(
 def _tensor(
     tensor: pb.ModelInput | pb.ModelOutput, io: IO, dtype: str, max_batch: int, platform: str
 ) -> None:
-    """Dims without Triton's batch; a rank that leaves none is served as [1] (Triton has no empty
-    dims), an axis without elements as one that varies (nor has it dims of 0).
+    """Create a tensor's config. Its dims exclude Triton's batch.
+
+    Triton has no empty dims: a rank without other axes is served as [1]. It has no dims of 0
+    either: an axis without elements is served as a dynamic one.
     """
     tensor.name, tensor.data_type = io.name, pb.DataType.Value(dtypes.by_name(dtype).config)
     dims = io.shape[1:] if max_batch else io.shape
@@ -193,7 +195,9 @@ def _scheduling(message: pb.ModelConfig, artifact: ModelArtifact, platform: str)
 
 
 def _instances(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
-    """Every profile in every group: the scheduler picks an instance without looking at shapes."""
+    """Set the count and the profiles of the instance groups. Each group has every profile: the
+    scheduler selects an instance without looking at shapes.
+    """
     for group in message.instance_group:
         group.count = group.count or artifact.spec.instances
         if platform == "tensorrt_plan" and len(artifact.profiles) > 1:
@@ -222,8 +226,10 @@ def _provenance(message: pb.ModelConfig, artifact: ModelArtifact, platform: str)
 
 
 def tensorrt_version(facts: Any) -> str | None:
-    """The version of the library that built the plan, as plan facts name it: digits and dots. None
-    where they name none. Raises ValueError for other text, which goes into files that others read.
+    """The version of the library that built the plan, from the plan facts: digits and dots.
+
+    None if they name none. Raises ValueError for other text, because the version is written into
+    files that others read.
     """
     version = facts.get("tensorrt_version") or facts.get("tensorrt")
     if isinstance(version, (list, tuple)):

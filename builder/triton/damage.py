@@ -1,4 +1,4 @@
-"""Find files of a published model that have changed since publication."""
+"""Finds files of a published model that have changed since publication."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from builder.torchscript import sha256
 
 EDITED = "config.pbtxt"
-"""What people change by hand is not held against the model."""
+"""Files that users may edit: changes in them are no damage."""
 
 
 def damaged(folder: Path, files: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
-    """Compare the files with their SHA-256 in trt-build.json: each file that differs, and whether
-    it exists.
+    """Compare the files with their SHA-256 in trt-build.json. Returns each file that differs, and
+    whether it exists.
     """
     for name, expected in sorted(files.items()):
         file = folder / name

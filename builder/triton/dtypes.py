@@ -1,5 +1,5 @@
-"""Dtypes with their three names: torch's (used in trt-build), Triton's in a config, and Triton's in
-requests.
+"""Dtypes with their three names: torch's (used in trt-build), that of Triton's config, and that of
+Triton's requests.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from builder.errors import PublishError
 
 @dataclass(frozen=True)
 class Dtype:
-    """`tensorrt`: TensorRT's name where an engine's input or output can have the type, else None
-    (tensorrt_backend's ConvertTrtTypeToDataType).
+    """A dtype. `tensorrt` is TensorRT's name if an engine's input or output can have the type, else
+    None (tensorrt_backend's ConvertTrtTypeToDataType).
     """
 
     name: str
@@ -40,8 +40,8 @@ _BY_WIRE = {entry.wire: entry for entry in TABLE}
 
 
 def by_name(name: str) -> Dtype:
-    """The entry of torch's name for it, e.g. "float32"; PublishError for one that Triton does not
-    have.
+    """The entry for torch's name, e.g. "float32". Raises PublishError for a dtype that Triton does
+    not have.
     """
     if name not in _BY_NAME:
         raise PublishError(
@@ -51,22 +51,22 @@ def by_name(name: str) -> Dtype:
 
 
 def by_config(name: str) -> Dtype:
-    """The entry of a config's name for it, e.g. "TYPE_FP32"."""
+    """The entry for the name in a config, e.g. "TYPE_FP32"."""
     return _BY_CONFIG[name]
 
 
 def by_wire(name: str) -> Dtype:
-    """The entry of a request's or response's name for it, e.g. "FP32"."""
+    """The entry for the name in a request or response, e.g. "FP32"."""
     return _BY_WIRE[name]
 
 
 def by_numpy(dtype: np.dtype[Any]) -> Dtype | None:
-    """The entry of an array's dtype; None for an unsupported dtype."""
+    """The entry for an array's dtype; None for an unsupported dtype."""
     return _BY_NUMPY.get(np.dtype(dtype))
 
 
 def by_tensorrt(name: str) -> Dtype:
-    """The entry of TensorRT's name for it, e.g. "HALF"; PublishError for one that Triton cannot
+    """The entry for TensorRT's name, e.g. "HALF". Raises PublishError for one that Triton cannot
     serve, e.g. "FP8".
     """
     if name not in _BY_TENSORRT:

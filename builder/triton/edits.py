@@ -1,5 +1,5 @@
-"""Edits of a published config: carried over into the config of the next publication, or taken into
-the manifest.
+"""Preserves manual edits of a published config: copies them into the next config, or into the
+manifest.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ KEYS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "max_queue_delay_microseconds": ("batching", "max_queue_delay_us"),
     }
 }
-"""Parts of fields that the manifest has keys of its own for."""
+"""Parts of fields that have their own keys in the manifest."""
 
 
 def carry_over(former: Path, folder: Path) -> None:
-    """Apply to the config in `folder`, which is new, what was changed by hand in the config of
-    `former`, field by field. Raises PublishError where both changed a field, UsageError where the
-    edited file is no config.
+    """Apply the manual edits of the config of `former` to the new config in `folder`, field by
+    field.
+
+    Raises PublishError if both changed a field, UsageError if the edited file is no config.
     """
     before, edited = _generated(former), former / published.CONFIG
     if before is None or not edited.is_file():
@@ -49,20 +50,21 @@ def carry_over(former: Path, folder: Path) -> None:
 
 
 def _generated(folder: Path) -> str | None:
-    """The config that was generated for the model in `folder`; None where it is not recorded."""
+    """The generated config of the model in `folder`; None if it is not recorded."""
     before = published.read(folder / published.SIDECAR).get(GENERATED)
     return before if isinstance(before, str) else None
 
 
 def _config_in(file: Path) -> pb.ModelConfig:
-    """The config in a file. Raises UsageError."""
+    """Read the config in a file. Raises UsageError."""
     return parse_config(file.read_text(encoding="utf-8"), str(file))
 
 
 def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
-    """Write what was edited by hand in the config of the model published in `folder` into the
-    manifest of `spec`, whose comments stay; the values by key of the manifest, [] for a key that is
-    removed, {} where nothing was edited.
+    """Write the manual config edits of the model published in `folder` into the manifest of `spec`.
+
+    Comments in the manifest stay. Returns the values by manifest key, [] for a removed key, and {}
+    if nothing was edited.
 
     Raises UsageError for an edit that a manifest cannot express, or a manifest that cannot be
     changed; nothing is written then.
@@ -104,7 +106,7 @@ def edits_adopted(folder: Path, spec: ModelSpec) -> bool:
 
 
 def _only_own(folder: Path) -> None:
-    """Raise UsageError for edits of steps: the section of the manifest goes to all steps."""
+    """Raise UsageError for edits of steps: the manifest's section applies to all steps."""
     with Hashes() as hashes:
         steps = [edit for edit in edits.edits(folder, hashes) if edit.file.parent != folder]
     if steps:
@@ -117,8 +119,10 @@ def _only_own(folder: Path) -> None:
 
 
 def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
-    """What the manifest of `spec` must say to give the edited config: values by section and key, []
-    for a key that must go. Raises UsageError for what it cannot say.
+    """The manifest entries that produce the edited config: values by section and key, [] for a key
+    to remove.
+
+    Raises UsageError for edits that the manifest cannot express.
     """
     before, edited = _generated(folder), folder / published.CONFIG
     if before is None:
@@ -144,7 +148,7 @@ def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
 def _values(
     name: str, old: pb.ModelConfig, by_hand: pb.ModelConfig, edited: Path, spec: ModelSpec
 ) -> Iterator[tuple[str, str, dict[str, Any] | list[Any] | int]]:
-    """The keys of a manifest for one field that was edited."""
+    """The manifest keys for one edited field."""
     before, after = _as_data(old).get(name), _as_data(by_hand).get(name, [])
     if isinstance(after, dict):
         for inner, (key, own) in KEYS.get(name, {}).items():
@@ -203,7 +207,7 @@ def _field(
 
 
 def _parameters(old: pb.ModelConfig, by_hand: pb.ModelConfig, new: pb.ModelConfig) -> None:
-    """Each parameter by itself: provenance changes with every build."""
+    """Compare each parameter separately: provenance changes with every build."""
     for key in {*old.parameters, *by_hand.parameters}:
         ours, theirs = (side.parameters.get(key) for side in (old, by_hand))
         if ours != theirs and theirs is None:
@@ -213,7 +217,7 @@ def _parameters(old: pb.ModelConfig, by_hand: pb.ModelConfig, new: pb.ModelConfi
 
 
 def _only(message: pb.ModelConfig, field: FieldDescriptor) -> Any:
-    """A message with this field of `message` alone."""
+    """Return a message with only this field of `message`."""
     copy = pb.ModelConfig()
     copy.CopyFrom(message)
     for other, _ in message.ListFields():

@@ -1,8 +1,8 @@
-"""One model as a Triton ensemble: its config, made from its steps' configs, and Triton's own checks
-of such a graph.
+"""Creates a Triton ensemble's config from its steps' configs, and performs Triton's checks of the
+graph.
 
-What fails here would fail when the server loads the ensemble; the words are Triton's, so that they
-can be looked up.
+A graph that fails here would fail when the server loads the ensemble. The messages are Triton's, so
+that users can look them up.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from builder.triton.check import MODEL_NAME, TENSOR_NAME
 from builder.triton.config import sha256, template
 
 Configs = Mapping[str, Any]
-"""The ModelConfig message of each step, by model name, in running order."""
+"""The ModelConfig message of each step by model name, in execution order."""
 Names = Mapping[str, Mapping[str, str]]
-"""By step what the ensemble calls those of its tensors that have another name there."""
+"""For each step: the ensemble's names of tensors that differ from the step's."""
 
 
 def ensemble_config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
-    """The checked ModelConfig message. Its batch is the least of its steps', 0 where one of them
-    does not batch.
+    """Return the checked ModelConfig message.
 
-    Raises PublishError, with every broken rule, where Triton would refuse the graph; UsageError
-    where the manifest demands batching that a step cannot give.
+    Its batch is the smallest of its steps', 0 if one of them does not batch. Raises PublishError
+    with all violations if Triton would reject the graph, and UsageError if the manifest requires
+    batching that a step does not support.
     """
     message = template("base.pbtxt")
     message.name, message.platform = ensemble.spec.name, "ensemble"
@@ -69,7 +69,7 @@ def _endpoint(
     steps: Configs,
     called: Names,
 ) -> None:
-    """The ensemble's own tensor, as the step that reads or makes it has it."""
+    """The ensemble's tensor, with the type and dims of the step that reads or computes it."""
     for step in steps.values():
         for found in getattr(step, side):
             if called[step.name].get(found.name, found.name) == name:
@@ -80,7 +80,7 @@ def _endpoint(
 
 
 def full_dims(step: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput) -> list[int]:
-    """The dims with Triton's batch in front where the step batches."""
+    """The dims, with Triton's batch first if the step batches."""
     return [-1, *tensor.dims] if step.max_batch_size else list(tensor.dims)
 
 
@@ -107,7 +107,7 @@ def _provenance(message: pb.ModelConfig, ensemble: EnsembleArtifact) -> None:
 
 
 def check(message: pb.ModelConfig, steps: Configs) -> None:
-    """Raise one PublishError that lists every rule of Triton's ensembles that the graph breaks."""
+    """Raise one PublishError that lists all violations of Triton's ensemble rules."""
     broken = [text for rule in RULES for text in rule(message, steps)]
     if broken:
         raise PublishError(
@@ -150,8 +150,8 @@ def _mapped(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
 
 
 def _connected(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
-    """Every input read, every output made, no tensor made twice, unread, or read before it is
-    made.
+    """Check that every input is read and every output computed, and that no tensor is computed
+    twice, unread, or read too early.
     """
     given, wanted = {t.name for t in message.input}, {t.name for t in message.output}
     made, read = set(given), set()
@@ -184,8 +184,8 @@ def _batches(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
 
 
 def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
-    """'inconsistent data type', 'inconsistent shape': dims, or dims with the batch, agree but for
-    -1.
+    """Triton's 'inconsistent data type' and 'inconsistent shape': dims, or dims with the batch,
+    must be equal except for -1.
     """
     first: dict[str, tuple[Any, Any]] = {
         t.name: (message, t) for t in (*message.input, *message.output)
@@ -217,8 +217,8 @@ def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def _edges(message: pb.ModelConfig, steps: Configs) -> Iterator[tuple[Any, str, Any]]:
-    """(the step's config, the ensemble's tensor name, the step's tensor) of every input and output
-    of every step.
+    """Return (step config, ensemble tensor name, step tensor) for every input and output of every
+    step.
     """
     for step in message.ensemble_scheduling.step:
         config = steps[step.model_name]

@@ -1,5 +1,5 @@
-"""The .env file that Docker Compose reads: which service to start, which NVIDIA image fits the
-plans of a repository, and how certain that is.
+"""Writes the .env file for Docker Compose: the service to start, the NVIDIA image for the
+repository's plans, and the confidence of that choice.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _CONFIDENCE = {
 def write_env(repository: Path, path: Path | None = None) -> Path:
     """Write the variables of docker-compose.yml to a block in `path` (.env beside the repository).
 
-    The block sets COMPOSE_PROFILES (gpu where Triton's TensorRT backend runs the plans, else cpu),
+    The block sets COMPOSE_PROFILES (gpu if Triton's TensorRT backend runs the plans, else cpu),
     MODEL_REPOSITORY and TRITON_IMAGE, with the reasons as comments. Lines outside the block stay,
-    and a variable that they set is left out of it. The file keeps its mode, and a link its target.
-    Raises PublishError where two versions of TensorRT built the plans, or the file is not text.
+    and variables that they set are omitted from it. The file keeps its mode, and a link its target.
+    Raises PublishError if two versions of TensorRT built the plans, or the file is not text.
     """
     path = path or repository.resolve().parent / ".env"
     with published.shaped(repository):
@@ -49,7 +49,7 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
 
 
 def plan_facts(repository: Path) -> list[Any]:
-    """The plan.json of each model's current versions. Raises OSError, ValueError."""
+    """The plan.json of the current versions of each model. Raises OSError, ValueError."""
     return [
         json.loads(file.read_text(encoding="utf-8"))
         for file in sorted(repository.glob("*/*/plan.json"))
@@ -58,15 +58,19 @@ def plan_facts(repository: Path) -> list[Any]:
 
 
 def _is_earlier(version: Path) -> bool:
-    """Whether a version folder is that of a kept version, which may be of another TensorRT."""
+    """Whether the folder belongs to a kept version, which may have been built by another
+    TensorRT.
+    """
     earlier = published.versions(version.parent)[1:]
     return version.name in {str(one.number) for one in earlier}
 
 
 def image_for(repository: Path) -> str | None:
-    """NVIDIA's image whose TensorRT loads the plans of `repository`; None where no plan is for
-    Triton's TensorRT backend. Raises PublishError where two versions of TensorRT built the plans or
-    no known image has the version, UsageError for files that trt-build did not write.
+    """NVIDIA's image whose TensorRT loads the plans of `repository`.
+
+    None if no plan is for Triton's TensorRT backend. Raises PublishError if two versions of
+    TensorRT built the plans or no known image has the version, UsageError for files that trt-build
+    did not write.
     """
     with published.shaped(repository):
         facts = plan_facts(repository)
@@ -88,7 +92,7 @@ def _on_gpu(plan_facts: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The lines of the .env that choose the service of docker-compose.yml."""
+    """The lines of the .env that select the service of docker-compose.yml."""
     if _on_gpu(plan_facts):
         return [f"{_MARK}Triton's TensorRT backend runs the plans", f"{PROFILES}=gpu"]
     return [
@@ -98,7 +102,7 @@ def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write the file at once, with the mode that it has."""
+    """Write the file atomically and keep its mode."""
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         staged.touch(mode=0o600)
@@ -113,8 +117,8 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _users(lines: Sequence[str]) -> list[str]:
-    """The lines that are not ours: outside the block, and no TRITON_IMAGE that an earlier version
-    of trt-build wrote below its comments.
+    """The user's lines: those outside the block, without a TRITON_IMAGE that an earlier version of
+    trt-build wrote below its comments.
     """
     kept: list[str] = []
     inside = after_mark = False
@@ -135,7 +139,7 @@ def _variables(lines: Iterable[str]) -> set[str]:
 
 
 def _without(lines: Iterable[str], names: set[str]) -> list[str]:
-    """The lines with those that set one of `names` turned into comments."""
+    """The lines, with those that set one of `names` commented out."""
     return [
         f"{_MARK}set above, so not here: {line}" if line.partition("=")[0] in names else line
         for line in lines
@@ -149,7 +153,9 @@ def image_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _one_version(plan_facts: Iterable[Mapping[str, Any]]) -> str | None:
-    """The TensorRT that built the plans for Triton's backend. Raises PublishError for several."""
+    """The TensorRT version that built the plans for Triton's backend. Raises PublishError for
+    several.
+    """
     built = {(facts.get("flavour"), tensorrt_version(facts)) for facts in plan_facts if facts}
     versions = sorted({version for flavour, version in built if flavour == "tensorrt" and version})
     if len(versions) > 1:

@@ -15,13 +15,14 @@ from builder.triton.artifact import Golden
 
 FOLDER = "goldens"
 BFLOAT16 = "|bfloat16"
-"""Ends the key of a bfloat16 array, which is stored as uint16: the .npy format has no name for it.
+"""Suffix of the key of a bfloat16 array. It is stored as uint16: the .npy format has no
+bfloat16.
 """
 
 
 def save(goldens: Iterable[Golden], folder: Path) -> None:
-    """Write one uncompressed <name>.npz each (random floats do not compress, and verify reads them
-    often).
+    """Write each golden to an uncompressed <name>.npz. Random floats do not compress, and verify
+    reads the files often.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for golden in goldens:
@@ -33,21 +34,21 @@ def save(goldens: Iterable[Golden], folder: Path) -> None:
 
 
 def load(folder: Path) -> tuple[Golden, ...]:
-    """All goldens of the folder, by name; arrays only, never a pickle."""
+    """Load all goldens of the folder by name. Only arrays are read, never pickled objects."""
     return tuple(load_one(path) for path in sorted(folder.glob("*.npz")))
 
 
 def load_one(path: Path) -> Golden:
-    """The golden in this file. Raises ValueError for one that is no .npz, is damaged, or has
-    pickled objects.
+    """Load the golden in this file. Raises ValueError if it is no .npz, is damaged, or has pickled
+    objects.
     """
-    if not path.is_file():  # opening a pipe waits for somebody to write
+    if not path.is_file():  # opening a pipe blocks until it has a writer
         raise ValueError(f"{path.parent.name}/{path.name} is no regular file")
     try:
         check_array_file(path)
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(_unpack(key, file[key]) for key in file.files)
-    # a damaged file raises what zlib, zipfile, tokenize and numpy do, each its own
+    # for a damaged file zlib, zipfile, tokenize and numpy raise different types
     except Exception as error:
         raise ValueError(
             f"{path.parent.name}/{path.name} is not an .npz of plain arrays: {error}"

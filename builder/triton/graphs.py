@@ -1,10 +1,11 @@
-"""CUDA graphs of Triton's TensorRT backend: one for each batch size that the manifest names, in
+"""Configures CUDA graphs of Triton's TensorRT backend: one for each batch size in the manifest, in
 each profile.
 
-The backend captures a graph when an instance starts and launches it for requests of exactly its
-shapes; what it cannot capture it logs and runs as ever (../shared/triton.md, 2.9). Without a batch
-it captures and never launches (triton-inference-server/server issues 6749 and 7150), so there a
-graph is refused. So is one of the TensorRT versions whose graphs answered wrong numbers.
+The backend captures a graph when an instance starts, and launches it for requests with exactly its
+shapes. If it cannot capture a graph, it logs this and runs without (../shared/triton.md, 2.9).
+Without a batch it captures a graph but never launches it (triton-inference-server/server issues
+6749 and 7150), so graphs are refused in that case. They are also refused for TensorRT versions
+whose graphs returned incorrect numbers.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 
 WRONG: dict[tuple[int, ...], str] = {(8, 6): "24.04"}
-"""By TensorRT version, the Triton release whose backend answered wrong numbers from CUDA graphs.
+"""Triton releases by TensorRT version whose backend returned incorrect numbers from CUDA graphs.
 
-Measured on an H100 (2026-11-22, docs/engine.md): all six models were wrong for the shapes that have
-a graph, and hand-made engines of one layer in three of nine configurations.
+Measured on an H100 (2026-11-22, docs/engine.md): all six models were incorrect for the shapes that
+have a graph, and hand-written engines of one layer in three of nine configurations.
 """
 
 
 def graph_warnings(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
-    """The warning that CUDA graphs of a plan give: no other version has been tested; of an
-    ensemble's steps the first one's.
+    """The warning about the CUDA graphs of a plan: no other version has been tested. For an
+    ensemble, that of its first step.
     """
     from builder.triton.config import serve_as
 
@@ -37,7 +38,7 @@ def graph_warnings(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...
 
 
 def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
-    """The warning of one model that is served on `platform`."""
+    """The warning about one model that is served on `platform`."""
     if not artifact.spec.batching.graphs or platform != "tensorrt_plan":
         return ()
     return (
@@ -48,11 +49,10 @@ def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
 
 
 def add(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
-    """Write the graph specs into the ModelConfig `message` of a plan; other platforms have none of
-    them.
+    """Write the graph specs into the ModelConfig `message` of a plan. Other platforms have none.
 
-    Raises UsageError for sizes that are no batch of this model, and for a TensorRT whose graphs are
-    known to answer wrong numbers.
+    Raises UsageError for sizes that are no batch of this model, and for a TensorRT version whose
+    graphs are known to return incorrect numbers.
     """
     sizes = sorted(set(artifact.spec.batching.graphs))
     if not sizes or platform != "tensorrt_plan":
@@ -69,7 +69,7 @@ def add(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None
 
 
 def holds(ranges: Ranges, size: int) -> bool:
-    """Whether the profile of these ranges has a batch of this size."""
+    """Whether the profile with these ranges includes this batch size."""
     return all(least[0] <= size <= greatest[0] for least, _, greatest in ranges.values())
 
 
@@ -85,7 +85,7 @@ def _check(sizes: list[int], greatest: int) -> None:
 
 
 def refused(version: str) -> str | None:
-    """Why CUDA graphs are refused with this version of TensorRT; None where they are not."""
+    """Why CUDA graphs are refused with this version of TensorRT; None if they are not."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     release = WRONG.get(numbers)
     return release and (
@@ -103,7 +103,9 @@ def _check_version(version: str) -> None:
 
 
 def _usual(artifact: ModelArtifact, size: int) -> list[tuple[tuple[str, tuple[int, ...]], ...]]:
-    """The shapes without the batch of each profile that has such a batch, each once."""
+    """The optimum shapes, without the batch, of each profile that includes the batch size. Each
+    occurs once.
+    """
     fitting = (ranges for ranges in artifact.ranges() if holds(ranges, size))
     return list(
         dict.fromkeys(

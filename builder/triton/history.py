@@ -1,4 +1,6 @@
-"""Going back to an earlier version, removing old ones, and moving a model between repositories."""
+"""Rolls back to an earlier version, removes old versions, and promotes models between
+repositories.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from builder.triton import interface, versions
 from builder.triton.publish import blocked, move_in
 
 CURRENT, SERVED, KEPT = "current", "served", "kept"
-"""Of a version: it answers requests that name no version; only those that name it; none."""
+"""States of a version: it serves requests without a version; only requests that name it; none."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One version as `trt-build history` shows it; `damaged` names the first file that is not as it
-    was published.
+    """One version in `trt-build history`. `damaged` names the first file that differs from its
+    published state.
     """
 
     number: int
@@ -37,10 +39,10 @@ class Entry:
 
 
 def history(folder: Path) -> list[Entry]:
-    """The versions of the model in `folder`, the newest first. Raises UsageError."""
+    """Return the versions of the model in `folder`, newest first. Raises UsageError."""
     with published.shaped(folder):
         known = versions.found(folder)
-        # the config may be a link or a pipe, which is not read
+        # the config may be a link or a pipe, which are not read
         served = () if any(published.special(folder)) else versions.served(folder)
         entries = [_entry(version, known[0], served) for version in known]
     return sorted(entries, key=lambda entry: entry.number, reverse=True)
@@ -65,11 +67,11 @@ def _entry(version: Version, current: Version, served: Sequence[int]) -> Entry:
 
 
 def rollback(folder: Path, to: int | None, *, accept: bool = False) -> tuple[int, int]:
-    """Serve version `to` of the model in `folder` again (None: the newest before the current one);
-    the numbers of the version that was served, and of the one that is.
+    """Serve version `to` of the model in `folder` again (None: the newest before the current one).
 
-    Raises UsageError where there is no such version, where files were added by hand, or where
-    clients could not go on and `accept` is False; PublishError where the version is damaged.
+    Returns the former and the new version number. Raises UsageError if there is no such version, if
+    files were added by hand, or if the change breaks clients and `accept` is False; PublishError if
+    the version is damaged.
     """
     with _replacing(folder) as new:
         before = versions.found(folder)[0].number
@@ -80,8 +82,10 @@ def rollback(folder: Path, to: int | None, *, accept: bool = False) -> tuple[int
 
 
 def prune(folder: Path, keep: int) -> list[int]:
-    """Remove all but `keep` versions of the model in `folder`, the oldest first and never the
-    current one; the numbers of those that were removed. Raises UsageError, PublishError.
+    """Keep `keep` versions of the model in `folder` and remove the oldest others, never the current
+    one.
+
+    Returns the removed numbers. Raises UsageError, PublishError.
     """
     if len(versions.found(folder)) <= keep:
         return []
@@ -91,7 +95,7 @@ def prune(folder: Path, keep: int) -> list[int]:
 
 @contextlib.contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
-    """An empty folder to fill with what replaces the model in `folder`, under the repository's
+    """Yield an empty folder for the replacement of the model in `folder`, under the repository's
     lock. It is published at the end of the `with` block.
     """
     repository = folder.parent
@@ -117,8 +121,8 @@ def _replacing(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Promotion:
-    """What became of one model: its version number in the repository that it went to, and whether
-    that was added or is "unchanged"; `changes` that its clients notice.
+    """The result for one model: its version number in the target repository, whether it was added
+    or is "unchanged", and the `changes` that clients notice.
     """
 
     name: str
@@ -129,10 +133,10 @@ class Promotion:
 
 def promote(source: Path, repository: Path, *, accept: bool = False) -> Promotion:
     """Publish the current version of the model in the folder `source` into another repository, with
-    the steps of an ensemble. It is copied as it is, and neither built nor changed.
+    the steps of an ensemble.
 
-    Raises UsageError and PublishError as `trt-build repo` does, and PublishError where a file of
-    `source` is damaged.
+    The files are copied unchanged. Raises UsageError and PublishError as `trt-build repo` does, and
+    PublishError if a file of `source` is damaged.
     """
     with published.shaped(source):
         return _promote(source, repository, accept)
@@ -166,13 +170,14 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
 
 
 def _is_there(current: Version, other: Version) -> bool:
-    """Whether another repository serves this version already, undamaged."""
+    """Whether another repository already serves this version, undamaged."""
     return versions.same(current, other) and not any(other.damaged())
 
 
 def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
-    """The folders of the models that trt-build published in `repository`, without the steps of
-    ensembles. Raises UsageError for a name in `only` that is none of them.
+    """The folders of the published models in `repository`, without the steps of ensembles.
+
+    Raises UsageError for a name in `only` that is no such model.
     """
     found = sorted(
         file.parent

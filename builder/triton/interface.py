@@ -1,4 +1,4 @@
-"""Whether clients of a published model can go on unchanged with the model that replaces it."""
+"""Checks whether clients of a published model can continue unchanged with its replacement."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ ANY = -1
 
 
 def refuse_incompatible(former: Path, new: Path, *, accept: bool) -> tuple[str, ...]:
-    """The incompatible changes from the model in the folder `former` to the one in `new`, in words.
+    """Return the incompatible changes from the model in the folder `former` to that in `new`, as
+    text.
 
-    Raises UsageError where there are any and `accept` is False. A `former` without a readable
-    config has no clients, so nothing is incompatible with it.
+    Raises UsageError if there are any and `accept` is False. A `former` without a readable config
+    has no clients, so nothing is incompatible with it.
     """
     found = tuple(_changes(former, new))
     if found and not accept:
@@ -38,7 +39,7 @@ def _changes(former: Path, new: Path) -> Iterator[str]:
 
 
 def _config(folder: Path) -> Any:
-    """The config in the folder; None where there is none that Triton could read."""
+    """Read the config in the folder; None if there is none that Triton could read."""
     file = folder / published.CONFIG
     try:
         return parse_config(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
@@ -47,11 +48,11 @@ def _config(folder: Path) -> Any:
 
 
 def incompatible(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
-    """Each change between two ModelConfig messages after which a request that was valid fails, or
-    a response is not what its client expects.
+    """Return each incompatible change between two ModelConfig messages.
 
-    Compatible are: an additional output, an optional input, an input axis that becomes dynamic, and
-    a larger maximum batch.
+    A change is incompatible if a formerly valid request fails, or if a response is not as its
+    client expects. Compatible are an additional output, an optional input, an input axis that
+    becomes dynamic, and a larger maximum batch.
     """
     yield from _inputs(before, after)
     yield from _outputs(before, after)
@@ -94,7 +95,7 @@ def _outputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
 
 
 def _optional(config: pb.ModelConfig) -> list[str]:
-    """The outputs that a response may leave out."""
+    """The outputs that a response may omit."""
     key = f"trt_build.{OPTIONAL_OUTPUTS}"
     return config.parameters[key].string_value.split(",") if key in config.parameters else []
 
@@ -108,12 +109,12 @@ def _dtype(
 
 
 def _shape(config: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput) -> list[int]:
-    """The shape at the endpoint, with the batch in front."""
+    """The shape at the endpoint, with the batch first."""
     return [*([ANY] if config.max_batch_size else []), *tensor.dims]
 
 
 def _accepts(wide: list[int], narrow: list[int]) -> bool:
-    """Whether every shape of `narrow` is one of `wide`."""
+    """Whether `wide` accepts every shape of `narrow`."""
     return len(wide) == len(narrow) and all(
         a in (ANY, b) for a, b in zip(wide, narrow, strict=True)
     )

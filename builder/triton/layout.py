@@ -39,14 +39,14 @@ from builder.triton.dtypes import by_config
 
 VERSION = "1"
 RUNTIME = "trt_build_runtime"
-"""The package of the Python runtime that stands beside its model.py."""
+"""The package of the Python runtime beside its model.py."""
 FORMAT = 1
 DIGITS = 12
-"""Hexadecimal digits of a step's digest that its name has."""
+"""The number of hexadecimal digits of the digest in a step's name."""
 
 
 def write(artifact: ModelArtifact, folder: Path) -> None:
-    """Write the model's files into `folder`, which is empty; nothing outside it is touched."""
+    """Write the model's files into `folder`, which is empty. Nothing outside is changed."""
     message = config(artifact)
     (folder / VERSION).mkdir()
     (folder / "config.pbtxt").write_text(config_text(message))
@@ -59,11 +59,11 @@ def write(artifact: ModelArtifact, folder: Path) -> None:
 
 
 def write_ensemble(artifact: EnsembleArtifact, folder: Path) -> None:
-    """Write the folder of the ensemble itself; its steps' folders are models like any other."""
+    """Write the folder of the ensemble. Its steps' folders are ordinary models."""
     steps = {step.spec.name: config(step) for step in artifact.steps}
     message = ensemble.ensemble_config(artifact, steps)
     (folder / VERSION).mkdir()
-    # Triton wants a version's folder, and object stores hold no empty ones.
+    # Triton requires a version folder, and object stores hold no empty ones.
     _json(folder / VERSION / "steps.json", list(steps))
     (folder / "config.pbtxt").write_text(config_text(message))
     goldens.save(artifact.goldens, folder / goldens.FOLDER)
@@ -72,7 +72,9 @@ def write_ensemble(artifact: EnsembleArtifact, folder: Path) -> None:
 
 def name_by_content(folder: Path, base: str) -> str:
     """Write the name `<base>.<digest>` into the config and trt-build.json of the step in `folder`,
-    and return it. Equal steps have equal names; `step` in the trt-build.json is `base`.
+    and return it.
+
+    Equal steps have equal names. `step` in trt-build.json is `base`.
     """
     said = {**published.read(folder / published.SIDECAR), "name": base, "step": base}
     said.pop(published.SEAL, None)
@@ -88,8 +90,8 @@ def name_by_content(folder: Path, base: str) -> str:
 
 
 def seal_steps(folder: Path, names: Sequence[str]) -> None:
-    """Add to an ensemble's trt-build.json the names of its steps, which stand beside `folder`, and
-    the SHA-256 of the trt-build.json of each.
+    """Add the names of the steps beside `folder`, and the SHA-256 of each one's trt-build.json, to
+    an ensemble's trt-build.json.
     """
     sidecars = {name: folder.parent / name / published.SIDECAR for name in names}
     seals = {name: sha256(path.read_bytes()) for name, path in sidecars.items()}
@@ -103,7 +105,7 @@ def ensemble_sidecar(
     steps: Mapping[str, Any],
     hashes: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The content of an ensemble's trt-build.json: as of any model, and `steps`."""
+    """The content of an ensemble's trt-build.json: that of any model, and `steps`."""
     whole = ModelArtifact(
         artifact.spec,
         artifact.inputs,
@@ -139,7 +141,7 @@ def ensemble_sidecar(
 def sidecar(
     artifact: ModelArtifact, message: pb.ModelConfig, hashes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The content of trt-build.json: the facts that verify needs, and the provenance."""
+    """The content of trt-build.json: the facts for verify, and the provenance."""
     served = message.parameters["trt_build.serve_as"].string_value
     own, dtypes = module_dtypes(artifact), served_dtypes(artifact, served)
     return {
@@ -184,11 +186,11 @@ def _common(spec: ModelSpec, message: pb.ModelConfig) -> dict[str, Any]:
 
 
 def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> None:
-    """A plan alone where Triton's TensorRT backend serves it: object stores fetch the whole folder
-    on each load.
+    """Write the version folder. It has only the plan if Triton's TensorRT backend serves it: object
+    stores fetch the whole folder on each load.
     """
     facts = {**artifact.plan_facts, "serving": _serving(artifact, message.max_batch_size)}
-    if artifact.step_of:  # its runtime leaves what it hands on where it is
+    if artifact.step_of:  # a step's runtime leaves its outputs on their device
         facts["step_of"] = artifact.step_of
     if artifact.segments:
         facts["segments"] = [
@@ -211,7 +213,7 @@ def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> 
 
 
 def _runtime(folder: Path) -> None:
-    """The Python runtime: model.py and the package beside it."""
+    """Write the Python runtime: model.py and the package beside it."""
     runtime = files("builder") / "templates" / "runtime"
     for source in (runtime, runtime / RUNTIME):
         to = folder if source is runtime else folder / RUNTIME
@@ -221,7 +223,7 @@ def _runtime(folder: Path) -> None:
 
 
 def _libraries(spec: ModelSpec, folder: Path) -> list[str]:
-    """Copy what brings the custom operators; the names in the order of loading."""
+    """Copy the libraries of custom operators. Returns their names in load order."""
     (folder / "libraries").mkdir()
     names = [f"{number}_{path.name}" for number, path in enumerate(spec.libraries)]
     for name, path in zip(names, spec.libraries, strict=True):
@@ -269,8 +271,8 @@ def _segments(
 
 
 def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
-    """What the Python runtime reads of plan.json: the module's own tensors, the shapes it may be
-    given, and which of them it keeps for how many sequences.
+    """The `serving` section of plan.json for the Python runtime: the module's tensors, the allowed
+    shapes, and the states with their number of sequences.
     """
     own = module_dtypes(artifact)
     state = sequences.described(artifact, own, max_batch)
@@ -292,17 +294,17 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
 
 
 def _optional(artifact: ModelArtifact, io: IO) -> dict[str, bool]:
-    """Whether a response may leave an output out."""
+    """Whether a response may omit an output."""
     return {"optional": True} if io.name in artifact.flags else {}
 
 
 def _flag(artifact: ModelArtifact, io: IO) -> dict[str, str]:
-    """The tensor that is true where an output is not None."""
+    """The tensor that is true if an output is not None."""
     return {"flag": artifact.flags[io.name]} if io.name in artifact.flags else {}
 
 
 def _axes(shape: Sequence[int | str]) -> list[str | None]:
-    """The name of each axis that has one: axes of one name have one size in a request."""
+    """The axis names. Axes with one name have one size in a request."""
     return [axis if isinstance(axis, str) else None for axis in shape]
 
 

@@ -1,12 +1,12 @@
-"""Several repositories as one for a mixed fleet: each model with a plan for every kind of GPU, as
-cc_model_filenames.
+"""Merges several repositories into one for GPUs of several kinds. Each model has a plan for each
+kind, in cc_model_filenames.
 
-Triton looks an instance's compute capability up there and, where it is missing, silently takes the
-default file, which another GPU's plan must not be: so the default is a file that does not exist,
-and its name is what Triton's log says. It never compares the plans with each other either; here
-nothing is merged that does not have one interface. A plan of `hardware_compatible: ampere_plus` is
-for GPUs of many kinds, which have no list: it is the default file then, and what is older than
-Ampere TensorRT itself refuses.
+Triton looks up the compute capability of an instance there. If it is missing, Triton silently loads
+the default file, which must not be a plan for another GPU. The default is therefore a file that
+does not exist, and its name explains the error in Triton's log. Triton never compares the plans
+with each other; this module merges only plans with one interface. A plan of `hardware_compatible:
+ampere_plus` is for GPUs of many kinds, which cannot be listed. It is then the default file, and
+TensorRT itself rejects GPUs older than Ampere.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from builder.triton.publish import Writer, publish_parts
 
 NO_PLAN = "no-plan-for-this-gpu.plan"
 AMPERE_PLUS = "ampere_plus"
-"""Stands for a compute capability where a plan is for every GPU since Ampere that has none of its
-own.
+"""Used as the compute capability of a plan for every GPU since Ampere without a more
+specific plan.
 """
 COMPILED = "__pycache__"
 OWN = ("plan_sha256", "version", "torch_version")
-"""Provenance that may differ between the hosts that built the plans."""
+"""Provenance that may differ between the build hosts."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One model of one repository: its config, and by compute capability ("9.0") or AMPERE_PLUS the
-    plan's file and facts.
+    """One model of one repository: its config, and the plan's file and facts by compute capability
+    ("9.0") or AMPERE_PLUS.
     """
 
     folder: Path
@@ -51,19 +51,20 @@ class Variant:
 
 
 def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """Write every model of the repositories into `out`; gives each name with the compute
-    capabilities that it has a plan for, AMPERE_PLUS among them (none: no plan of it is Triton's to
-    load, and it is copied: the later one where several repositories have it).
+    """Write every model of the repositories into `out`.
 
-    A later repository's plan for the same capability is taken. Raises UsageError where a folder is
-    no repository, PublishError where two models of one name cannot be one.
+    Returns each name with the compute capabilities of its plans, possibly AMPERE_PLUS. They are
+    empty if Triton loads no plan of the model; it is then copied, from the last repository that has
+    it. If two plans are for the same capability, that of the later repository is used. Raises
+    UsageError if a folder is no repository, PublishError if two models of one name cannot be
+    merged.
     """
     found: dict[str, list[Path]] = {}
     for repository in repositories:
         for folder in _models(repository):
             found.setdefault(folder.name, []).append(folder)
     ready = {}
-    for name, folders in found.items():  # every refusal comes before anything is written
+    for name, folders in found.items():  # everything is checked before anything is written
         with published.shaped(folders[0]):
             ready[name] = _joined(folders), _joined_steps(folders)
     return [
@@ -72,7 +73,7 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
 
 
 def _models(repository: Path) -> list[Path]:
-    """The folders of the models, without the steps of ensembles.
+    """Return the folders of the models, without the steps of ensembles.
 
     Raises UsageError for a repository without models, PublishError for a model without a record.
     """
@@ -94,7 +95,7 @@ def _models(repository: Path) -> list[Path]:
 
 
 def _steps(folder: Path) -> dict[str, Path]:
-    """The folders of an ensemble's steps by what their names begin with, in running order."""
+    """The folders of an ensemble's steps by base name, in execution order."""
     names = (published.sidecar(folder) or {}).get(published.STEPS) or ()
     if not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise PublishError(f"the steps of {folder.name!r} have no names", where=str(folder))
@@ -141,7 +142,7 @@ def _variant(folder: Path) -> Variant:
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
     facts = _json(folder / VERSION / "plan.json")
-    image_lines([facts])  # raises where the facts are not what the .env needs
+    image_lines([facts])  # raises if the facts lack values for the .env
     if isinstance(facts.get("plans"), dict):
         files = {**message.cc_model_filenames, AMPERE_PLUS: message.default_model_filename}
         return Variant(
@@ -155,7 +156,7 @@ def _variant(folder: Path) -> Variant:
 
 
 def _must_be_plain(folder: Path) -> None:
-    """Raise PublishError where the folder or anything in it is no regular file and no folder."""
+    """Raise PublishError if the folder or a part of it is neither a regular file nor a folder."""
     for path, what in published.special(folder):
         raise PublishError(
             f"{folder.name!r} holds {what}: {path.relative_to(folder.parent)}",
@@ -165,8 +166,8 @@ def _must_be_plain(folder: Path) -> None:
 
 
 def _must_be_whole(folder: Path) -> None:
-    """Raise PublishError where a file is not the one that was published: merged, its hash would be
-    new. The config may have been edited.
+    """Raise PublishError if a file differs from its published state: merging would compute a new
+    hash for it. The config may have been edited.
     """
     said = _json(folder / SIDECAR)
     if published.sidecar(folder) is None or not published.is_sealed(said):
@@ -183,8 +184,9 @@ def _must_be_whole(folder: Path) -> None:
 
 
 def _plan_file(folder: Path, capability: str, files: Mapping[str, str]) -> Path:
-    """The plan that the config names for a compute capability. Raises PublishError where it names
-    none, or one outside of the model's version folder.
+    """The plan that the config names for a compute capability.
+
+    Raises PublishError if it names none, or one outside the model's version folder.
     """
     name = files.get(capability, "")
     file = folder / VERSION / name
@@ -199,7 +201,7 @@ def _plan_file(folder: Path, capability: str, files: Mapping[str, str]) -> Path:
 
 
 def _serves(folder: Path, facts: dict[str, Any]) -> str:
-    """The compute capability that a plan is for. Raises PublishError where it is not recorded."""
+    """The compute capability of a plan. Raises PublishError if it is not recorded."""
     if (facts.get("options") or {}).get("hardware_compatible") == AMPERE_PLUS:
         return AMPERE_PLUS
     capabilities = facts.get("compute_capabilities") or []
@@ -213,7 +215,7 @@ def _serves(folder: Path, facts: dict[str, Any]) -> str:
 
 
 def _must_fit(one: Variant, other: Variant) -> None:
-    """Raise PublishError, with what differs, where the two cannot be served as one model."""
+    """Raise PublishError with the differences if the two cannot be served as one model."""
     where = f"{one.folder} and {other.folder}"
     if not (one.plans and other.plans) and any(_has_plan(variant) for variant in (one, other)):
         raise PublishError(
@@ -246,14 +248,14 @@ def _flavour(variant: Variant) -> Any:
 
 
 def _comparable(message: pb.ModelConfig) -> dict[str, str]:
-    """The config's fields as text, without what may differ between hosts; each provenance parameter
-    by itself.
+    """The config's fields as text, without those that may differ between hosts. Each provenance
+    parameter is separate.
     """
     copy = pb.ModelConfig()
     copy.CopyFrom(message)
     copy.ClearField("cc_model_filenames")
     copy.ClearField("default_model_filename")
-    copy.ClearField("name")  # the folders agree; a step's name ends in a digest of its plan
+    copy.ClearField("name")  # the folders agree; a step's name ends with a digest of its plan
     for step in copy.ensemble_scheduling.step:
         step.model_name = ""
     parameters = {
@@ -269,7 +271,7 @@ def _comparable(message: pb.ModelConfig) -> dict[str, str]:
 def _publish(
     name: str, whole: Sequence[Variant], steps: Mapping[str, Sequence[Variant]], out: Path
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Publish one model with its steps; each one's name and the compute capabilities of it."""
+    """Publish one model with its steps. Returns each name and its compute capabilities."""
 
     def write(folder: Path, names: Mapping[str, str]) -> None:
         _writer(whole)(folder)
@@ -287,16 +289,18 @@ def _plans(variants: Sequence[Variant]) -> dict[str, tuple[Path, dict[str, Any]]
 
 
 def _writer(variants: Sequence[Variant]) -> Writer:
-    """A function that fills the folder of the joined model."""
+    """Return a function that writes the folder of the merged model."""
     plans = _plans(variants)
-    # torch runs it anywhere, it is an ensemble of others, or one plan is for all
+    # torch runs it on any GPU, it is an ensemble of others, or one plan is for all GPUs
     if plans.keys() <= {AMPERE_PLUS}:
         return lambda folder: _copy(variants[-1].folder, folder)
     return lambda folder: _write(variants[0], plans, folder)
 
 
 def _name_steps(folder: Path, names: Sequence[str]) -> None:
-    """Name the steps of the ensemble in `folder`, in running order, in its config."""
+    """Write the names of the steps into the config of the ensemble in `folder`, in
+    execution order.
+    """
     file = folder / "config.pbtxt"
     message = parse_config(_text(file), str(file))
     for step, name in zip(message.ensemble_scheduling.step, names, strict=True):
@@ -307,8 +311,8 @@ def _name_steps(folder: Path, names: Sequence[str]) -> None:
 
 
 def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder: Path) -> None:
-    """The first variant's folder with everybody's plans; the sidecar's record of one build is no
-    longer true.
+    """Copy the first variant's folder and add the plans of all variants. The sidecar's record of a
+    single build is removed.
     """
     _copy(first.folder, folder)
     message = pb.ModelConfig()
@@ -332,7 +336,7 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
 
 
 def _seal(folder: Path, said: Mapping[str, Any]) -> None:
-    """Write the trt-build.json of a folder with the digests of the files that it has now."""
+    """Write trt-build.json of a folder with the digests of its present files."""
     files = {
         path.relative_to(folder).as_posix(): sha256(path)
         for path in sorted(folder.rglob("*"))
@@ -349,8 +353,10 @@ def _file(capability: str) -> str:
 
 
 def _copy(source: Path, folder: Path) -> None:
-    """Without what Python compiled there while it was served. Ends with the first error: copytree
-    goes on where the disk is full, and then names every file and no errno.
+    """Copy without files that Python compiled while the model was served.
+
+    Stops at the first error. copytree would continue on a full disk, and then report every file
+    without an errno.
     """
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source)

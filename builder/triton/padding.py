@@ -1,7 +1,7 @@
-"""Padding that the manifest declares: the server joins requests of different lengths to one batch.
+"""Implements padding that the manifest declares: the server batches requests of different lengths.
 
 The runtime pads each input to the longest of the batch, and crops the outputs to the length of each
-request. Which axis of an output is cropped follows from the goldens.
+request. The goldens determine which axis of an output is cropped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ Value = int | float | bool
 
 @dataclass(frozen=True)
 class Padding:
-    """`values`: the value of each padded input by name. `axes`: of each padded input the named axes
-    that vary, by position. `crops`: of each output the axes that are cropped, by position, with the
-    name of the input axis whose size they have.
+    """A padding specification.
+
+    `values`: the value of each padded input by name. `axes`: the named dynamic axes of each padded
+    input, by position. `crops`: the cropped axes of each output by position, with the name of the
+    input axis that has the same size.
     """
 
     values: Mapping[str, Value]
@@ -40,8 +42,8 @@ class Padding:
         }
 
     def has_empty_row(self, golden: Golden) -> bool:
-        """Whether a row of a padded input has its padding value alone. The runtime pads no request
-        with such a row.
+        """Whether a row of a padded input contains only the padding value. The runtime does not pad
+        requests with such a row.
         """
         return any(
             bool((array == self.values[name]).reshape(len(array), -1).all(1).any())
@@ -70,7 +72,7 @@ class Padding:
     def cropped(
         self, outputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]
     ) -> dict[str, NDArray[Any]]:
-        """The outputs of a padded request as those of a request of `sizes`."""
+        """Crop the outputs of a padded request to those of a request of `sizes`."""
         return {name: self._cropped(name, array, sizes) for name, array in outputs.items()}
 
     def _cropped(self, name: str, array: NDArray[Any], sizes: Mapping[str, int]) -> NDArray[Any]:
@@ -83,8 +85,9 @@ class Padding:
 
 
 def declared(spec: ModelSpec, goldens: Sequence[Golden]) -> Padding:
-    """The padding of the manifest's `pad`; `spec.inputs` are named as in the goldens. Raises
-    ParityError where the goldens do not determine which axes of the outputs are cropped.
+    """Return the padding of the manifest's `pad`; `spec.inputs` have the names of the goldens.
+
+    Raises ParityError if the goldens do not determine which axes of the outputs are cropped.
     """
     axes = {
         str(tensor.name): {
@@ -126,7 +129,7 @@ def _crops(
 
 
 def serving(padding: Padding | None) -> dict[str, Any]:
-    """The part of plan.json's `serving` that the runtime reads; empty without padding."""
+    """The part of plan.json's `serving` for the runtime; empty without padding."""
     if padding is None:
         return {}
     crops = {

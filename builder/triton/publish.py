@@ -1,9 +1,9 @@
-"""Publication: a model is in the repository whole, or not at all, at every moment.
+"""Publishes models atomically: at every moment the repository has all of a model or none of it.
 
-A model of one folder is exchanged by one rename. An ensemble is several folders: its steps have
-names that end in a digest of their content, so a step is never changed, only added. New steps are
-moved in first; the rename of the ensemble's own folder, whose config and manifest name its steps,
-is the switch. Steps that no manifest names any more are removed by a later publication, once a
+A model of one folder is exchanged with one rename. An ensemble has several folders. Its steps'
+names end with a digest of their content, so a step is only added, never changed. New steps are
+moved in first. The ensemble's own folder names its steps in its config and manifest; the rename of
+this folder is the switch. A later publication removes steps that no manifest names any more, once a
 server had time to unload them (retired.GRACE_SECONDS).
 """
 
@@ -27,19 +27,20 @@ FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "a folder that you may write to"),
 }
-"""What the machine may refuse, and what to do."""
+"""File system errors and their fixes."""
 
 SETTLE_SECONDS = 2.0
-"""Between new steps and the ensemble that names them: a poll that lists the folders before the
-steps are there must not read the new ensemble, which it would then unload."""
+"""Seconds between new steps and the ensemble that names them. A poll that lists the folders before
+the steps exist must not read the new ensemble, because it would then unload it.
+"""
 
 Writer = Callable[[Path], None]
-"""Fills the empty folder of one model."""
+"""Writes one model into an empty folder."""
 Comparison = Callable[[Path, Path], None]
-"""Compares the published folder with the one that replaces it; raises where it must not."""
+"""Compares the published folder with its replacement; raises if the replacement is refused."""
 REPLACED = Versions()
 WholeWriter = Callable[[Path, Mapping[str, str]], None]
-"""Fills the empty folder of an ensemble; the mapping has the published name of each step."""
+"""Writes an ensemble into an empty folder. The mapping has the published name of each step."""
 
 
 def publish(
@@ -50,13 +51,14 @@ def publish(
     stage: Path | None = None,
     compare: Comparison | None = None,
 ) -> Path:
-    """Write the model into `repository` (made if missing), in place of one of the same name;
-    returns its folder. `finish` adds to the folder before anybody sees it, and `compare` may refuse
-    it for what it would replace. `stage` is the staging folder, of staging.prepared; else one is
-    made.
+    """Publish the model into `repository` (created if missing), replacing one of the same name.
 
-    Steps that the model had as an ensemble are retired. Interrupted or out of space, it leaves what
-    stood before and nothing else. Raises PublishError, UsageError (see config).
+    Returns its folder. `finish` adds files before the folder becomes visible, and `compare` may
+    refuse the replacement. `stage` is the staging folder from staging.prepared; by default a new
+    one is created.
+
+    The steps of a former ensemble of this name are retired. If interrupted or out of space, it
+    leaves the repository unchanged. Raises PublishError, UsageError (see config).
     """
 
     def write(folder: Path) -> None:
@@ -74,7 +76,9 @@ def publish_ensemble(
     stage: Path | None = None,
     compare: Comparison | None = None,
 ) -> Path:
-    """Write an ensemble and its steps, each step `<its name>.<digest>`. Otherwise as publish."""
+    """Publish an ensemble and its steps, each step as `<its name>.<digest>`. Otherwise like
+    publish.
+    """
     steps: dict[str, Writer] = {
         step.spec.name: functools.partial(layout.write, step) for step in artifact.steps
     }
@@ -95,7 +99,7 @@ def publish_folder(
     compare: Comparison | None = None,
     kept: Versions = REPLACED,
 ) -> Path:
-    """Put a model that `write` fills the folder of into `repository`, as publish does."""
+    """Publish a model whose folder `write` fills, like publish."""
     return publish_parts(
         name, {}, lambda folder, _: write(folder), repository, finish, stage, compare, kept
     )
@@ -111,7 +115,7 @@ def publish_parts(
     compare: Comparison | None = None,
     kept: Versions = REPLACED,
 ) -> Path:
-    """Put the model that `whole` fills the folder of into `repository`, with its `steps`."""
+    """Publish the model whose folder `whole` fills, with its `steps`."""
     staged = contextlib.nullcontext(stage) if stage else staging.staging(repository)
     with blocked(name, repository), _made(repository), staged as stage:
         names = {base: _write_step(base, write, stage) for base, write in steps.items()}
@@ -134,8 +138,9 @@ def publish_parts(
 
 
 def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> None:
-    """Put the model that is whole in `stage` into the repository, under its lock. Raises
-    PublishError, OSError.
+    """Move the complete model in `stage` into the repository, under its lock.
+
+    Raises PublishError, OSError.
     """
     _not_foreign(name, steps, repository)
     _no_step_of_another(name, repository, stage)
@@ -151,7 +156,7 @@ def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> N
 
 @contextlib.contextmanager
 def blocked(name: str, repository: Path) -> Iterator[None]:
-    """Convert an error of the file system to a TrtBuildError."""
+    """Convert a file system error to a TrtBuildError."""
     try:
         yield
     except OSError as error:
@@ -172,7 +177,7 @@ def _renamed(artifact: EnsembleArtifact, names: Mapping[str, str]) -> EnsembleAr
 
 
 def _write_step(base: str, write: Writer, stage: Path) -> str:
-    """Write a step and give it the name that its content has."""
+    """Write a step, and name it by its content."""
     folder = stage / base
     folder.mkdir()
     write(folder)
@@ -182,7 +187,7 @@ def _write_step(base: str, write: Writer, stage: Path) -> str:
 
 
 def _not_foreign(name: str, steps: Iterable[str], repository: Path) -> None:
-    """A step's folder replaces nothing but the same model's step."""
+    """Check that a step's folder replaces only a step of the same model."""
     for step in steps:
         folder = repository / step
         if folder.exists() and retired.step_of(folder) != name:
@@ -195,8 +200,8 @@ def _not_foreign(name: str, steps: Iterable[str], repository: Path) -> None:
 
 
 def _no_step_of_another(name: str, repository: Path, stage: Path) -> None:
-    """What is published under the name of an ensemble's step is that step: the ensemble would be
-    served with it.
+    """Check that a model published under the name of an ensemble's step is that step: the ensemble
+    would be served with it.
     """
     owner = retired.step_of(repository / name)
     if (
@@ -212,15 +217,15 @@ def _no_step_of_another(name: str, repository: Path, stage: Path) -> None:
 
 
 def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
-    """Move new steps in, then exchange the model's own folder; what fails before that exchange
-    takes the new steps out again.
+    """Move new steps in, then exchange the model's own folder. A failure before the exchange
+    removes the new steps again.
     """
     new = [step for step in steps if not _is_there(step, repository, stage)]
     try:
         _move_steps(new, repository, stage, settle=(repository / name).exists())
         staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
     except BaseException:
-        # the signal may have come after the exchange
+        # the signal may have arrived after the exchange
         named = published.read(repository / name / published.SIDECAR).get("steps") or ()
         for step in (step for step in new if step not in named and (repository / step).exists()):
             (repository / step).rename(stage / f"withdrawn {step}")
@@ -238,9 +243,10 @@ def _move_steps(new: Iterable[str], repository: Path, stage: Path, *, settle: bo
 
 
 def add_steps(name: str, steps: Sequence[str], repository: Path, stage: Path) -> list[str]:
-    """Put the steps of the ensemble `name` that are not there yet into the repository, under its
-    lock; their names. A server in poll mode finds them before what is moved in next. Raises
-    PublishError, OSError.
+    """Add the missing steps of the ensemble `name` to the repository, under its lock.
+
+    Returns their names. A server in poll mode finds them before the next folder that is moved in.
+    Raises PublishError, OSError.
     """
     _not_foreign(name, steps, repository)
     new = [step for step in steps if not _is_there(step, repository, stage)]
@@ -249,7 +255,7 @@ def add_steps(name: str, steps: Sequence[str], repository: Path, stage: Path) ->
 
 
 def _is_there(step: str, repository: Path, stage: Path) -> bool:
-    """Whether the repository has this very step, undamaged."""
+    """Whether the repository has exactly this step, undamaged."""
     sidecars = [root / step / published.SIDECAR for root in (repository, stage)]
     return (
         sidecars[0].is_file()
@@ -260,9 +266,11 @@ def _is_there(step: str, repository: Path, stage: Path) -> bool:
 
 @contextlib.contextmanager
 def _made(repository: Path) -> Iterator[None]:
-    """The repository's folder; removed again if we made it and then failed."""
+    """Create the repository's folder. Remove it again if it was created here and the publication
+    fails.
+    """
     made = not repository.exists()
-    try:  # around mkdir too: an interrupt may arrive within it
+    try:  # covers mkdir, too: an interrupt may arrive during it
         repository.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:

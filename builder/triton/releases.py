@@ -1,4 +1,4 @@
-"""Which TensorRT is in which Triton container, from releases.json, each row with its confidence (A
+"""The TensorRT version of each Triton container, from releases.json. Each row has a confidence (A
 quoted, B derived, C recalled).
 """
 
@@ -16,8 +16,8 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Release:
-    """One tag of nvcr.io/nvidia/tritonserver; `tensorrt` is every version that the source names, ()
-    where unknown. `cuda` is the toolkit's version, as `12.6`.
+    """A tag of nvcr.io/nvidia/tritonserver. `tensorrt` has every version that the source names, ()
+    if unknown. `cuda` is the toolkit's version, such as `12.6`.
     """
 
     tag: str
@@ -32,8 +32,8 @@ class Release:
 
 @dataclass(frozen=True)
 class Match:
-    """A release for a TensorRT version; `exact` False: only the first `parts` numbers of the
-    version agree.
+    """A release for a TensorRT version. If `exact` is False, only the first `parts` numbers of the
+    version are equal.
     """
 
     release: Release
@@ -51,11 +51,11 @@ def releases() -> tuple[Release, ...]:
 
 
 def for_tensorrt(version: str) -> Match | None:
-    """The newest release whose TensorRT agrees with `version` in the most numbers; None below
-    major.minor.
+    """The newest release whose TensorRT has the most leading numbers in common with `version`. None
+    if fewer than major.minor.
 
-    A plan is only sure to load in the very version that built it, so `exact` wants all numbers that
-    both name, three at least.
+    A plan is only certain to load in the version that built it. `exact` therefore requires all
+    numbers that both name to be equal, at least three.
     """
     wanted = _numbers(version)
     scored = [(_agree(wanted, release), release) for release in releases()]
@@ -67,7 +67,7 @@ def for_tensorrt(version: str) -> Match | None:
 
 
 def newest_known() -> Release:
-    """The newest release whose TensorRT is known at all."""
+    """The newest release whose TensorRT version is known."""
     return next(release for release in releases() if release.tensorrt)
 
 
@@ -98,9 +98,7 @@ def _agree(wanted: Version, release: Release) -> int:
 
 
 def _common(one: Version, other: Version) -> int:
-    """How many leading numbers agree; 0 where a later number that both have differs is not claimed,
-    only counted.
-    """
+    """The number of equal leading numbers."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

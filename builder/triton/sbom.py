@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def write(file: Path) -> Path:
-    """Write the packages of this Python environment, with versions and Package URLs, to `file`;
-    returns it. trt-build is the subject, and each package lists what it depends on.
+    """Write the packages of this Python environment, with versions and Package URLs, to `file`.
+    Returns `file`.
 
-    Raises EnvironmentProblem without cyclonedx-python-lib, PublishBlocked where the file cannot be
-    written.
+    trt-build is the subject, and each package lists its dependencies. Raises EnvironmentProblem
+    without cyclonedx-python-lib, PublishBlocked if the file cannot be written.
     """
     try:
         from cyclonedx.output.json import JsonV1Dot6
@@ -78,7 +78,7 @@ def _component(name: str, distribution: metadata.Distribution) -> Component:
 
 
 def _required(distribution: metadata.Distribution) -> Iterable[str]:
-    """The packages that a distribution requires in this environment, without its extras."""
+    """The packages that a distribution requires in this environment, without extras."""
     from packaging.requirements import Requirement
 
     wanted = [Requirement(text) for text in distribution.requires or ()]

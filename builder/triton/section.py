@@ -1,7 +1,7 @@
-"""The manifest's `triton:` section: fields of Triton's ModelConfig that the generator does not set.
+"""The manifest's `triton:` section: ModelConfig fields that the generator does not set.
 
-They are read in protobuf's own JSON form, so every field that ModelConfig has can be written, by
-its name in config.pbtxt. What the model itself decides is refused by name.
+The section is parsed as protobuf JSON. Every field of ModelConfig can be written, by its name in
+config.pbtxt. Fields that follow from the model are rejected by name.
 """
 
 from __future__ import annotations
@@ -41,28 +41,31 @@ OWNED_WITHIN: Mapping[str, Mapping[str, str]] = {
     "optimization": {"cuda": "`batching.graphs` writes it"},
 }
 WHOLE_ONLY = ("version_policy", "response_cache")
-"""Fields that an ensemble has and its steps do not: a step has one version, and only whole answers
-are cached."""
+"""Fields of an ensemble that its steps do not have: a step has one version, and only complete
+responses are cached.
+"""
 OF_ENSEMBLES = (*WHOLE_ONLY, "metric_tags", "parameters")
-"""All fields that an ensemble itself takes; the others go to its steps."""
+"""All fields that apply to the ensemble. The others apply to its steps."""
 PREFIX = "trt_build."
 
 
 def merge(message: pb.ModelConfig, spec: ModelSpec, *, step: bool = False) -> None:
-    """Merge the section of a model, or of an ensemble's step, into its generated config. Raises
-    UsageError with the manifest's line.
+    """Merge the section of a model, or of an ensemble's step, into its generated config.
+
+    Raises UsageError with the manifest's line.
     """
     _merge(message, spec, lambda name: not (step and name in WHOLE_ONLY))
 
 
 def merge_ensemble(message: pb.ModelConfig, spec: ModelSpec) -> None:
-    """Merge what an ensemble itself takes of its section."""
+    """Merge the fields of the section that apply to the ensemble."""
     _merge(message, spec, lambda name: name in OF_ENSEMBLES)
 
 
 def parsed(spec: ModelSpec) -> Any:
-    """The section as a ModelConfig message. Raises UsageError for what is no field, is no value of
-    its field, or is the generator's.
+    """Parse the section as a ModelConfig message.
+
+    Raises UsageError for an unknown field, an invalid value, or a field that the generator writes.
     """
     part = pb.ModelConfig()
     for field, value in spec.triton.items():
@@ -87,7 +90,7 @@ def parsed(spec: ModelSpec) -> Any:
 
 
 def _check_field(spec: ModelSpec, field: str, value: object) -> None:
-    """Raise UsageError for a field that Triton does not have, or that trt-build writes."""
+    """Raise UsageError for a field that Triton does not have or trt-build writes."""
     known = pb.ModelConfig.DESCRIPTOR.fields_by_name
     if field not in known:
         raise UsageError(
@@ -121,7 +124,9 @@ def _merge(message: pb.ModelConfig, spec: ModelSpec, takes: Any) -> None:
 
 
 def _instances(message: pb.ModelConfig, part: pb.ModelConfig) -> None:
-    """The section's groups in place of the generated one, which fills what they leave open."""
+    """Replace the generated instance group with the section's groups. Their unset fields have its
+    values.
+    """
     (usual,) = message.instance_group
     del message.instance_group[:]
     for group in part.instance_group:

@@ -1,12 +1,12 @@
-"""Triton's sequence batching for models that keep state between requests, and the files that
-sequences start from.
+"""Configures Triton's sequence batching for models that keep state between requests, and writes the
+files of initial states.
 
-The oldest strategy, not direct: in a direct batch every open sequence holds a row, and rows without
-a request are run all the same, so that an engine needs a READY input and a mask to leave their
-state alone. The oldest strategy batches only sequences that have a request waiting, at most one
-request of each; nothing is asked of the model, and streams that pause cost nothing. A state with an
-initial value needs no START input either, and START, END and the correlation id are part of every
-request that the Python backend sees: so no control tensor is made at all.
+The configuration uses the oldest strategy. In a direct batch every open sequence has a row, and
+rows without a request are also executed. An engine would then need a READY input and a mask to keep
+their state. The oldest strategy batches only sequences with a waiting request, at most one request
+of each. The model needs no change, and paused streams cost nothing. A state with an initial value
+needs no START input. The Python backend sees START, END and the correlation id in every request. So
+no control tensor is created.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ FOLDER = "initial_state"
 def batching(
     message: pb.ModelConfig, artifact: ModelArtifact, served: Mapping[str, str], platform: str
 ) -> None:
-    """Fill in `sequence_batching`. Only a plan's state is Triton's to keep (implicit state): the
-    Python backend is given the state of a sequence's start again and again, for it has no way to
-    hand back another; there our runtime keeps it.
+    """Fill in `sequence_batching`.
+
+    Triton keeps the state only for plans (implicit state). The Python backend always receives a
+    sequence's initial state, because it cannot return a new one. There, the Python runtime keeps
+    the state.
     """
     sequences, wanted = message.sequence_batching, artifact.spec.sequences
     sequences.max_sequence_idle_microseconds = wanted.idle_us
@@ -65,13 +67,13 @@ def pairs(artifact: ModelArtifact) -> Iterator[tuple[State, IO]]:
 
 
 def row(io: IO, max_batch: int) -> tuple[int, ...]:
-    """The shape of one sequence's state: without Triton's batch."""
+    """The shape of one sequence's state, without Triton's batch."""
     return io.shape[1:] if max_batch else io.shape
 
 
 def write(artifact: ModelArtifact, served: Mapping[str, str], max_batch: int, folder: Path) -> None:
-    """The files of `initial_state` in a model's folder: raw, row-major, of one sequence, in the
-    served element type.
+    """Write the files of `initial_state` into a model's folder: raw, row-major, one sequence, in
+    the served element type.
     """
     for state, io in pairs(artifact):
         if state.initial is None:
@@ -82,8 +84,8 @@ def write(artifact: ModelArtifact, served: Mapping[str, str], max_batch: int, fo
 
 
 def start(state: State, io: IO, max_batch: int) -> NDArray[Any]:
-    """What the file holds, in the shape of one sequence's state: the axis of one is the batch,
-    wherever it was.
+    """Read the file and reshape it to one sequence's state. The file may have a batch axis of size
+    1 at any position.
     """
     array: NDArray[Any] = np.load(str(state.initial), allow_pickle=False)
     return array.reshape(row(io, max_batch))
@@ -92,7 +94,7 @@ def start(state: State, io: IO, max_batch: int) -> NDArray[Any]:
 def described(
     artifact: ModelArtifact, dtype: Mapping[str, str], max_batch: int
 ) -> list[dict[str, Any]]:
-    """The states as plan.json and trt-build.json tell of them; `shape` is one sequence's."""
+    """The states for plan.json and trt-build.json; `shape` is that of one sequence."""
     return [
         {
             "input": state.input,

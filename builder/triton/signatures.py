@@ -1,8 +1,8 @@
-"""Signatures of published models, with PyPI's model-signing.
+"""Signs published models with PyPI's model-signing.
 
 Each sub-folder of a repository (a model, or a step of an ensemble) has its own `trt-build.sig`: a
 Sigstore bundle with the SHA-256 of every other file, signed with an elliptic-curve key. A model is
-signed in its staging folder, so a signed repository never holds an unsigned model in between.
+signed in its staging folder, so a signed repository never contains an unsigned model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from builder.store import COMPILED, CONFIG, SIGNATURE
 from builder.triton import bytecode
 
 SIGN_MODEL = "sign model"
-"""What a worker asks its caller, which alone has the key."""
+"""The request of a worker to its caller, which alone has the key."""
 PASSWORD = "TRT_BUILD_SIGN_PASSWORD"
 """The environment variable with the password of an encrypted private key."""
 MAKE_KEYS = (
@@ -33,7 +33,7 @@ MAKE_KEYS = (
 )
 
 SHOWN = 3
-"""Files that an error names."""
+"""The number of files that an error names."""
 
 _key: ContextVar[Path | None] = ContextVar("key", default=None)
 _DIFFERENCES = {
@@ -41,14 +41,14 @@ _DIFFERENCES = {
     "added": re.compile(r"Extra files found in model '[^']*': ([^'\"\]]+)"),
     "missing": re.compile(r"Missing files in model '[^']*': ([^'\"\]]+)"),
 }
-"""How model-signing 1.1 words what is different."""
+"""How model-signing 1.1 describes differences."""
 
 
 @contextlib.contextmanager
 def signing_with(key: Path | None) -> Iterator[None]:
-    """Sign what is published inside the `with` block with this private key; None signs nothing.
+    """Sign publications inside the `with` block with this private key; None signs nothing.
 
-    Raises UsageError for a key that cannot be used, EnvironmentProblem without model-signing.
+    Raises UsageError for an unusable key, EnvironmentProblem without model-signing.
     """
     if key is not None:
         _signer(key)
@@ -60,8 +60,8 @@ def signing_with(key: Path | None) -> Iterator[None]:
 
 
 def answers(stage: Path) -> dict[str, Callable[..., Any]]:
-    """What a worker that publishes from the folder `stage` may ask (processes.Task.answers): to
-    sign a folder in there. Empty where nothing is signed.
+    """The requests of a worker that publishes from the folder `stage` (processes.Task.answers): to
+    sign a folder inside. Empty if nothing is signed.
     """
     key = _key.get()
     return {} if key is None else {SIGN_MODEL: functools.partial(_sign_staged, key, stage)}
@@ -74,7 +74,7 @@ def secrets() -> tuple[Path, ...]:
 
 
 def sign_staged(folders: Sequence[Path]) -> None:
-    """Sign these folders where signing_with, or the caller of this worker, says so."""
+    """Sign these folders if signing_with, or the caller of this worker, requires it."""
     for folder in folders:
         if processes.can_ask(SIGN_MODEL):
             processes.ask(SIGN_MODEL, folder.parent.name, folder.name)
@@ -83,21 +83,22 @@ def sign_staged(folders: Sequence[Path]) -> None:
 
 
 def _sign_staged(key: Path, stage: Path, parent: str, name: str) -> None:
-    """Sign one folder for a worker, which is not trusted with the path."""
+    """Sign one folder for a worker. The worker's path is not trusted."""
     if parent != stage.name or Path(name).name != name or (stage / name).is_symlink():
         raise UsageError(f"{parent}/{name} is no model of this task")
     sign(stage / name, key)
 
 
 def sign(folder: Path, key: Path) -> None:
-    """Write the signature of all files of the model in `folder`. Raises UsageError for a key that
-    cannot be used and for links or pipes in the folder, OSError.
+    """Write the signature of all files of the model in `folder`.
+
+    Raises UsageError for an unusable key and for links or pipes in the folder, OSError.
     """
     handle, name = tempfile.mkstemp(prefix=f".{SIGNATURE}.", dir=folder.parent)
     os.close(handle)
     written = Path(name)
     try:
-        # a signature lists what it ignores, so that later content there would pass, too
+        # a signature lists ignored paths, so later content there would pass, too
         with bytecode.removed(folder):
             _signer(key).set_hashing_config(_hashing()).sign(folder, written)
         written.chmod(0o644)
@@ -109,8 +110,10 @@ def sign(folder: Path, key: Path) -> None:
 
 
 def sign_missing(repository: Path, key: Path, only: Sequence[str] = ()) -> list[str]:
-    """Sign each sub-folder of the repository that has no valid signature of this key; their names.
-    With `only` these models and the steps of theirs. Raises as `sign` does.
+    """Sign each sub-folder of the repository without a valid signature of this key.
+
+    Returns their names. With `only`, signs only these models and their steps. Raises as `sign`
+    does.
     """
     remove_compiled(repository, only)
     verifier = _verifier_of(key)
@@ -125,12 +128,13 @@ def sign_missing(repository: Path, key: Path, only: Sequence[str] = ()) -> list[
 def problems(
     repository: Path, public_key: Path, only: Sequence[str] = (), *, served: bool = False
 ) -> dict[str, str]:
-    """For each sub-folder of the repository whose signature does not hold: the reason. Triton loads
-    every sub-folder, so one without a signature is among them. With `only` these models and their
-    steps. A server of the repository writes compiled Python files; they do not count if it is
-    `served`.
+    """Return the reason for each sub-folder of the repository whose signature is invalid.
 
-    Raises UsageError for a key that cannot be used, EnvironmentProblem without model-signing.
+    Triton loads every sub-folder, so folders without a signature are included. With `only`, checks
+    these models and their steps. A server writes compiled Python files into its repository; they
+    are ignored if it is `served`.
+
+    Raises UsageError for an unusable key, EnvironmentProblem without model-signing.
     """
     verifier = functools.partial(_verifier, public_key)
     verifier()
@@ -142,9 +146,10 @@ def problems(
 
 
 def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> None:
-    """Raise UsageError where a sub-folder of the repository is not signed with the key that belongs
-    to `public_key`, or was changed since; with `only` these models and their steps.
-    Compiled Python files are removed first.
+    """Raise UsageError if a sub-folder of the repository is not signed with the key that belongs to
+    `public_key`, or was changed since.
+
+    With `only`, checks these models and their steps. Compiled Python files are removed first.
     """
     remove_compiled(repository, only)
     found = problems(repository, public_key, only)
@@ -158,8 +163,9 @@ def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> Non
 
 
 def remove_compiled(repository: Path, only: Sequence[str] = ()) -> None:
-    """Remove the compiled Python files that Triton's Python backend left in the models' folders:
-    they are not signed, and Python would run them in place of the signed source. Raises OSError.
+    """Remove the compiled Python files that Triton's Python backend left in the models' folders.
+
+    They are not signed, and Python would run them instead of the signed source. Raises OSError.
     """
     for folder in _folders(repository, only):
         for compiled in _compiled(folder):
@@ -193,7 +199,7 @@ def _folders(repository: Path, only: Sequence[str]) -> list[Path]:
 
 
 def _problem(folder: Path, verifier: Callable[[], Any], ignored: Sequence[Path] = ()) -> str | None:
-    """Why the folder's signature does not hold; None where it does."""
+    """Why the folder's signature is invalid; None if it is valid."""
     if folder.is_symlink():
         return "it is a link"
     if not is_signed(folder):
@@ -201,7 +207,7 @@ def _problem(folder: Path, verifier: Callable[[], Any], ignored: Sequence[Path] 
     try:
         hashing = _hashing((*ignored, *bytecode.placed(folder)))
         verifier().set_hashing_config(hashing).verify(folder, folder / SIGNATURE)
-    except Exception as error:  # what a crafted signature raises is of any kind
+    except Exception as error:  # a crafted signature may raise any exception
         return _reason(error)
     return _other_name(folder)
 
@@ -216,14 +222,16 @@ def _reason(error: Exception) -> str:
 
 
 def _shortened(found: Sequence[str]) -> str:
-    """The first SHOWN names; each match may hold several."""
+    """The first SHOWN names; each match may contain several."""
     names = [name for match in found for name in match.split(", ")]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{', '.join(names[:SHOWN])}{more}"
 
 
 def _other_name(folder: Path) -> str | None:
-    """A signed folder that was renamed to serve as another model is found by its config."""
+    """Check the config for another name: a signed folder may have been renamed to serve as another
+    model.
+    """
     from builder.triton.config import parse_config
 
     try:
@@ -234,7 +242,9 @@ def _other_name(folder: Path) -> str | None:
 
 
 def _hashing(ignored: Sequence[Path] = ()) -> Any:
-    """SHA-256 of every file but the signature itself and those below `ignored`, no links."""
+    """Compute SHA-256 of every file except the signature and those below `ignored`. Links are not
+    followed.
+    """
     library = _library("hashing")
     return library.Config().set_ignored_paths(paths=[SIGNATURE, *ignored], ignore_git_paths=False)
 
@@ -255,7 +265,7 @@ def _verifier(public_key: Path) -> Any:
 
 
 def _verifier_of(key: Path) -> Callable[[], Any]:
-    """Makes verifiers for the public part of a private key."""
+    """Create verifiers for the public part of a private key."""
     from cryptography.hazmat.primitives import serialization
 
     public = _signer(key)._signer._private_key.public_key()
@@ -278,7 +288,7 @@ def _usable(key: Path, kind: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"the {kind} key {key} cannot be read: {error.strerror}") from error
-    except Exception as error:  # cryptography's errors for keys are of many kinds
+    except Exception as error:  # cryptography raises many types of errors for keys
         raise UsageError(
             f"{key} is no {kind} key that can be used: {error}",
             fix=f"name an elliptic-curve key in PEM form: {MAKE_KEYS}"
@@ -287,7 +297,7 @@ def _usable(key: Path, kind: str) -> Iterator[None]:
 
 
 def _library(module: str) -> Any:
-    """A module of model-signing, which is slow to import and optional."""
+    """Import a module of model-signing, which is optional and slow to import."""
     import importlib
 
     try:

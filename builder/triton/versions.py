@@ -1,8 +1,8 @@
-"""Numbered versions of a model: which stay in its folder, which Triton serves, and going back.
+"""Numbered versions of a model: which are kept and served, and rollback.
 
-The folder of a model with kept versions has one version folder for each (`6/`, `7/`). What belongs
-to the current version stands beside them, as in any model; `versions/6/` has the same of version 6:
-config.pbtxt, trt-build.json, goldens, warm-up. The config names the served versions one by one, so
+The folder of a model with kept versions has one version folder for each (`6/`, `7/`). The other
+files of the current version are beside them, as in any model. `versions/6/` has the same files of
+version 6: config.pbtxt, trt-build.json, goldens, warm-up. The config lists the served versions, so
 a version folder that trt-build did not write is never served.
 """
 
@@ -35,19 +35,19 @@ from builder.torchscript import sha256
 from builder.triton.config import config_text, parse_config
 
 LAST, POLICY, PUBLISHED = "last_version", "version_policy", "published_at"
-"""The sidecar's keys for the highest number that a version ever had, the manifest's `versions`, and
-the time of publication (UTC).
+"""Keys of the sidecar: the highest version number so far, the manifest's `versions`, and the time
+of publication (UTC).
 """
 _OF_THE_FOLDER = (KEPT, LAST, ROLLED_BACK, "retired", published.SEAL)
-"""Keys that a current version has for the whole folder."""
+"""Keys of a current version that apply to the whole folder."""
 
 
 def arrange(new: Path, former: Path, wanted: Versions) -> None:
-    """Give the staged model in `new` its number, and add the versions that stay from the published
-    model in `former`.
+    """Number the staged model in `new`, and add the kept versions of the published model in
+    `former`.
 
-    It keeps the number of the published version where nothing changed but provenance. Raises
-    UsageError where versions are kept and `wanted` keeps none.
+    It keeps the number of the published version if only provenance changed. Raises UsageError if
+    versions are kept and `wanted` keeps none.
     """
     before = published.versions(former)
     if not wanted.keep:
@@ -77,9 +77,7 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
 
 
 def same(one: Version, other: Version) -> bool:
-    """Whether two versions have the same files and the same config, but for their number and for
-    where they came from.
-    """
+    """Whether two versions have the same files and config, except for the number and provenance."""
     return _contents(one) == _contents(other) and _config(one) == _config(other)
 
 
@@ -98,7 +96,7 @@ def _config(version: Version) -> Any:
     try:
         message = parse_config(file.read_text(encoding="utf-8"), str(file))
     except (OSError, ValueError, UsageError) as error:
-        return error  # which equals no other
+        return error  # which is equal to no other
     message.ClearField("version_policy")
     for key in [key for key in message.parameters if key.startswith("trt_build.")]:
         del message.parameters[key]
@@ -141,14 +139,14 @@ def _renumber(folder: Path, number: int) -> None:
 def _complete(
     folder: Path, facts: Mapping[str, Any], earlier: Sequence[Version], serve: int
 ) -> None:
-    """Add the `earlier` versions to a folder that has its current version, and name the served ones
-    in the config.
+    """Add the `earlier` versions to a folder with its current version, and list the served ones in
+    the config.
     """
     for version in earlier:
         _keep(version, folder)
     (current, *_) = published.versions(folder)
     kept = [Version(v.number, folder, folder / VERSIONS / str(v.number)) for v in earlier]
-    # requests without a version go to the highest number that is served
+    # requests without a version use the highest served number
     below = [version for version in kept if version.number < current.number]
     able = [version.number for version in below if _together(current, version)]
     served = sorted([current.number, *able[: serve - 1]])
@@ -179,27 +177,27 @@ def _keep(version: Version, folder: Path) -> None:
 
 
 def _make_current(version: Version, folder: Path, add: Callable[[Path, Path], None]) -> None:
-    """Add a version to the empty `folder` as the current one, each file by `add`."""
+    """Add a version to the empty `folder` as the current one, adding each file with `add`."""
     for name, path in version.files.items():
         add(path, folder / name)
     published.write(folder, _of_version(version))
 
 
 def _of_version(version: Version) -> dict[str, Any]:
-    """The facts of one version in its trt-build.json."""
+    """The facts of one version from its trt-build.json."""
     said = {key: value for key, value in version.said.items() if key not in _OF_THE_FOLDER}
     return {**said, VERSION: version.number}
 
 
 def _link(source: Path, target: Path) -> None:
-    """The file at `target`, sharing its bytes where the file system can. A missing one stays
-    missing, as it was.
+    """Hard-link the file to `target` if the file system can, else copy it. A missing file stays
+    missing.
     """
     if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, target)
-        except OSError:  # one without links, or a file of another user
+        except OSError:  # no hard links: the file system has none, or the file has another owner
             shutil.copy2(source, target)
 
 
@@ -209,7 +207,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def rolled_back(folder: Path, to: Version, new: Path) -> None:
-    """Fill the empty folder `new` with the model in `folder` as `to` serves it."""
+    """Fill the empty folder `new` with the model in `folder`, serving version `to`."""
     current, *kept = published.versions(folder)
     said = current.said
     _make_current(to, new, _link)
@@ -224,8 +222,10 @@ def rolled_back(folder: Path, to: Version, new: Path) -> None:
 
 
 def pruned(folder: Path, keep: int, new: Path) -> list[int]:
-    """Fill the empty folder `new` with the model in `folder`, its current version and the newest
-    others, `keep` in all; returns the numbers of those that go.
+    """Fill the empty folder `new` with the model in `folder`: its current version and the newest
+    others, `keep` in all.
+
+    Returns the removed numbers.
     """
     current, *kept = published.versions(folder)
     said = current.said
@@ -244,14 +244,15 @@ def copied(version: Version, new: Path) -> None:
 
 
 def policy_of(folder: Path) -> Versions:
-    """The manifest's `versions` as a published model has it."""
+    """The manifest's `versions` as recorded in a published model."""
     said = published.read(folder / SIDECAR).get(POLICY)
     return Versions(**said) if isinstance(said, dict) else Versions()
 
 
 def find(folder: Path, number: int | None) -> Version:
-    """The version of the model that a rollback goes to: `number`, else the newest before the
-    current one. Raises UsageError where there is none, PublishError where its files are damaged.
+    """The version for a rollback: `number`, else the newest before the current one.
+
+    Raises UsageError if there is none, PublishError if its files are damaged.
     """
     current, *kept = found(folder)
     below = [version for version in kept if version.number < current.number]
@@ -273,9 +274,7 @@ def find(folder: Path, number: int | None) -> Version:
 
 
 def plain(folder: Path) -> None:
-    """Raise PublishError where the model's folder, or that of a step of it, holds links, pipes or
-    devices.
-    """
+    """Raise PublishError if the folder of the model or of a step has links, pipes or devices."""
     steps = [folder.parent / step for step in published.step_names(folder)]
     for one in (folder, *(step for step in steps if step.exists())):
         for path, what in published.special(one):
@@ -287,7 +286,7 @@ def plain(folder: Path) -> None:
 
 
 def whole(version: Version) -> None:
-    """Raise PublishError where a file of the version is not as it was published."""
+    """Raise PublishError if a file of the version differs from its published state."""
     if broken := next(version.damaged(), None):
         raise PublishError(
             f"version {version.number} of {version.model.name!r} is damaged: {broken}",
@@ -297,8 +296,9 @@ def whole(version: Version) -> None:
 
 
 def found(folder: Path) -> list[Version]:
-    """The versions of a published model, the current one first. Raises UsageError where there is no
-    such model.
+    """The versions of a published model, the current one first.
+
+    Raises UsageError if there is no such model.
     """
     known = published.versions(folder)
     if not known:
@@ -310,8 +310,9 @@ def found(folder: Path) -> list[Version]:
 
 
 def served(folder: Path) -> list[int]:
-    """The version folders of the model that Triton serves, by the policy in its config, the
-    foreign ones among them. Raises UsageError for a config that Triton could not read.
+    """The version folders that Triton serves by the policy in the config, including foreign ones.
+
+    Raises UsageError for a config that Triton could not read.
     """
     there = sorted(
         (int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdigit()),
@@ -326,6 +327,6 @@ def served(folder: Path) -> list[int]:
 
 
 def foreign(folder: Path) -> list[int]:
-    """The versions that Triton serves and that trt-build did not write."""
+    """The served versions that trt-build did not write."""
     own = {version.number for version in published.versions(folder)}
     return [number for number in served(folder) if number not in own] if own else []

@@ -1,5 +1,5 @@
-"""Warm-up samples: the recorded opt input of each profile, so that ids are in range and shapes
-usual.
+"""Creates warm-up samples from the recorded opt input of each profile, so that ids are in range and
+shapes typical.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from builder.triton.dtypes import by_config
 
 FOLDER = "warmup"
 MAX_BYTES = 64 << 20
-"""Warm-up data is loaded with the model and stored beside it; a model with larger inputs goes
-without.
+"""Warm-up data is loaded with the model and stored beside it. Models with larger inputs
+have none.
 """
 
 
 def samples(artifact: ModelArtifact, config: pb.ModelConfig) -> Iterator[Any]:
-    """One ModelWarmup for each profile's opt golden; data files as `write` names them, dims without
-    Triton's batch.
+    """Return one ModelWarmup for each profile's opt golden.
 
-    None for a model with state on the server: a warm-up request belongs to no sequence.
+    The data files have the names that `write` uses; dims exclude Triton's batch. None for a model
+    with state on the server, because a warm-up request belongs to no sequence.
     """
     if artifact.spec.server_state:
         return
@@ -46,14 +46,15 @@ def samples(artifact: ModelArtifact, config: pb.ModelConfig) -> Iterator[Any]:
 def _batches(
     golden: Golden, config: pb.ModelConfig, artifact: ModelArtifact
 ) -> Iterator[tuple[str, int]]:
-    """(sample, batch): an engine's usual batch is what its kernels are chosen for, and each graph
-    that the golden's profile has is launched once; the Python runtime gains nothing from a large
-    batch.
+    """Return (sample, batch) pairs.
+
+    An engine's kernels are chosen for its optimum batch, and each graph of the golden's profile is
+    launched once. The Python runtime gains nothing from a large batch.
     """
     if config.backend != "tensorrt" or not config.max_batch_size:
         yield golden.name, 1
         return
-    # of profiles that end at different batches the config has the least
+    # if profiles have different maximum batches, the config has the smallest
     usual = min(next(iter(golden.inputs.values())).shape[0], config.max_batch_size)
     yield golden.name, usual
     ranges = artifact.ranges()[int(golden.name.removeprefix("p").partition("-")[0])]
@@ -63,8 +64,8 @@ def _batches(
 
 
 def write(artifact: ModelArtifact, config: pb.ModelConfig, folder: Path) -> None:
-    """The data files of `samples`, in <model>/warmup: raw, row-major, of one request, in the served
-    element type.
+    """Write the data files of `samples` into <model>/warmup: raw, row-major, one request, in the
+    served element type.
     """
     names = {sample.name for sample in config.model_warmup}
     for golden in (g for g in artifact.goldens if g.name in names):

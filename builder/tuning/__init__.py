@@ -1,4 +1,4 @@
-"""The configuration of a model that serves best under load, found by serving variants of it.
+"""Finds the best configuration of a model under load by serving variants of it.
 
 The names load on first use.
 """

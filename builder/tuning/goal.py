@@ -1,4 +1,4 @@
-"""What a tuned model is to be good at, and how a load level scores."""
+"""The goal of tuning, and the score of a load level."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ DEFAULT_PERCENTILE = 99.0
 
 @dataclass(frozen=True)
 class Goal:
-    """The highest throughput, or with `rate` (requests a second) the lowest latency at that rate.
+    """The goal: the highest throughput, or with `rate` (requests a second) the lowest latency at
+    that rate.
 
-    With `ms` only loads count whose latency at `percentile` is at most so many milliseconds.
+    With `ms`, a load counts only if its latency at `percentile` is at most that many milliseconds.
     """
 
     percentile: float = DEFAULT_PERCENTILE
@@ -23,7 +24,7 @@ class Goal:
 
     @property
     def name(self) -> str:
-        """The percentile's name in the results of a benchmark: "p99"."""
+        """The percentile's name in benchmark results: "p99"."""
         return f"p{self.percentile:g}"
 
     def __str__(self) -> str:
@@ -34,20 +35,22 @@ class Goal:
         return at + (f", {limit}" if limit else "")
 
     def latency(self, level: LevelResult) -> float | None:
-        """Milliseconds at the percentile; None where too few requests were measured."""
+        """Milliseconds at the percentile; None if too few requests were measured."""
         found = level.latency_ms.get(self.name)
         return None if found is None else found.value
 
     def holds(self, level: LevelResult) -> bool:
-        """Whether the level was answered without an error, and within the limit."""
+        """Whether all requests of the level succeeded within the limit."""
         if level.errors or level.dropped or not level.requests:
             return False
         latency = self.latency(level)
         return self.ms is None or (latency is not None and latency <= self.ms)
 
     def score(self, levels: Sequence[LevelResult]) -> float | None:
-        """The best level's requests a second, or with `rate` its latency in milliseconds as a
-        negative number: more is better. None where no level holds the limit.
+        """Return the score, higher is better; None if no level is within the limit.
+
+        It is the best level's requests per second, or with `rate` its negative latency in
+        milliseconds.
         """
         return max(
             (score for level in levels if (score := self._score(level)) is not None), default=None
@@ -62,12 +65,12 @@ class Goal:
         return None if latency is None else -latency
 
     def best(self, levels: Sequence[LevelResult]) -> LevelResult | None:
-        """The level that `score` is of."""
+        """The level that `score` is from."""
         scored = [level for level in levels if self._score(level) is not None]
         return max(scored, key=lambda level: self._score(level) or 0.0, default=None)
 
     def gain(self, before: float, after: float) -> float:
-        """`after` in relation to `before`: 1.5 is half as much throughput again, or two thirds of
-        the latency.
+        """Return `after` relative to `before`: 1.5 is 50 % more throughput, or two thirds of the
+        latency.
         """
         return after / before if self.rate is None else before / after

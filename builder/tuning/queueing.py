@@ -1,11 +1,11 @@
-"""An estimate of each configuration from one measurement, to begin the search at good ones.
+"""Estimates every configuration from one measurement, so that the search begins with good ones.
 
-Batches of b rows take a + k b seconds; a and k are fitted to what Triton counted. Up to the maximum
-a batch has the rows that arrive while all instances are busy, and a request waits half of one
-service. At the maximum, a batch waits for one of c instances as in an M/D/c queue. Allen and
-Cunneen approximate that by half the wait of the M/M/c queue (Erlang's C formula), since service
-times hardly vary (A. O. Allen, Probability, Statistics, and Queueing Theory, 2nd edition, 1990,
-section 5.2.5).
+A batch of b rows takes a + k b seconds; a and k are fitted to Triton's counts. Up to the maximum, a
+batch has the rows that arrive while all instances are busy, and a request waits half a service
+time. At the maximum, a batch waits for one of c instances as in an M/D/c queue. Allen and Cunneen
+approximate that by half the wait of the M/M/c queue (Erlang's C formula), since service times
+hardly vary (A. O. Allen, Probability, Statistics, and Queueing Theory, 2nd edition, 1990, section
+5.2.5).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ UNSTABLE = math.inf
 
 @dataclass(frozen=True)
 class Service:
-    """A batch of b rows takes `fixed` + b * `row` seconds, on one of at most `slots` instances that
-    compute at the same time.
+    """The service time: a batch of b rows takes `fixed` + b * `row` seconds, on one of at most
+    `slots` instances that compute at the same time.
     """
 
     fixed: float
@@ -31,13 +31,14 @@ class Service:
     slots: int
 
     def seconds(self, rows: float) -> float:
-        """Of one batch."""
+        """The seconds of one batch."""
         return self.fixed + self.row * rows
 
 
 def fitted(points: Sequence[tuple[int, float, int]], slots: int) -> Service:
-    """Least squares over batches: each point is (rows, seconds, how many). One size alone is taken
-    for pure work by the row. Raises ValueError without a batch.
+    """Fit by least squares over batches: each point is (rows, seconds, count).
+
+    With a single size, the fixed part is zero. Raises ValueError without a batch.
     """
     total = sum(weight for *_, weight in points)
     if not total:
@@ -56,7 +57,9 @@ def fitted(points: Sequence[tuple[int, float, int]], slots: int) -> Service:
 
 
 def latency(service: Service, configuration: Configuration, rate: float) -> float:
-    """Mean seconds of a request of one row at `rate` requests a second; infinite above capacity."""
+    """Mean seconds of a request of one row at `rate` requests per second; infinite above
+    capacity.
+    """
     servers = min(int(configuration[INSTANCES]), service.slots)
     most = max(1, int(configuration[MAX_BATCH]))
     delay = int(configuration.get(DELAY, 0)) / 1e6
@@ -65,7 +68,7 @@ def latency(service: Service, configuration: Configuration, rate: float) -> floa
     rows = _rows(service, servers, most, delay, rate)
     seconds = service.seconds(rows)
     load = rate / rows * seconds
-    if rows < most:  # what arrives meanwhile forms the next batch, so nothing waits for two
+    if rows < most:  # requests that arrive meanwhile form the next batch: none waits for two
         wait = min(1.0, load / servers) * seconds / (2 * servers)
     else:
         wait = erlang_c(servers, load) * seconds / (2 * (servers - load))
@@ -74,8 +77,8 @@ def latency(service: Service, configuration: Configuration, rate: float) -> floa
 
 
 def _rows(service: Service, servers: int, most: int, delay: float, rate: float) -> float:
-    """The batch that forms: what arrives during the queue delay, or while all instances are busy,
-    up to the maximum.
+    """The rows of a batch: those that arrive during the queue delay, or while all instances are
+    busy, up to the maximum.
     """
     rows = 1.0
     for _ in range(BISECTIONS):
@@ -85,7 +88,7 @@ def _rows(service: Service, servers: int, most: int, delay: float, rate: float) 
 
 
 def capacity(service: Service, configuration: Configuration, limit: float | None) -> float:
-    """The highest rate whose mean latency is at most `limit` seconds (None: below capacity)."""
+    """The highest rate with a mean latency of at most `limit` seconds (None: below capacity)."""
     rows = service.slots * int(configuration[MAX_BATCH] or 1)
     low, high = 0.0, 2.0 * rows / service.seconds(1)
     for _ in range(BISECTIONS):
@@ -100,7 +103,7 @@ def erlang_c(servers: int, load: float) -> float:
     """The probability that an arrival waits in an M/M/c queue with `load` = arrival rate times
     service time < servers.
     """
-    inverse = 1.0  # of Erlang's B formula, by its recursion
+    inverse = 1.0  # from Erlang's B formula, by its recursion
     for number in range(1, servers + 1):
         inverse = 1.0 + inverse * number / load if load else math.inf
     blocked = 0.0 if math.isinf(inverse) else 1.0 / inverse

@@ -1,7 +1,7 @@
-"""Optuna's proposals for few trials on a small grid: a Gaussian process over the grid's positions.
+"""An Optuna sampler for few trials on a small grid: a Gaussian process over the grid positions.
 
-Optuna's own sampler (TPE) proposes at random until it has many trials. On the grids that were
-measured in full (tests/tuning), nine trials of it reached less of the optimum than this.
+Optuna's default sampler (TPE) samples at random until it has many trials. On fully measured grids
+(tests/tuning), nine of its trials reached less of the optimum than nine of this one.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ import optuna
 from numpy.typing import NDArray
 
 LENGTH = 0.5
-"""Distance at which values are alike, as a share of the whole range of a setting."""
+"""The correlation length, as a share of a setting's range."""
 NOISE = 0.05
-"""Variance of a measurement, relative to the variance of all that are known."""
+"""The variance of a measurement, relative to the variance of all known values."""
 OPTIMISM = 1.0
-"""Standard deviations that are added to the estimate (the upper confidence bound)."""
+"""The number of standard deviations added to the estimate (the upper confidence bound)."""
 
 Array = NDArray[np.float64]
 
 
 class GridSampler(optuna.samplers.BaseSampler):
-    """Proposes the position with the highest upper confidence bound. The kernel is the mean of a
-    squared exponential over all settings and of one for each (Rasmussen and Williams,
-    Gaussian Processes for Machine Learning, 2006, equations 2.25 and 2.26). Positions that are
-    known are not proposed while there are others.
+    """Proposes the position with the highest upper confidence bound.
+
+    The kernel is the mean of a squared exponential over all settings and of one for each (Rasmussen
+    and Williams, Gaussian Processes for Machine Learning, 2006, equations 2.25 and 2.26). Known
+    positions are proposed only if no others are left.
     """
 
     def __init__(self, distributions: Mapping[str, Any], seed: int) -> None:
@@ -40,13 +41,13 @@ class GridSampler(optuna.samplers.BaseSampler):
         self.spans = np.array([max(len(one) - 1, 1) for one in ranges], dtype=np.float64)
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-        """All settings are chosen together."""
+        """Return all settings: they are sampled together."""
         return self.distributions
 
     def sample_relative(
         self, study: Any, trial: Any, search_space: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The proposal, by setting."""
+        """Return the proposal by setting."""
         done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
         known = [tuple(one.params[name] for name in self.distributions) for one in done]
         rest = sorted(set(self.grid) - set(known)) or self.grid
@@ -59,7 +60,7 @@ class GridSampler(optuna.samplers.BaseSampler):
     def sample_independent(
         self, study: Any, trial: Any, param_name: str, param_distribution: Any
     ) -> Any:
-        """A random position; for a setting that is not in the grid."""
+        """Return a random position for a setting outside the grid."""
         return self.random.randint(param_distribution.low, param_distribution.high)
 
     def _bounds(
@@ -68,7 +69,9 @@ class GridSampler(optuna.samplers.BaseSampler):
         values: Sequence[float],
         rest: Sequence[tuple[int, ...]],
     ) -> Array:
-        """The upper confidence bound of each position in `rest`, in units of the values' spread."""
+        """The upper confidence bound of each position in `rest`, in standard deviations of the
+        values.
+        """
         seen, asked = (np.array(one, dtype=np.float64) / self.spans for one in (known, rest))
         spread = float(np.std(values)) or 1.0
         scaled = (np.array(values) - np.mean(values)) / spread

@@ -1,4 +1,6 @@
-"""Which configuration is measured next: first what a model of the queue proposes, then Optuna's."""
+"""Selects the next configuration to measure: first the proposals of the queueing model, then
+Optuna's.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,18 @@ from builder.errors import EnvironmentProblem
 from builder.tuning.space import Configuration, Space, key
 
 DEFAULT, MODEL, SAMPLED = "default", "queueing model", "Optuna"
-"""Who proposed a configuration."""
+"""The source of a configuration."""
 PROPOSALS = 50
-"""Optuna proposes again what it knows; after so many in a row the search is at its end."""
+"""The search ends after this many known configurations in a row: Optuna may repeat proposals."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration that was measured. `score` is None where it does not hold the limit, or
-    could not be served, for the reason in `problem`. `figures` are those of its best level, and
-    `seconds` the time to prepare its files, to load it into the server, and to measure it.
+    """One measured configuration.
+
+    `score` is None if it exceeds the limit, or could not be served for the reason in `problem`.
+    `figures` are those of its best level. `seconds` is the time to prepare its files, to load it
+    into the server, and to measure it.
     """
 
     configuration: Configuration
@@ -41,10 +45,10 @@ def search(
     first: Callable[[Trial], Sequence[Configuration]] = lambda default: (),
     seed: int = 0,
 ) -> list[Trial]:
-    """Measure the default, what `first` proposes after it, and what Optuna proposes, up to `trials`
-    different configurations, or all that there are.
+    """Measure the default, then the proposals of `first`, then those of Optuna.
 
-    Raises EnvironmentProblem where Optuna is not installed.
+    Stops after `trials` different configurations, or after all configurations. Raises
+    EnvironmentProblem if Optuna is not installed.
     """
     run = _Search(space, measure, min(trials, len(space)), seed)
     run.one(space.default, DEFAULT)
@@ -65,7 +69,9 @@ class _Search:
         return list(self.known.values())
 
     def one(self, configuration: Configuration, proposed_by: str) -> None:
-        """Measure a configuration, unless it is known or there are enough, and tell Optuna."""
+        """Measure a configuration and report it to Optuna, unless it is known or the limit of
+        trials is reached.
+        """
         if key(configuration) in self.known or len(self.known) >= self.most:
             return
         found = self.measure(configuration, proposed_by)
@@ -95,12 +101,14 @@ class _Search:
         self._fill()
 
     def _fill(self) -> None:
-        """Measure what Optuna did not propose, while there are trials left."""
+        """Measure configurations that Optuna did not propose, while trials are left."""
         for configuration in self.space:
             self.one(configuration, SAMPLED)
 
     def _value(self, trial: Trial) -> float:
-        """For Optuna, which wants a number: failures are worse than all that held."""
+        """The value for Optuna, which requires a number: failures are worse than all configurations
+        within the limit.
+        """
         if trial.score is not None:
             return trial.score
         scores = [one.score for one in self.known.values() if one.score is not None]
@@ -117,7 +125,7 @@ def _study(space: Space, seed: int) -> tuple[Any, dict[str, Any]]:
     from builder.tuning.sampler import GridSampler
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # positions in the ordered values: neighbors are alike, which categories would hide
+    # positions in the ordered values: neighbors are similar, which categories would hide
     distributions = {
         d.name: optuna.distributions.IntDistribution(0, len(d.values) - 1) for d in space.dimensions
     }

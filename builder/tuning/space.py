@@ -1,4 +1,4 @@
-"""The configurations that a model may be tuned to, each as a change of its manifest."""
+"""The possible configurations of a model, each as a change of its manifest."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from builder.manifest import ModelSpec, shared_first_axis
 
 Value = int | str
 Configuration = Mapping[str, Value]
-"""The value of each dimension, by its name."""
+"""The value of each dimension by name."""
 
 INSTANCES, MAX_BATCH, DELAY, PREFERRED = "instances", "max_batch", "queue_delay_us", "preferred"
 PROFILES, GRAPHS, LAYOUT, RUNTIME = "profiles", "graphs", "layout", "runtime"
 NONE, HALF, FULL = "none", "half", "full"
-"""Of preferred batch sizes: none, half of the maximum, the maximum."""
+"""Preferred batch sizes: none, half of the maximum, the maximum."""
 ONE, STATIC = "one", "static"
-"""Of profiles: those of the manifest, or static ones beside them (`batch_sizes: auto`)."""
+"""Profiles: those of the manifest, or additional static ones (`batch_sizes: auto`)."""
 PLAN, TORCH = "plan", "torch"
 ALL_OPERATORS = "aten::*"
-"""Of fallback.ops: torch serves the whole model."""
+"""Value of fallback.ops with which torch serves the whole model."""
 DELAYS = (0, 200, 1000, 5000)
 MOST_INSTANCES = 4
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One setting with the values that are tried, in order."""
+    """A setting with its values in the order of the trials."""
 
     name: str
     values: tuple[Value, ...]
@@ -36,7 +36,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Values:
-    """The values that the user asks for; empty where the default ones are tried."""
+    """The values that the user requests. Empty means the default ones."""
 
     instances: Sequence[int] = ()
     max_batch: Sequence[int] = ()
@@ -50,10 +50,11 @@ class Values:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the published default says of the model: Triton's `max_batch_size` (0: Triton does not
-    batch it), whether the server joins requests by time (`dynamic`), the number of `segments`,
-    whether a plan answers on this host, and whether Triton's TensorRT backend runs it (`backend`).
-    `no_graphs` says why its CUDA graphs are refused, where they are.
+    """Facts about the model from the published default.
+
+    Triton's `max_batch_size` (0: no batching), whether the server uses dynamic batching
+    (`dynamic`), the number of `segments`, whether a plan runs on this host, and whether Triton's
+    TensorRT backend runs it (`backend`). `no_graphs` is the reason if its CUDA graphs are refused.
     """
 
     max_batch_size: int
@@ -66,8 +67,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Space:
-    """All configurations of the dimensions. `default` is what the manifest says now. `fixed` says
-    of each dimension that is not searched why.
+    """All configurations of the dimensions. `default` is that of the manifest. `fixed` has the
+    reason for each dimension that is not searched.
     """
 
     default: Configuration
@@ -78,14 +79,15 @@ class Space:
         return len(set(map(key, self)))
 
     def __iter__(self) -> Iterator[Configuration]:
-        """Each configuration, in canonical form and perhaps more than once."""
+        """Yield each configuration in canonical form, possibly several times."""
         names = [dimension.name for dimension in self.dimensions]
         for values in itertools.product(*(dimension.values for dimension in self.dimensions)):
             yield self.canonical(dict(zip(names, values, strict=True)))
 
     def canonical(self, configuration: Configuration) -> Configuration:
-        """The configuration with every dimension, and without settings that change nothing: Triton
-        uses preferred sizes only while it waits for requests.
+        """Return the configuration with every dimension, without settings that have no effect.
+
+        Triton uses preferred sizes only while it waits for requests.
         """
         whole = {**self.default, **configuration}
         if whole.get(DELAY) == 0 and PREFERRED in whole:
@@ -94,15 +96,17 @@ class Space:
 
 
 def key(configuration: Configuration) -> tuple[tuple[str, Value], ...]:
-    """What two equal configurations share."""
+    """A key that equal configurations share."""
     return tuple(sorted(configuration.items()))
 
 
 def space(
     spec: ModelSpec, facts: Facts, wanted: Values, *, cores: int, limit_ms: float | None
 ) -> Space:
-    """The space of one model. Defaults depend on the host and the model; `wanted` replaces them.
-    A queue delay of more than half the latency limit (milliseconds) is not tried by default.
+    """Return the space of one model.
+
+    Defaults depend on the host and the model; `wanted` replaces them. A queue delay of more than
+    half the latency limit (milliseconds) is not tried by default.
     """
     fixed: dict[str, str] = {}
     default = _default(spec, facts)
@@ -125,7 +129,7 @@ def space(
 
 
 def _default(spec: ModelSpec, facts: Facts) -> dict[str, Value]:
-    """What the manifest says now."""
+    """The configuration of the manifest."""
     largest, preferred = facts.max_batch_size, spec.batching.preferred
     named = {(): NONE, (largest,): FULL, (max(1, largest // 2),): HALF}
     return {
@@ -152,7 +156,7 @@ def _instances(
 def _batching(
     spec: ModelSpec, facts: Facts, wanted: Values, limit_ms: float | None, fixed: dict[str, str]
 ) -> dict[str, Sequence[Value]]:
-    """Maximum batch, queue delay and preferred sizes: those of the dynamic batcher."""
+    """The dimensions of the dynamic batcher: maximum batch, queue delay and preferred sizes."""
     if not facts.max_batch_size or not facts.dynamic:
         for name in (MAX_BATCH, DELAY, PREFERRED):
             fixed[name] = "Triton does not join requests of this model"
@@ -173,7 +177,7 @@ def _batching(
 
 
 def _batch_range(spec: ModelSpec) -> tuple[str, tuple[int, int, int]] | None:
-    """The batch axis and its range, where the manifest has one profile with it."""
+    """The batch axis and its range, if the manifest has one profile with it."""
     axis = shared_first_axis(spec.inputs)
     written = spec.profiles[len(spec.batch_sizes) :]
     if axis is None or len(written) != 1 or written[0][axis][0] > 1:
@@ -218,7 +222,7 @@ def _runtime(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Va
 
 
 def changes(spec: ModelSpec, default: Configuration, chosen: Configuration) -> dict[str, Any]:
-    """The keys of the manifest, as `editing.edit` takes them, that make `chosen` of `default`."""
+    """The manifest keys, in the form of `editing.edit`, that change `default` to `chosen`."""
     found: dict[str, Any] = {}
     batching: dict[str, Any] = {}
     most = int(chosen[MAX_BATCH])
@@ -245,7 +249,7 @@ def changes(spec: ModelSpec, default: Configuration, chosen: Configuration) -> d
 
 
 def _sizes(name: Value, most: int) -> list[int]:
-    """Batch sizes that a value of PREFERRED or GRAPHS stands for."""
+    """The batch sizes of a value of PREFERRED or GRAPHS."""
     if name in (NONE, HALF, FULL):
         return {NONE: [], HALF: [max(1, most // 2)], FULL: [most]}[str(name)]
     return [size for size in map(int, str(name).split(",")) if size <= most]
@@ -253,6 +257,6 @@ def _sizes(name: Value, most: int) -> list[int]:
 
 def _dims(spec: ModelSpec, most: int) -> dict[str, Any]:
     found = _batch_range(spec)
-    assert found is not None  # the dimension exists only there
+    assert found is not None  # the dimension exists only in that case
     axis, (low, usual, _) = found
     return {axis: {"min": low, "opt": min(usual, most), "max": most}}

@@ -1,4 +1,4 @@
-"""Serves variants of one model under load, and finds the configuration that serves best."""
+"""Serves variants of one model under load, and finds the best configuration."""
 
 from __future__ import annotations
 
@@ -49,28 +49,31 @@ from builder.tuning.space import (
 
 Progress = Callable[[str, str], None]
 BETTER, SAME, UNMET = "better", "no difference", "limit not met"
-"""Of the best configuration, compared with the default one: it is better beyond the noise, it is
-not, or no configuration holds the limit.
+"""The verdicts on the best configuration compared with the default: better beyond the noise, not
+better, or no configuration is within the limit.
 """
 SMALLEST_GAIN = 1.05
-"""A configuration that gains less is not written into a manifest."""
+"""The smallest gain with which a configuration is written into a manifest."""
 FLAT = 1.02
-"""A closed loop is not driven further where twice in a row a level gains less."""
+"""A closed loop ends after two consecutive levels with a smaller gain than this."""
 PROPOSED = 2
-"""Configurations that the queueing model proposes."""
+"""The number of configurations that the queueing model proposes."""
 FINALISTS = 2
-"""Configurations that are measured again beside the default."""
+"""The number of configurations that are measured again together with the default."""
 GPU_SLOTS = 2
-"""Instances that compute on one GPU at the same time, for the queueing model."""
+"""The number of instances that compute on one GPU at the same time, for the queueing model."""
 MEAN_SHARE = 0.5
-"""The queueing model knows mean latencies: it allows this share of a percentile's limit."""
+"""The share of a percentile's limit that the queueing model uses, because it computes mean
+latencies.
+"""
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """How a model is tuned: see `trt-build tune --help`. `seconds` are those of each load level,
-    `trials` the different configurations that are measured, and `confirmations` how often the best
-    ones and the default are measured again.
+    """Tuning options: see `trt-build tune --help`.
+
+    `seconds` is the time of each load level, `trials` the number of different configurations, and
+    `confirmations` how often the best ones and the default are measured again.
     """
 
     goal: Goal
@@ -90,10 +93,12 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found for one model. `best` is the configuration to serve (the default one unless
-    `verdict` is BETTER), `changes` are its keys in the manifest. `before` and `after` are the mean
-    scores of the default and of the best in the confirmation, requests a second or, where the goal
-    has a rate, milliseconds. `torch_faster` says that torch would answer faster than the plan.
+    """The result for one model.
+
+    `best` is the configuration to serve (the default unless `verdict` is BETTER), `changes` are its
+    manifest keys. `before` and `after` are the mean scores of the default and of the best in the
+    confirmation: requests per second, or milliseconds if the goal has a rate. `torch_faster`
+    reports that torch would be faster than the plan.
     """
 
     name: str
@@ -127,13 +132,14 @@ def tune(
     progress: Progress | None = None,
     on_trial: Callable[[Trial], None] | None = None,
 ) -> Tuned:
-    """Build variants of the model of `spec`, serve each with a tritonserver of its own in explicit
-    mode, and measure it under the same load. Nothing is written but temporary files; `on_trial` is
-    called after each measurement.
+    """Build variants of the model of `spec`, serve each with a separate tritonserver in explicit
+    mode, and measure it under the same load.
 
-    Raises UsageError for a model without a manifest and for values that it cannot have,
-    EnvironmentProblem where no server or no Optuna is installed, and the error of the default
-    configuration where that cannot be built or served.
+    Only temporary files are written. `on_trial` is called after each measurement.
+
+    Raises UsageError for a model without a manifest and for invalid values, EnvironmentProblem if
+    no server or no Optuna is installed, and the error of the default configuration if it cannot be
+    built or served.
     """
     if spec.manifest is None:
         raise UsageError(
@@ -184,7 +190,9 @@ class _Run:
         self.default_levels: list[LevelResult] = []
 
     def prepare(self) -> None:
-        """Build the default configuration: it says what can be changed, and has the requests."""
+        """Build the default configuration, which determines the possible changes and the
+        requests.
+        """
         with self._phase("prepare"):
             result = self._built(self.spec)
         model = served.read(self.folder)
@@ -205,7 +213,7 @@ class _Run:
         return result
 
     def _sequences(self, model: PublishedModel) -> Sequences:
-        """What is sent to each variant: the requests that the smallest maximum batch allows."""
+        """The requests for each variant: those that the smallest maximum batch allows."""
         found = requests(model, self.options.file, self.options.goldens)
         sizes = next((d.values for d in self.space.dimensions if d.name == MAX_BATCH), None)
         if sizes is None:
@@ -222,7 +230,7 @@ class _Run:
         return fitting
 
     def connect(self, stack: ExitStack, server: serving.Server) -> None:
-        """Use this server, until the stack is closed."""
+        """Use this server until the stack is closed."""
         self.endpoint = Endpoint(server.http_url, server.grpc_url, server.metrics_url)
         self.control = stack.enter_context(
             control.connected(server.http_url, serving.PLAIN, control.LOAD_TIMEOUT, server.grpc_url)
@@ -248,7 +256,7 @@ class _Run:
         return self._result(trials, finalists, confirmed)
 
     def _measure(self, configuration: Configuration, proposed_by: str) -> Trial:
-        """Publish the variant, load it, and put load on it."""
+        """Publish the variant, load it, and measure it under load."""
         self.count += 1
         self.progress(self.spec.name, f"trial {self.count} ({proposed_by})")
         levels: list[LevelResult] = []
@@ -284,7 +292,7 @@ class _Run:
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        """Add the time of what runs inside to that of the next trial."""
+        """Add the duration of the block to the time of the next trial."""
         began = time.monotonic()
         try:
             yield
@@ -293,7 +301,9 @@ class _Run:
             self.seconds[name] = round(took, 2)
 
     def _levels(self) -> Iterator[LevelResult]:
-        """The rate of the goal, or a closed loop with more and more requests in flight."""
+        """Run the rate of the goal, or a closed loop with an increasing number of requests in
+        flight.
+        """
         o = self.options
         options = Options(
             protocols=[o.protocol],
@@ -316,7 +326,7 @@ class _Run:
                 best = max(best, level.throughput.value)
 
     def _enough(self, measure: Callable[[Load, float], LevelResult], load: Load) -> LevelResult:
-        """One level, as long as the percentile of the goal needs."""
+        """Run one level for as long as the percentile of the goal requires."""
         seconds = self.options.seconds
         if not self._needs_latency:
             return measure(load, seconds)
@@ -336,8 +346,9 @@ class _Run:
         return f"{self.goal.name} is {latency:.2f} ms at {first.load}"
 
     def _proposed(self, default: Trial) -> list[Configuration]:
-        """The best configurations by the queueing model; of those that wait for requests alike, the
-        best delay.
+        """The best configurations by the queueing model.
+
+        Of those that differ only in queue delay and preferred sizes, the best one is included.
         """
         batches = [
             (int(size), level.server["batch_ms"][size] / 1e3, count)
@@ -362,12 +373,14 @@ class _Run:
         return queueing.capacity(service, configuration, limit)
 
     def _holding(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those that hold the limit, the best first."""
+        """The trials within the limit, the best first."""
         held = [trial for trial in trials if trial.score is not None]
         return sorted(held, key=lambda trial: -(trial.score or 0.0))
 
     def _finalists(self, trials: Sequence[Trial]) -> list[Configuration]:
-        """The default and the best others; of variants that torch serves only what is allowed."""
+        """The default and the best other configurations. Variants that torch serves are included
+        only if allowed.
+        """
         others = [
             trial.configuration
             for trial in self._holding(trials)
@@ -415,8 +428,8 @@ class _Run:
         finalists: Sequence[Configuration],
         confirmed: Sequence[Trial],
     ) -> tuple[str, Configuration, float | None, float | None]:
-        """The verdict, the configuration that it recommends, and the scores of the default and of
-        that one.
+        """The verdict, the recommended configuration, and the scores of the default and of that
+        one.
         """
         scores = {
             key(one): [t.score for t in confirmed if key(t.configuration) == key(one)]
@@ -443,7 +456,7 @@ class _Run:
         best: Configuration,
         after: float | None,
     ) -> str:
-        """BETTER only where each confirmation of the best beats each of the default."""
+        """BETTER only if each confirmation of the best beats each of the default."""
         if after is None:
             return UNMET
         own = [score for score in scores.get(key(best), ()) if score is not None]
@@ -456,13 +469,13 @@ class _Run:
         return BETTER if gain >= SMALLEST_GAIN else SAME
 
     def _unknown(self, trial: Trial) -> bool:
-        """Whether too few requests were measured to know if the limit holds."""
+        """Whether too few requests were measured to decide if the limit holds."""
         figures = trial.figures
         unread = figures.get("latency_ms", {}).get(self.goal.name) is None
         return self._needs_latency and bool(figures) and unread and not figures["errors"]
 
     def _torch_faster(self, trials: Sequence[Trial]) -> str | None:
-        """Torch's best trial, where it beats the best plan by more than SMALLEST_GAIN."""
+        """Torch's best trial, if it beats the best plan by more than SMALLEST_GAIN."""
         held = self._holding(trials)
         torch = next((t for t in held if self._replaced_by_torch(t.configuration)), None)
         plan = next((t for t in held if not self._replaced_by_torch(t.configuration)), None)
@@ -489,7 +502,7 @@ def _facts(model: PublishedModel, result: ModelResult) -> Facts:
 
 
 def _figures(level: LevelResult | None) -> dict[str, Any]:
-    """Of one level what a reader compares."""
+    """The figures of a level that a reader compares."""
     if level is None:
         return {}
     return {
@@ -503,7 +516,7 @@ def _figures(level: LevelResult | None) -> dict[str, Any]:
 
 
 def _mean(scores: Sequence[float | None]) -> float | None:
-    """None unless each of them holds the limit."""
+    """The mean; None unless each trial is within the limit."""
     known = [score for score in scores if score is not None]
     return sum(known) / len(known) if known and len(known) == len(scores) else None
 

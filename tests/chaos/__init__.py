@@ -1,1 +1,3 @@
-"""Tools that disturb publication and count what users would notice: `python -m tests.chaos`."""
+"""Tools that disturb publication and count failures that users would notice: `python -m
+tests.chaos`.
+"""

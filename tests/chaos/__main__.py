@@ -19,7 +19,7 @@ Found = tuple[int, dict[str, Any]]
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the command line."""
     asked, began = _asked(), time.monotonic()
     if asked.command == "sum" or getattr(asked, "streams", 0):
         return _streams(asked, began)
@@ -77,7 +77,7 @@ def _command() -> str:
 
 
 def _streams(asked: argparse.Namespace, began: float) -> int:
-    """Several processes, or the records of several; one row for each mode."""
+    """Run several processes, or read the records of several. Returns one row for each mode."""
     if asked.command == "sum":
         found, command = streams.read(asked.out), asked.command_line
     else:

@@ -21,14 +21,16 @@ from builder.parity.clients import Client, GrpcClient, HttpClient
 MODELS = ("pair", "one")
 BAD_EVERY = 5
 WIDTH = 1.02
-"""Of a bucket of latencies, each as a factor of the one before: what a percentile is right to."""
+"""The ratio between consecutive latency buckets, which limits the precision of a percentile."""
 PERIOD = 0.25
 TIMEOUT = 60.0
 
 
 @dataclass
 class Window:
-    """What clients saw in a time: `buckets` counts latencies by the power of WIDTH in ms."""
+    """The results of clients in a period: `buckets` counts latencies by the power of WIDTH
+    in ms.
+    """
 
     requests: int = 0
     failed: int = 0
@@ -38,7 +40,7 @@ class Window:
     errors: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Window) -> None:
-        """Count what another window has, too."""
+        """Add the counts of another window."""
         for name in ("requests", "failed", "wrong"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.slowest_ms = max(self.slowest_ms, other.slowest_ms)
@@ -46,12 +48,12 @@ class Window:
         self.errors += other.errors
 
     def answered(self, milliseconds: float) -> None:
-        """Count the latency of an answer."""
+        """Count the latency of a response."""
         self.slowest_ms = max(self.slowest_ms, round(milliseconds, 1))
         self.buckets[math.ceil(math.log(max(milliseconds, 0.001), WIDTH))] += 1
 
     def percentile(self, percent: float) -> float:
-        """In ms, at most 2 % too much; 0 without answers."""
+        """The percentile in ms, at most 2 % too high; 0 without responses."""
         left = math.ceil(self.buckets.total() * percent / 100)
         for bucket in sorted(self.buckets):
             left -= self.buckets[bucket]
@@ -65,7 +67,7 @@ class Window:
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> Window:
-        """From as_dict, of which other keys are left out."""
+        """Create a window from as_dict; other keys are ignored."""
         found = cls(*(said[name] for name in ("requests", "failed", "wrong", "slowest_ms")))
         found.buckets = Counter({int(key): n for key, n in said["buckets"].items()})
         found.errors = Counter(said["errors"])
@@ -73,7 +75,7 @@ class Window:
 
 
 def is_bad(generation: int) -> bool:
-    """Whether the generation has goldens that it does not give, so that it must be rejected."""
+    """Whether the generation must be rejected because its goldens differ from its outputs."""
     return generation % BAD_EVERY == 0
 
 
@@ -88,7 +90,7 @@ def is_right(model: str, x: Any, outputs: dict[str, Any]) -> bool:
 
 
 class Asking:
-    """The threads of this process, and what they have counted since the last look."""
+    """The client threads of this process, and their counts since the last report."""
 
     def __init__(self, http: str, grpc: str, clients: int, seed: int, pause: float) -> None:
         self.urls, self.pause = (http, grpc), pause
@@ -97,7 +99,7 @@ class Asking:
         self.threads = [threading.Thread(target=self._ask, args=(n,)) for n in numbers]
 
     def run(self) -> None:
-        """Ask until standard input ends, and print each period's counts."""
+        """Send requests until standard input ends, and print each period's counts."""
         for thread in self.threads:
             thread.start()
         threading.Thread(target=self._wait_for_end, daemon=True).start()
@@ -144,7 +146,7 @@ class Asking:
 
 
 def main() -> None:
-    """As the command line asks."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("http")
     parser.add_argument("grpc")

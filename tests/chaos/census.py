@@ -1,4 +1,4 @@
-"""What a server holds after a push, against what its repository names: models and processes."""
+"""Compares the models and processes of a server after a push with its repository."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from builder.store import published, retired
 from builder.triton.config import parse_config
 
 SETTLE_SECONDS = 60.0
-"""Until a model that is being unloaded and its process are gone; a longer time is a leak."""
+"""Seconds until an unloaded model and its process are gone. A longer time is a leak."""
 POLL_SLACK = 120.0
-"""Beyond the grace period of a former step, which the next push removes, and the poll after it."""
+"""Seconds added to the grace period of a former step: the next push removes the step, and a poll
+follows.
+"""
 
 
 @dataclass
 class Census:
-    """What was found: MiB of the server alone and of its other processes (_weigh). A
-    model or process has leaked that no folder asks for, and is missing where it does; `details` has
-    what the kernel says of processes that leaked.
+    """The result: MiB of the server alone and of its other processes (_weigh).
+
+    A model or process has leaked if no folder requires it, and is missing if a folder does.
+    `details` has the kernel's data on leaked processes.
     """
 
     server_mib: float = 0.0
@@ -44,7 +47,7 @@ class Census:
 
 
 def take(server: Server, repository: Path, mode: str, wait: float = SETTLE_SECONDS) -> Census:
-    """Compare once what was being unloaded is gone, at most `wait` seconds from now."""
+    """Compare after unloading has finished, or after at most `wait` seconds."""
     began = time.monotonic()
     while True:
         found = compare(wanted(repository, mode), *_held(server))
@@ -60,8 +63,9 @@ def take(server: Server, repository: Path, mode: str, wait: float = SETTLE_SECON
 
 
 def wanted(repository: Path, mode: str) -> dict[str, int]:
-    """The models that the server is to hold, with the processes of each. In poll mode these are all
-    folders, former steps within their grace period among them.
+    """The models that the server should hold, with the processes of each.
+
+    In poll mode these are all folders, including former steps within their grace period.
     """
     now = time.time()
     named, former = set[str](), {}
@@ -78,7 +82,7 @@ def wanted(repository: Path, mode: str) -> dict[str, int]:
 
 
 def compare(wanted: dict[str, int], models: Counter[str], stubs: Counter[str]) -> Census:
-    """`models` are those that the server has not unloaded, `stubs` the processes of each."""
+    """Compare with the `models` that the server has not unloaded, and their processes (`stubs`)."""
     found = Census()
     found.leaked_models = sorted(name for name in models if name not in wanted)
     found.missing = sorted(name for name in wanted if name not in models)
@@ -94,7 +98,7 @@ def _models(repository: Path) -> list[Path]:
 
 
 def _instances(folder: Path) -> int:
-    """Processes of the Python backend that the config asks for, without a GPU or on one."""
+    """The number of Python backend processes that the config requires, without a GPU or on one."""
     message = parse_config((folder / "config.pbtxt").read_text(), str(folder))
     if message.backend != "python":
         return 0
@@ -113,7 +117,7 @@ def _held(server: Server) -> tuple[Counter[str], Counter[str]]:
 
 
 def children(server: int) -> list[int]:
-    """The processes that the server has started and that run."""
+    """The running processes that the server has started."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -125,11 +129,11 @@ def children(server: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Memory:
-    """MiB of a process: what it has allocated, and its share of shared memory, by which it and each
-    other process that has a page mapped count the same part of the page.
+    """MiB of a process: its allocated memory and its share of shared memory. Each process that maps
+    a page counts the same part of it.
 
-    Pages of files are left out. How much of a library counts for a process depends on how many
-    others have it mapped: the server's PSS rises by 15 MiB when another tritonserver ends.
+    Pages of files are left out. The part of a library that counts for a process depends on the
+    number of others that map it: the server's PSS rises by 15 MiB when another tritonserver ends.
     """
 
     allocated: float
@@ -137,7 +141,9 @@ class Memory:
 
 
 def memory(pid: int) -> Memory:
-    """Raises OSError where the process has ended, ValueError where it is ending."""
+    """Read the memory of a process. Raises OSError if the process has ended, ValueError if it is
+    ending.
+    """
     lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
     mib = {
         name: int(rest.split()[0]) / 1024 for name, _, rest in (s.partition(":") for s in lines[1:])
@@ -149,8 +155,8 @@ def memory(pid: int) -> Memory:
 
 
 def _weigh(server: int, found: Census) -> None:
-    """A region that the server shares with a process is the process's: the server's own are those
-    that no other process has mapped any more.
+    """Attribute shared memory. A region shared by the server and a process counts for the process.
+    Regions that no other process maps any more count for the server.
     """
     shared = 0.0
     for pid in children(server):
@@ -167,7 +173,7 @@ def _weigh(server: int, found: Census) -> None:
 
 
 def _details(pid: int) -> dict[str, Any]:
-    """Which model a process runs, its age, and what each of its threads waits for."""
+    """The model of a process, its age, and the state of each of its threads."""
     folder, said = Path("/proc") / str(pid), dict[str, Any](pid=pid)
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = (folder / "stat").read_text().rpartition(")")[2].split()

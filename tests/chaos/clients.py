@@ -1,4 +1,4 @@
-"""Processes of clients (tests.chaos.asking), and what they saw between two looks."""
+"""Client processes (tests.chaos.asking) and their results since the last call."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from builder.serving import Server
 from tests.chaos.asking import Window
 
 EACH = 4
-"""Clients of a process: more would wait for its interpreter and not for the server."""
+"""Clients of a process. More would wait for its interpreter and not for the server."""
 END_SECONDS = 90.0
 
 
 class Clients:
-    """`count` clients in a `with` block, which wait `pause` seconds between their requests."""
+    """Runs `count` clients in a `with` block, which wait `pause` seconds between their requests."""
 
     def __init__(self, server: Server, count: int, pause: float = 0.0) -> None:
         self.lock, self.window, self.died = threading.Lock(), Window(), 0
@@ -63,7 +63,7 @@ class Clients:
             reader.join()
 
     def taken(self) -> Window:
-        """What the clients saw since the last call."""
+        """Return the results of the clients since the last call."""
         with self.lock:
             window, self.window = self.window, Window()
         return window

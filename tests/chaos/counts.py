@@ -1,4 +1,4 @@
-"""What the clients of one server saw, and what the server held: the fields that runs share."""
+"""Results of the clients of one server and of its memory: the fields that all runs share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.asking import Window
 
 @dataclass
 class ServedCounts:
-    """Latencies are those of the requests in set_latencies(). Memory is in MiB (PSS)."""
+    """Counts. Latencies are those of the requests in set_latencies(). Memory is in MiB (PSS)."""
 
     clients: int = 0
     requests: int = 0
@@ -32,7 +32,7 @@ class ServedCounts:
 
     @property
     def bad(self) -> int:
-        """What no user may see."""
+        """The number of failures that users must not see."""
         leaked = self.leaked_models + self.leaked_processes + self.missing
         return self.failed + self.wrong + leaked + (self.flat is False)
 
@@ -41,15 +41,15 @@ class ServedCounts:
         return asdict(self)
 
     def set_latencies(self, window: Window) -> None:
-        """Note the percentiles of these requests."""
+        """Set the percentiles of these requests."""
         self.p50_ms, self.p99_ms = window.percentile(50), window.percentile(99)
 
     def set_answers(self, window: Window) -> None:
-        """Note the answers of all requests, except how many failed."""
+        """Count the responses of all requests, except the failed ones."""
         self.requests, self.wrong = window.requests, window.wrong
         self.slowest_ms = window.slowest_ms
         self.errors |= dict(window.errors)
 
     def set_flat(self) -> None:
-        """Decide by the growths that were noted."""
+        """Set `flat` from the recorded growths."""
         self.flat = flat.is_flat(self.server_growth, self.stub_growth)

@@ -1,4 +1,4 @@
-"""Whether memory stays flat, by one criterion."""
+"""Decides whether memory use stays constant, by one criterion."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from statistics import median
 import numpy as np
 
 FEWEST = 12
-"""Samples, below which nothing is concluded."""
+"""The minimum number of samples for a conclusion."""
 LIMIT = 1.10
 
 
 def growth(samples: Sequence[float]) -> float | None:
-    """The median of the last quarter, as a multiple of that of the second: the first is warm-up.
+    """Return the median of the last quarter divided by that of the second; the first quarter is
+    warm-up.
+
     None for fewer than FEWEST samples.
     """
     quarter = len(samples) // 4
@@ -25,14 +27,15 @@ def growth(samples: Sequence[float]) -> float | None:
 
 
 def is_flat(*growths: float | None) -> bool | None:
-    """Whether none grew by more than a tenth. None where nothing can be concluded."""
+    """Whether none grew by more than a tenth. None if nothing can be concluded."""
     known = [one for one in growths if one is not None]
     return all(one <= LIMIT for one in known) if known else None
 
 
 @dataclass(frozen=True)
 class Trend:
-    """Memory as a sum: a part for each process that is held, and one that grows with each sample.
+    """Memory as a sum of a part for each running process and a part that grows with each sample.
+
     `level` has the samples at the median number of processes.
     """
 
@@ -41,9 +44,10 @@ class Trend:
 
 
 def trend(samples: Sequence[float], processes: Sequence[int]) -> Trend | None:
-    """By least squares, after a first quarter of warm-up. A server holds memory for each model that
-    is loaded, and in poll mode their number rises and falls with the grace period of former steps.
-    None for fewer than FEWEST samples.
+    """Fit by least squares, after a first quarter of warm-up.
+
+    A server holds memory for each loaded model. In poll mode, the number of models rises and falls
+    with the grace period of former steps. None for fewer than FEWEST samples.
     """
     if len(samples) < FEWEST:
         return None
@@ -51,7 +55,7 @@ def trend(samples: Sequence[float], processes: Sequence[int]) -> Trend | None:
     warm = slice(len(values) // 4, None)
     columns = np.stack([np.ones_like(held), held, np.arange(len(held), dtype=float)], axis=1)
     _, each, rise = np.linalg.lstsq(columns[warm], values[warm], rcond=None)[0]
-    if np.ptp(held[warm]) == 0:  # always as many: what each takes cannot be seen
+    if np.ptp(held[warm]) == 0:  # a constant number: the memory of each cannot be determined
         each, rise = 0.0, np.polyfit(columns[warm, 2], values[warm], 1)[0]
     level = values - each * (held - np.median(held))
     return Trend([float(one) for one in level], float(rise))

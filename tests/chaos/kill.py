@@ -1,4 +1,6 @@
-"""A publication is killed at every point where it changes the disk; every state is judged."""
+"""Kills a publication at every point where it changes the disk, and checks every resulting
+state.
+"""
 
 from __future__ import annotations
 
@@ -36,25 +38,26 @@ from tests.triton.artifacts import Lower, Raise, artifact, lowered, pair, tensor
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NAME = "pair"
 SWITCHING = 40
-"""Points at the end of a publication, among which all moves are."""
+"""The number of points at the end of a publication that include all moves."""
 VARYING = re.compile(rb"\d{4}-\d\d-\d\d[T ][\d:.]+|[0-9a-f]{64}")
-"""Times and digests, which differ from run to run."""
+"""Times and digests, which differ between runs."""
 PUBLISHING = __import__("sys").modules[publish_single.__module__]
 
 
 @dataclass
 class Counts:
-    """What was found after the kills, and after the run that followed each."""
+    """The results after the kills, and after the subsequent run of each."""
 
     kills: int = 0
     old: int = 0
     new: int = 0
     absent: int = 0
-    """Only where the file system cannot exchange folders: the next run puts the model back."""
+    """Only if the file system cannot exchange folders: the next run restores the model."""
     torn: int = 0
     states: int = 0
-    """Distinct contents of the repository after the kills. Staging folders do not count: they are
-    beside the repository, and no server reads them.
+    """The number of distinct contents of the repository after the kills.
+
+    Staging folders do not count: they are beside the repository, and no server reads them.
     """
     served: int = 0
     served_wrong: int = 0
@@ -69,8 +72,8 @@ class Counts:
 
 @dataclass
 class Change:
-    """What is killed: `prepare` makes the repository before it, which holds generation `old`, and
-    `make` changes it to `new`.
+    """The change that is killed: `prepare` creates the repository with generation `old`, and `make`
+    changes it to `new`.
     """
 
     prepare: Callable[[Path], object]
@@ -86,7 +89,7 @@ def _publication(keep: int) -> Change:
 
 
 class Tagged(torch.nn.Module):
-    """A model of one folder with the outputs of the ensemble: the input, and the generation."""
+    """A single-folder model with the outputs of the ensemble: the input, and the generation."""
 
     def __init__(self, generation: int) -> None:
         super().__init__()
@@ -97,13 +100,13 @@ class Tagged(torch.nn.Module):
 
 
 def single(generation: int, name: str = NAME) -> ModelArtifact:
-    """A model of one folder."""
+    """Create a single-folder model."""
     inputs = (tensor("x", "float32", "batch", 2),)
     return artifact(Tagged(generation), inputs, ("y", "g"), name=name, serve_as="python")
 
 
 def _fused(generation: int) -> ModelArtifact:
-    """The ensemble's two steps as pieces of one model."""
+    """Create the ensemble's two steps as segments of one model."""
     whole = single(generation)
     pieces = (
         SegmentFiles("torch", ("x",), ("h",), lowered(Raise(generation))),
@@ -118,7 +121,7 @@ def _one_folder(make: Callable[[int], ModelArtifact]) -> Change:
 
 
 def _rollback() -> Change:
-    """From the second version to the first."""
+    """A rollback from the second version to the first."""
     publication = _publication(keep=3)
 
     def prepare(repository: Path) -> None:
@@ -140,7 +143,7 @@ CHANGES: dict[str, Callable[[], Change]] = {
     "version": lambda: _publication(keep=3),
     "rollback": _rollback,
 }
-"""Changes of a repository that can be killed, by their names."""
+"""Changes of a repository that can be killed, by name."""
 
 
 @patch.object(PUBLISHING, "SETTLE_SECONDS", 0.0)  # nothing happens while it waits
@@ -152,9 +155,11 @@ def run(
     serve_states: bool = False,
     change: str = "publish",
 ) -> Counts:
-    """Kill a change of CHANGES by each of SIGNALS at every `stride`-th point, and at every point of
-    the last SWITCHING, which move the folders; `exchange` False plays a file system without
-    RENAME_EXCHANGE. With `serve_states`, tritonserver starts on every distinct state.
+    """Kill a change of CHANGES with each of SIGNALS at every `stride`-th point, and at each of the
+    last SWITCHING points, which move the folders.
+
+    `exchange` False simulates a file system without RENAME_EXCHANGE. With `serve_states`,
+    tritonserver starts on every distinct state.
     """
     counts, states = Counts(), set[str]()
     chosen = CHANGES[change]()
@@ -186,7 +191,7 @@ def _state(repository: Path) -> str:
 
 
 def _points(folder: Path, chosen: Change, exchange: bool) -> int:
-    """How many points a change has, counted by a child that is not killed."""
+    """The number of points of a change, counted by a child that is not killed."""
     repository = folder / "repository"
     chosen.prepare(repository)
     _in_child(
@@ -212,8 +217,8 @@ def _in_child(act: Callable[[], object]) -> None:
 def _change(
     chosen: Change, repository: Path, exchange: bool, point: int, kind: signal.Signals
 ) -> int:
-    """Make the change; the process gets the signal at the point-th change of the disk. Returns the
-    number of points.
+    """Run the change. The process receives the signal at the point-th change of the disk. Returns
+    the number of points.
     """
     seen = 0
 
@@ -239,8 +244,8 @@ def _change(
 
 @contextmanager
 def _patched(around: Callable[..., Any], exchange: bool) -> Iterator[None]:
-    """Count every rename, exchange, removal, and every file and folder that is written. Never
-    undone: the process ends.
+    """Count every rename, exchange, removal, and every file and folder that is written. The patch
+    is permanent: the process ends.
     """
     PUBLISHING.SETTLE_SECONDS = 0  # type: ignore[attr-defined]
     staging.exchange = around(staging.exchange) if exchange else lambda *_: False  # type: ignore
@@ -278,7 +283,7 @@ def _judge(
 
 
 def _repair(repository: Path, chosen: Change, counts: Counts) -> None:
-    """The next run: repairs, then makes the change that was wanted."""
+    """Perform the next run: it repairs the repository, then makes the requested change."""
     tidy(repository)
     found = _generation(repository)
     whole = found is not None and not _staged(repository)
@@ -289,7 +294,7 @@ def _repair(repository: Path, chosen: Change, counts: Counts) -> None:
 
 
 def _generation(repository: Path) -> int | None:
-    """Which generation the repository holds whole; None for none."""
+    """The generation that is complete in the repository; None for none."""
     folder = repository / NAME
     try:
         said = published.read(folder / published.SIDECAR)
@@ -310,14 +315,14 @@ def _staged(repository: Path) -> list[Path]:
 
 
 def _unnamed(repository: Path) -> set[str]:
-    """Steps that neither the manifest names nor its list of retired steps has."""
+    """The steps that are neither in the manifest nor in its list of retired steps."""
     said = published.read(repository / NAME / published.SIDECAR)
     known = {NAME, *published.step_names(repository / NAME), *(said.get("retired") or ())}
     return {path.name for path in repository.iterdir()} - known
 
 
 def _answers(repository: Path, generation: int) -> bool:
-    """Whether a tritonserver that starts on this state answers right."""
+    """Whether a tritonserver that starts on this state returns correct outputs."""
     x = np.arange(4, dtype="float32").reshape(2, 2)
     with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
         client = HttpClient(server.http_url, 60)

@@ -1,5 +1,7 @@
-"""A server at its limit: clients without a pause, as many as it takes until more of them get no
-more answers, and then memory and latency for minutes at that number.
+"""Measures a server at its limit.
+
+Clients send requests without a pause. Their number is increased until more of them receive no more
+responses. Memory and latency are then measured for minutes with that number.
 """
 
 from __future__ import annotations
@@ -19,18 +21,21 @@ from tests.chaos.counts import ServedCounts
 from tests.chaos.pushing import publish_generation
 
 GAIN = 1.05
-"""Twice the clients must get at least so many times the answers, or the limit is reached."""
+"""Below this factor of responses with twice the clients, the limit is reached."""
 MOST = 128
 RAMP_SECONDS = 8.0
 SAMPLE_SECONDS = 5.0
 TICKS = 100
-"""Of processor time in /proc, a second."""
+"""The number of processor time ticks per second in /proc."""
 
 
 @dataclass
 class Counts(ServedCounts):
-    """`ramp`: answers a second by number of clients. The other counts are those of `clients`, the
-    number at the limit. `busy`: the processors that the server and its processes used on average.
+    """The results.
+
+    `ramp` has responses per second by number of clients. The other counts are for `clients`, the
+    number at the limit. `busy` is the mean number of processors that the server and its processes
+    used.
     """
 
     minutes: float = 0.0
@@ -41,8 +46,10 @@ class Counts(ServedCounts):
 
 
 def run(folder: Path, minutes: float, out: Path | None = None) -> Counts:
-    """Load a server of an ensemble and of a model of one folder for `minutes`, after the search for
-    its limit. Each sample is a line of the file `out`.
+    """Find the limit of a server with an ensemble and a single-folder model, then load it for
+    `minutes`.
+
+    Each sample is a line of the file `out`.
     """
     counts, served = Counts(minutes=minutes), folder / "served"
     for model in MODELS:
@@ -65,7 +72,7 @@ def run(folder: Path, minutes: float, out: Path | None = None) -> Counts:
 
 
 def _limit(server: Server, counts: Counts) -> int:
-    """The number of clients from which on twice as many get hardly more answers."""
+    """The number of clients from which on twice as many receive hardly more responses."""
     number, reached = EACH, 0.0
     while True:
         with Clients(server, number) as asking:
@@ -106,7 +113,7 @@ def _sum(counts: Counts, total: Window, took: float) -> None:
 
 
 def _processor_seconds(server: Server) -> float:
-    """Of the server and its processes, since they began."""
+    """The processor seconds of the server and its processes since their start."""
     pids = (server.process.pid, *census.children(server.process.pid))
     found = 0.0
     for pid in pids:

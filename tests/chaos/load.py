@@ -1,4 +1,4 @@
-"""An ensemble is published again and again while clients ask for it; every answer is judged."""
+"""Publishes an ensemble repeatedly while clients send requests, and checks every response."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SWITCH_TIMEOUT = 240.0
 
 @dataclass
 class Counts:
-    """What the clients saw. `mixed`: the steps that answered were of two generations."""
+    """The results of the clients. `mixed`: steps of two generations computed the response."""
 
     mode: str
     clients: int
@@ -37,14 +37,16 @@ class Counts:
     mixed: int = 0
     empty: int = 0
     backward: int = 0
-    """Answers of a former generation after the same client had one of a later generation."""
+    """Responses of an earlier generation after the same client received one of a later
+    generation.
+    """
     seconds: float = 0.0
     slowest_ms: float = 0.0
     errors: dict[str, int] = field(default_factory=dict)
 
     @property
     def bad(self) -> int:
-        """Answers that no user may see."""
+        """Responses that users must not see."""
         return self.failed + self.mixed + self.empty
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,8 +55,10 @@ class Counts:
 
 
 def run(repository: Path, mode: str, *, publications: int, clients: int) -> Counts:
-    """Publish `publications` generations one after another, each awaited at the endpoint, under
-    `clients` threads, half of them over gRPC.
+    """Publish `publications` generations, waiting for each at the endpoint, under `clients`
+    threads.
+
+    Half of the threads use gRPC.
     """
     publish_ensemble(pair(1, NAME), repository)
     server = start(
@@ -100,12 +104,12 @@ def _client(server: Server, number: int) -> Client:
 
 
 def _await(server: Server, generation: int) -> None:
-    """Return when the endpoint answers with this generation."""
+    """Wait until the endpoint returns this generation."""
     client, deadline = _client(server, 1), time.monotonic() + SWITCH_TIMEOUT
     x = np.zeros((1, 2), "float32")
     try:
         while time.monotonic() < deadline:
-            # what fails here fails for the clients, too, who count it
+            # clients count the same failures
             try:
                 if client.infer(NAME, {"x": x}).outputs["g"][0, 0] == generation:
                     return
@@ -146,7 +150,7 @@ def _ask(
 
 
 def _judged(x: Any, outputs: dict[str, Any]) -> tuple[str, int]:
-    """`right`, `mixed` or `empty`, and the generation of the last step."""
+    """Return `right`, `mixed` or `empty`, and the generation of the last step."""
     if outputs.get("y") is None or outputs.get("g") is None:
         return "empty", 0
     return (

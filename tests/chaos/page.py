@@ -1,4 +1,6 @@
-"""The tables of docs/reliability.md, made of docs/chaos.json by `docs/generate.py reliability`."""
+"""Writes the tables of docs/reliability.md from docs/chaos.json, for `docs/generate.py
+reliability`.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ NOT_MEASURED = "-"
 
 
 def record(command: str, counts: dict[str, Any]) -> None:
-    """Keep what a run of `python -m tests.chaos <command>` counted; one row for each command."""
+    """Store the counts of a run of `python -m tests.chaos <command>`; one row for each command."""
     rows = json.loads(COUNTS.read_text(encoding="utf-8")) if COUNTS.is_file() else {}
     today = datetime.date.today().isoformat()
     rows[command] = {**counts, "date": today, "cores": os.cpu_count()}
@@ -91,7 +93,7 @@ def _cell(value: object) -> str:
 
 
 def page() -> str:
-    """docs/reliability.md with the tables of the runs that were recorded last."""
+    """Return docs/reliability.md with the tables of the most recent runs."""
     text, rows = PAGE.read_text(encoding="utf-8"), json.loads(COUNTS.read_text(encoding="utf-8"))
     for kind in TABLES:
         head, begin, rest = text.partition(f"<!-- table: {kind} -->")

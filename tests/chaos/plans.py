@@ -1,6 +1,7 @@
 """The models of `push --plans`: engines, with a PyTorch step between two of them.
 
-Triton's own backend serves them where the server has it, else the Python runtime, on a GPU or not.
+Triton's TensorRT backend serves them if the server has it, else the Python runtime, with or without
+a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ SPLIT = 'fallback: {ops: ["aten::floor"], min_block_size: 1}\nlayout: ensemble\n
 
 
 class Generation(nn.Module):
-    """`y` equals `x` where all steps are of one generation; `g` is the last step's generation."""
+    """A generation. `y` equals `x` if all steps are of one generation; `g` is the last step's
+    generation.
+    """
 
     def __init__(self, generation: int) -> None:
         super().__init__()
@@ -42,7 +45,7 @@ class Generation(nn.Module):
 
 
 def write(model: str, generation: int, repository: Path) -> Path:
-    """Build and publish one generation; the model's folder. `pair` is an ensemble."""
+    """Build and publish one generation. Returns the model's folder. `pair` is an ensemble."""
     from builder.repository import build_repository
 
     models = repository.with_name(f"{repository.name}.models")
@@ -60,7 +63,7 @@ def write(model: str, generation: int, repository: Path) -> Path:
 
 
 def prepare(models: tuple[str, ...], folder: Path, generations: range, processes: int = 4) -> None:
-    """Build every generation before the load begins, each into a repository of its own."""
+    """Build every generation before the load begins, each into a separate repository."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         list(pool.map(partial(_prepare, models, folder), generations))
 

@@ -1,9 +1,9 @@
-"""Models are pushed to a running server while clients ask for them; every answer is judged.
+"""Pushes models to a running server while clients send requests, and checks every response.
 
-Half of the pushes are ensembles, half models of one folder. Every fifth has goldens that the model
-does not give: it must be rejected, and no client may see it. All generations are built before the
-load begins. After each push the server must hold the models and processes that its repository
-names, and no others.
+Half of the pushes are ensembles, half are single-folder models. Every fifth has goldens that differ
+from the model's outputs. It must be rejected, and no client may see it. All generations are built
+before the load begins. After each push the server must hold exactly the models and processes that
+its repository names.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ DRAIN_SECONDS = 1.0
 
 @dataclass
 class Counts(ServedCounts):
-    """What the clients saw, what `push` said, and what the server held after each push.
+    """The results of the clients, of `push`, and of the server after each push.
 
-    `wrong`: an answer of two generations, or of one that had to be rejected. `p99_ms` is that of
-    all requests during a push; `between_p99_ms` is that of the others. `flat`: whether no stream's
-    memory grew.
+    `wrong`: a response of two generations, or of a generation that had to be rejected. `p99_ms` is
+    that of all requests during a push; `between_p99_ms` is that of the others. `flat`: whether no
+    stream's memory grew.
     """
 
     mode: str = ""
@@ -53,9 +53,9 @@ class Counts(ServedCounts):
     rejected: int = 0
     wrong_verdicts: int = 0
     kib_per_push: float | None = None
-    """By which the server's memory rises with each push; of the stream where it is most."""
+    """The growth of the server's memory with each push, for the stream with the largest growth."""
     seconds: float = 0.0
-    """Of the load, in the longest stream."""
+    """The duration of the load in the longest stream."""
     between_p99_ms: float = 0.0
     push_seconds: dict[str, float] = field(default_factory=dict)
     """The median time of a push of each kind, and of the longest wait for unloading."""
@@ -64,7 +64,7 @@ class Counts(ServedCounts):
 
     @property
     def bad(self) -> int:
-        """What no user may see, and wrong verdicts."""
+        """Failures that users must not see, and incorrect verdicts."""
         return super().bad + self.wrong_verdicts
 
 
@@ -79,10 +79,11 @@ def run(
     seconds: float = float("inf"),
     out: Path | None = None,
 ) -> Counts:
-    """Push `pushes` generations under `clients` clients, half over HTTP and half over gRPC, which
-    wait `pause` seconds between their requests. With `plans` TensorRT engines answer, by Triton's
-    own backend; else the Python backend runs torch. No push begins after `seconds`. Each push is a
-    line of the file `out`.
+    """Push `pushes` generations under the load of `clients` clients.
+
+    Half of the clients use HTTP and half gRPC, and wait `pause` seconds between their requests.
+    With `plans`, Triton's TensorRT backend runs TensorRT engines; else the Python backend runs
+    torch. No push begins after `seconds`. Each push is a line of the file `out`.
     """
     served, lines = folder / "served", list[dict[str, Any]]()
     _prepare(folder, served, range(2, 2 + pushes), plans)
@@ -107,7 +108,7 @@ def run(
 
 
 def _prepare(folder: Path, served: Path, generations: range, plans: bool) -> None:
-    """Build the first generation into `served`, and each other into a repository of its own."""
+    """Build the first generation into `served`, and each other into a separate repository."""
     for model in MODELS:
         (engines.write if plans else publish_generation)(model, 1, served)
     if plans:
@@ -137,12 +138,12 @@ def _pushed(
     pause: float,
     seconds: float,
 ) -> Iterator[dict[str, Any]]:
-    """One record for each push, and a last one of what the clients saw after them."""
+    """Yield one record for each push, and a last one with the later results of the clients."""
     target = Target(served, server.http_url, server.grpc_url, timeout=120, drain=DRAIN_SECONDS)
     began = time.monotonic()
     head = {"mode": mode, "clients": clients}
     with Clients(server, clients, pause) as asking:
-        while not asking.taken().requests:  # until the first answer
+        while not asking.taken().requests:  # until the first response
             time.sleep(0.1)
         for generation in generations:
             if time.monotonic() - began > seconds:
@@ -177,7 +178,7 @@ def _verdict(found: Pushed, generation: int) -> dict[str, Any]:
 
 
 def summed(*streams: Sequence[dict[str, Any]]) -> Counts:
-    """The counts of the records of streams of one mode."""
+    """Sum the records of streams of one mode."""
     first = streams[0][0]
     counts = Counts(mode=first["mode"], clients=first["clients"], streams=len(streams))
     during, between = Window(), Window()
@@ -216,7 +217,7 @@ def _latencies(counts: Counts, during: Window, between: Window) -> None:
 
 
 def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None:
-    """The worst growth of a stream's server, and of its other processes, each on average."""
+    """The largest growth of a stream's server, and of its other processes, each on average."""
     pushes = [[line for line in lines if "verdict" in line] for lines in streams]
     for lines in pushes:
         servers = [line["server_mib"] for line in lines]
@@ -244,7 +245,7 @@ def _larger(one: float | None, other: float | None) -> float | None:
 
 
 def spoil(model: Path) -> None:
-    """Record other answers than the model gives."""
+    """Record outputs that differ from the model's."""
     for file in (model / "goldens").iterdir():
         with np.load(file) as arrays:
             changed = {

@@ -1,5 +1,6 @@
-"""A trivial model of Triton's Python backend, written without trt-build, is loaded again and again:
-what the server keeps of it is Triton's own.
+"""Loads a trivial model of Triton's Python backend repeatedly.
+
+The model is written without trt-build, so the memory that the server keeps is due to Triton.
 """
 
 from __future__ import annotations
@@ -42,14 +43,16 @@ SAMPLES = 16
 
 @dataclass
 class Counts:
-    """`server_mib`: what the server has allocated, at equal distances. `kib_per_load`: between the
-    medians of the second and the last quarter of them; the first quarter is warm-up.
+    """The results.
+
+    `server_mib`: the server's allocated memory at equal distances. `kib_per_load`: the growth
+    between the medians of their second and last quarter; the first quarter is warm-up.
     """
 
     mode: str
     loads: int
     new_names: bool
-    """Whether each load is of a model of another name, as former steps of ensembles are."""
+    """Whether each load uses a new model name, like former steps of ensembles."""
     start_mib: float = 0.0
     end_mib: float = 0.0
     kib_per_load: float = 0.0
@@ -62,7 +65,7 @@ class Counts:
 
 
 def run(folder: Path, mode: str, loads: int, *, new_names: bool = False) -> Counts:
-    """Load and unload a model `loads` times, at least SAMPLES, in a server of its own."""
+    """Load and unload a model `loads` times, at least SAMPLES, in a separate server."""
     counts, served = Counts(mode, loads, new_names), folder / "served"
     _write(served, KEPT, 0)
     server = start(
@@ -102,7 +105,9 @@ def _load_once(server: Server, served: Path, name: str, number: int, mode: str) 
 
 
 def _write(served: Path, name: str, number: int) -> None:
-    """Beside the repository, and moved into it by one rename: a poll may come at any time."""
+    """Write the model beside the repository and move it in with one rename: a poll may occur at any
+    time.
+    """
     staging = served.parent / "staging"
     (staging / "1").mkdir(parents=True)
     (staging / "1" / "model.py").write_text(CODE)
@@ -137,5 +142,5 @@ def _sum(counts: Counts) -> None:
     found, quarter = counts.server_mib, len(counts.server_mib) // 4
     grown = median(found[-quarter:]) - median(found[quarter : 2 * quarter])
     counts.end_mib = found[-1]
-    # the middles of the two quarters are half of the run apart
+    # the centers of the two quarters are half of the run apart
     counts.kib_per_load = round(grown * 1024 / (counts.loads / 2), 1)

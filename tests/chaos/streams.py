@@ -1,4 +1,6 @@
-"""Several runs of `push` side by side: processes, each with its own server, ports and folder."""
+"""Runs several `push` commands in parallel: processes, each with a separate server, ports and
+folder.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,14 @@ from typing import Any
 from tests.chaos.pushing import MODES, Counts, summed
 
 END_SECONDS = 240.0
-"""For the last push of each stream, and for its server's end."""
+"""Extra seconds for the last push of each stream, and for stopping its server."""
 
 
 def run(out: Path, streams: int, words: Sequence[str], seconds: float) -> dict[str, Counts]:
-    """Run `push` with `words` in `streams` processes, in each mode as often, and return the counts
-    of each mode. Each process writes its records to a file in the folder `out`.
+    """Run `push` with `words` in `streams` processes, equally many in each mode. Returns the counts
+    of each mode.
+
+    Each process writes its records to a file in the folder `out`.
     """
     out.mkdir(parents=True, exist_ok=True)
     running = [_start(out, number, MODES[number % len(MODES)], words) for number in range(streams)]
@@ -52,7 +56,7 @@ def read(out: Path) -> dict[str, Counts]:
     """The counts of each mode in the records of a folder, finished or not."""
     found = defaultdict[str, list[list[dict[str, Any]]]](list)
     for file in sorted(out.glob("*.jsonl")):
-        # one that was cut off may end within a line
+        # an interrupted stream may end within a line
         lines = [json.loads(line) for line in file.read_text().split("\n")[:-1]]
         if lines:
             found[lines[0]["mode"]].append(lines)

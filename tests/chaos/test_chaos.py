@@ -1,4 +1,4 @@
-"""Short runs of the tools: no answer is wrong, and no kill tears a repository."""
+"""Short runs of the tools: no response is incorrect, and no kill leaves a partial repository."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ input()
 
 
 def test_memory_does_not_depend_on_other_processes_that_map_the_same_file(tmp_path: Path) -> None:
-    """As two servers map the same libraries."""
+    """Two servers map the same libraries in this way."""
     file = tmp_path / "library"
     file.write_bytes(bytes(32 << 20))
     with contextlib.ExitStack() as stack:
@@ -153,7 +153,7 @@ input()
 
 
 def test_a_shared_region_is_the_servers_only_once_its_process_has_ended() -> None:
-    """A region of 32 MiB in /dev/shm, as each process of the Python backend has one."""
+    """The region has 32 MiB in /dev/shm, like that of each process of the Python backend."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as region:
         region.truncate(32 << 20)
         words = [sys.executable, "-c", SHARING, region.name]
@@ -234,7 +234,7 @@ def test_a_model_that_stays_loaded_is_found_with_its_process(tmp_path: Path) -> 
 def test_a_model_without_us_that_is_loaded_again_and_again_costs_little(
     tmp_path: Path, new_names: bool
 ) -> None:
-    """Some KiB a load, which the page states, and no MiB."""
+    """A load costs some KiB, which the page reports, and no MiB."""
     counts = reload.run(tmp_path, "explicit", reload.SAMPLES * 2, new_names=new_names)
     assert len(counts.server_mib) == reload.SAMPLES
     assert 0 < counts.start_mib < counts.end_mib < counts.start_mib + 16

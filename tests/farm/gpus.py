@@ -1,4 +1,4 @@
-"""Real builds on 1 and on 2 GPUs of one host: wall times, and whether the results are equal."""
+"""Builds real models on 1 and on 2 GPUs of one host, and compares wall times and results."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ STORE_BYTES = 80 << 20
 BATCH = {"min": 1, "opt": 4, "max": 8}
 TARGET = "gpu"
 MEASURED = ("1/model.plan", "1/plan.json")
-"""Files that depend on measurements: the plan's tactics, and the seconds of its build."""
+"""Files that depend on measurements: the plan's tactics, and the build time."""
 CONFIG = "config.pbtxt"
 ENVIRONMENT = ("PYTHONPATH", "PYTHONHOME")
-"""What builds get of this machine's environment where Python is not installed as usual."""
+"""Environment variables that builds receive on machines with an unusual Python installation."""
 
 
 class Residual(nn.Module):
@@ -53,8 +53,8 @@ class Residual(nn.Module):
 
 
 def networks(count: int) -> dict[str, Network]:
-    """`count` networks of different widths, half of them convolutional: no timing of one helps
-    another.
+    """Create `count` networks of different widths, half of them convolutional. No timing of one
+    helps another.
     """
     found = {}
     for number in range(count):
@@ -77,7 +77,7 @@ def _bert(width: int) -> Callable[[], nn.Module]:
 
 
 def write_models(folder: Path, count: int) -> dict[str, Network]:
-    """The networks as traced files with manifests."""
+    """Write the networks as traced files with manifests."""
     folder.mkdir(parents=True)
     found = networks(count)
     for name, network in found.items():
@@ -97,8 +97,9 @@ def _manifest(spec: TensorSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Build:
-    """How each model is built; `verify` is as in a farm file. `takes` is how much of a GPU: with
-    0.5 one model is converted while another one is built.
+    """The build settings of each model; `verify` is as in a farm file.
+
+    `takes` is the share of a GPU: with 0.5 one model is converted while another one is built.
     """
 
     precision: str
@@ -117,7 +118,7 @@ def gpus(builds: int, counts: Sequence[int], how: Build) -> dict[str, Any]:
     built: dict[int, list[Outcome]] = {}
     for count in counts:
         found[f"{count} GPUs"], built[count] = _timed(root, count, max(counts), how)
-        print(json.dumps(found), file=sys.stderr, flush=True)  # the next run may be cut off
+        print(json.dumps(found), file=sys.stderr, flush=True)  # the next run may be interrupted
     first, *others = counts
     found["compared"] = {
         f"{first} and {other} GPUs": compared(root, first, other, built, made) for other in others
@@ -128,7 +129,7 @@ def gpus(builds: int, counts: Sequence[int], how: Build) -> dict[str, Any]:
 
 
 def devices(wanted: int) -> list[str]:
-    """The names of this host's GPUs. Raises SystemExit where TensorRT needs more than there are."""
+    """The names of this host's GPUs. Raises SystemExit if TensorRT needs more than there are."""
     from builder.engine import flavour, gpu
 
     names = [device.name for device in gpu.devices()]
@@ -138,7 +139,7 @@ def devices(wanted: int) -> list[str]:
 
 
 def _timed(root: Path, count: int, most: int, how: Build) -> tuple[dict[str, Any], list[Outcome]]:
-    """One run on a Ray node with `count` GPUs. A build has the same cores in each run."""
+    """Run on a Ray node with `count` GPUs. A build has the same cores in each run."""
     import ray
 
     os.environ["TRT_BUILD_CACHE"] = str(root / f"cache-{count}")
@@ -182,7 +183,7 @@ def _described(outcomes: Sequence[Outcome], wall: float, at_once: float) -> dict
 def compared(
     root: Path, one: int, other: int, built: dict[int, list[Outcome]], made: dict[str, Network]
 ) -> dict[str, Any]:
-    """What is equal between two runs: keys, files that no measurement decides, and answers."""
+    """Compare two runs: keys, files that do not depend on measurements, and outputs."""
     keys = [{done.model: done.key for done in built[count]} for count in (one, other)]
     models = [done.model for done in built[one] if done.published]
     folders = [[root / f"out-{count}" / TARGET / name for count in (one, other)] for name in models]
@@ -224,8 +225,8 @@ def _config(folder: Path) -> str:
 
 
 def _answers(one: Path, other: Path, network: Network) -> dict[str, Any] | str:
-    """The plans of both on their goldens; and the largest difference between their answers to
-    another input, relative to the largest answer.
+    """Check the plans of both on their goldens. Returns the largest difference between their
+    outputs for another input, relative to the largest output.
     """
     from builder.engine import Engine, flavour
     from builder.parity import verify_engines

@@ -25,8 +25,10 @@ BAD = ("wrong", "crash")
 def fuzz(
     kinds: tuple[str, ...], seed: int, seconds: float, programs: int, keep: Path
 ) -> tuple[Counter[str], list[Path]]:
-    """Run programs of each kind from a seed on, an equal time for each, until the seconds or the
-    programs are used up; give the counts by outcome, and the files of those that failed.
+    """Run programs of each kind from a seed on, for an equal time each, until the time or the
+    number of programs is used up.
+
+    Returns the counts by outcome, and the files of the failures.
     """
     counts, kept = Counter[str](), list[Path]()
     spent, made = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
@@ -62,10 +64,10 @@ def _count(counts: Counter[str], made: Program, outcome: Outcome) -> None:
 
 
 def _keep(made: Program, outcome: Outcome, folder: Path) -> Path:
-    """Minimize a program that fails, and write it to a file that the tests run from then on."""
+    """Minimize a failing program, and write it to a file that later test runs include."""
     folder.mkdir(parents=True, exist_ok=True)
     file, note = folder / f"{made.kind}_{made.seed}.py", _note(made)
-    file.write_text(made.source(note))  # in case the run ends while it is minimized
+    file.write_text(made.source(note))  # in case the run ends during minimization
     message = "\n    ".join(outcome.reason.splitlines()[:12])
     print(f"{outcome.verdict}: {file}\n    {message}", flush=True)
     kind_of_failure = _failure(outcome)
@@ -79,12 +81,14 @@ def _note(made: Program) -> str:
 
 
 def _failure(outcome: Outcome) -> tuple[str, str]:
-    """What a smaller program must share: the verdict, and the exception or the path."""
+    """The properties that a smaller program must share: the verdict, and the exception or
+    the path.
+    """
     return outcome.verdict, outcome.reason.split(":")[0].split(",")[0]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the arguments, run, and print what was found."""
+    """Parse the arguments, run, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--programs", type=int, default=10**9, help="at most this many")

@@ -1,4 +1,4 @@
-"""One program: torch's answers against those of what trt-build makes of it."""
+"""Compares torch's outputs for one program with those of trt-build."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ SPECS = (
 )
 SIZES, SCALES = (4, 1, 3, 7), (1.0, 60.0, 0.1)
 LARGEST = 1e6
-"""Answers beyond it are not compared: a rounding error of their parts may be large, too."""
+"""Larger outputs are not compared, because their rounding errors may be large, too."""
 _DEFECT = re.compile(r"the converter of \S+ failed: |^pass \S+ is defective")
-"""A refusal that a defect of trt-build caused."""
+"""A refusal caused by a defect of trt-build."""
 
 Tensors = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`verdict` is equal, invalid (torch itself fails), refused, wrong or crash; `reason` is the
-    message. `network` says what became of the conversion.
+    """The outcome of a program.
+
+    `verdict` is equal, invalid (torch itself fails), refused, wrong or crash; `reason` is the
+    message. `network` is the result of the conversion.
     """
 
     verdict: str
@@ -53,7 +55,7 @@ def check(source: str, name: str) -> Outcome:
         try:
             module = _module(source, name)
             cases = list(_cases(module))
-        except Exception as error:  # torch raises many kinds
+        except Exception as error:  # torch raises many types
             return Outcome("invalid", type(error).__name__)
         if any(_too_large(tensor) for case in cases for tensor in case.plain):
             return Outcome("invalid", "too large")
@@ -67,7 +69,7 @@ def check(source: str, name: str) -> Outcome:
 
 @dataclass(frozen=True)
 class _Case:
-    """Inputs, and torch's answers as it runs the file with its graph optimizer and without."""
+    """Inputs, and torch's outputs for the file with its graph optimizer and without."""
 
     inputs: Tensors
     optimized: Tensors
@@ -75,7 +77,7 @@ class _Case:
 
 
 def _cases(module: Any) -> Iterator[_Case]:
-    """The cases; of an exported program those that its guards let pass."""
+    """The cases; for an exported program only those that its guards accept."""
     exported = isinstance(module, torch.export.ExportedProgram)
     call = module.module() if exported else module
     unoptimized = call if exported else saved(module)
@@ -88,16 +90,17 @@ def _cases(module: Any) -> Iterator[_Case]:
             if not exported:
                 raise
         else:
-            # without its optimizer torch gives some constants of a trace another dtype
+            # without its optimizer, some constants of a trace have another dtype in torch
             same = [one.dtype for one in plain] == [one.dtype for one in answers]
             yield _Case(inputs, answers, plain if same else answers)
 
 
 def _equal_one(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
-    """The outcome for the plain answers, else for the optimized ones, else for those of Python.
+    """Return the outcome for the plain outputs, else for the optimized ones, else for those of
+    Python.
 
-    torch's optimizer drops some writes to elements of lists, and to views of what a loop of no
-    iterations passes on. It merges nested `cat` although an input is written in between.
+    torch's optimizer drops some writes to elements of lists, and to views of loop-carried values of
+    a loop without iterations. It merges nested `cat` although an input is written in between.
     """
     try:
         return _checked(module, [(case.inputs, case.plain) for case in cases])
@@ -109,7 +112,7 @@ def _equal_one(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
 
 
 def _in_python(source: str) -> Callable[[_Case], Tensors]:
-    """The answers of a source file's module, without TorchScript."""
+    """The outputs of a source file's module, without TorchScript."""
     module = _executed(source, "<program>", __name__)["Program"]().eval()
     return lambda case: _tensors(module(*_copies(case.inputs)))
 
@@ -163,7 +166,7 @@ def _compare(what: str, answers: Sequence[torch.Tensor], expected: Sequence[torc
 
 
 def _module(source: str, name: str) -> Any:
-    """The program's module, scripted or traced, as a file gives it; or the exported program."""
+    """The program's module, scripted or traced, as loaded from a file; or the exported program."""
     file = f"<{name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     try:
@@ -180,7 +183,7 @@ def _module(source: str, name: str) -> Any:
 
 
 def _executed(source: str, file: str, name: str) -> dict[str, Any]:
-    """The globals of a source file after it ran as the Python module `name`."""
+    """The globals of a source file after it was executed as the Python module `name`."""
     scope: dict[str, Any] = {"__name__": name}
     exec(compile(source, file, "exec"), scope)
     return scope
@@ -195,7 +198,7 @@ def _inputs() -> Any:
 
 
 def _tensors(result: Any) -> Tensors:
-    """What a program returns; a smaller program may return nothing."""
+    """Flatten a program's result. A smaller program may return nothing."""
     if not isinstance(result, tuple) or not all(isinstance(one, torch.Tensor) for one in result):
         raise TypeError("a program returns a tuple of tensors")
     return result
@@ -210,7 +213,7 @@ def _too_large(tensor: torch.Tensor) -> bool:
 
 
 def general(message: str) -> str:
-    """A message without what differs from program to program: names, numbers, nodes."""
+    """Remove the program-specific parts of a message: names, numbers, nodes."""
     line = message.strip().splitlines()[0]
     line = re.sub(r"'[^']*'|\"[^\"]*\"|%[\w.]+", "_", line)
     return re.sub(r"-?\d+(\.\d+)?", "#", line)[:140]

@@ -1,4 +1,4 @@
-"""Delta debugging over the statements of a program."""
+"""Minimizes a program by delta debugging over its statements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ Lines = tuple[str, ...]
 
 
 def minimized(program: Program, fails: Callable[[Program], bool], attempts: int = 400) -> Program:
-    """The smallest program found that still fails: no statement can be left out of it, and no if or
-    loop replaced by its body, within a number of attempts.
+    """Return the smallest failing program found.
+
+    Within a number of attempts, no statement can be removed from it, and no if or loop replaced by
+    its body.
     """
     smaller = True
     while smaller:
@@ -29,7 +31,9 @@ def minimized(program: Program, fails: Callable[[Program], bool], attempts: int 
 
 
 def _smaller(lines: Lines) -> Iterator[Lines]:
-    """Programs with one statement less, from the end to the start, the largest first."""
+    """Yield programs with one statement less, from the end to the start, the largest statement
+    first.
+    """
     for at in sorted(range(len(lines)), key=lambda at: (at - _end(lines, at), -at)):
         end = _end(lines, at)
         yield lines[:at] + lines[end:]
@@ -39,7 +43,7 @@ def _smaller(lines: Lines) -> Iterator[Lines]:
 
 
 def _end(lines: Lines, at: int) -> int:
-    """The index after the statement that starts at a line; an `else` belongs to its `if`."""
+    """The index after the statement that starts at a line. An `else` belongs to its `if`."""
     depth, end = _depth(lines[at]), at + 1
     while end < len(lines) and (
         _depth(lines[end]) > depth

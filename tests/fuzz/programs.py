@@ -1,4 +1,4 @@
-"""Random programs of a kind, and their source."""
+"""Generates random programs of a kind, and their source."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class Program(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Program:
-    """The lines of a program's `forward`, indented from 0, and how torch exports it."""
+    """The lines of a program's `forward`, without base indentation, and the method by which torch
+    exports it.
+    """
 
     kind: str
     seed: int
@@ -73,7 +75,7 @@ class Program:
     exported: bool = False
 
     def source(self, note: str = "") -> str:
-        """A Python file with a module `Program`."""
+        """Return a Python file with a module `Program`."""
         note = note or f"python -m tests.fuzz --kind {self.kind} --seed {self.seed} --programs 1"
         body = "\n".join(f"        {line}" for line in self.lines)
         head = _HEAD.format(note=note, traced=self.traced, exported=self.exported)
@@ -81,7 +83,7 @@ class Program:
 
 
 def program(kind: str, seed: int, length: int = 9) -> Program:
-    """The program of a kind that belongs to a seed."""
+    """Return the program of a kind for a seed."""
     rng = random.Random(f"{kind} {seed}")
     traced = kind == "traced" or (kind in ("scalars", "shapes") and rng.random() < 0.5)
     exported, body = kind == "export", list[str]()
@@ -97,7 +99,7 @@ def program(kind: str, seed: int, length: int = 9) -> Program:
 
 
 def _statement(rng: random.Random, kind: str, depth: int) -> list[str]:
-    """One statement, or an if or a loop around a few."""
+    """Generate one statement, or an if or a loop around a few."""
     if depth and rng.random() < _BLOCKS[kind]:
         return _block(rng, kind, depth - 1)
     return _fill(rng, rng.choice(rng.choice(_STATEMENTS[kind]))).split("\n")
@@ -118,7 +120,7 @@ def _block(rng: random.Random, kind: str, depth: int) -> list[str]:
     if shape < 0.9:
         return [f"for t in range({_fill(rng, rng.choice(st.TRIP_COUNTS))}):", *inside(3)]
     at, name = rng.randrange(len(st.WHILES)), rng.choice("abc")
-    # a loop that data ends, and that ends also where a statement keeps its condition true
+    # a loop that data ends, and that also ends if a statement keeps its condition true
     head = ["for step in range(5):", f"    if not {st.WHILES[at].format(x=name)}:", "        break"]
     return [*head, f"    {st.WHILE_STEPS[at].format(x=name)}", *inside(1)]
 

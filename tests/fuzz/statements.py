@@ -1,10 +1,9 @@
-"""The statements that random programs are made of, by the kind of program.
+"""The statements of random programs, by the kind of program.
 
-`{x}` is a name that is assigned, `{y}` and `{z}` are names that are read: float tensors of shape
-(n, 4). `{t}` is a threshold, `{s}` a small number, `{i}` 0 or 1. `ids` are whole numbers of shape
-(n), `r` is a float tensor of shape (n), `n` a size, `v` a view, `p` another name of a tensor, and
-`held` a list of tensors. Values stay small, and no statement turns a rounding error into another
-answer.
+`{x}` is an assigned name; `{y}` and `{z}` are names that are read: float tensors of shape (n, 4).
+`{t}` is a threshold, `{s}` a small number, `{i}` 0 or 1. `ids` are integers of shape (n), `r` is a
+float tensor of shape (n), `n` a size, `v` a view, `p` an alias of a tensor, and `held` a list of
+tensors. Values stay small, and no statement amplifies a rounding error into a different output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The fuzzing tool: short runs, what it found before, and that it finds and minimizes a fault."""
+"""Tests of the fuzzing tool: short runs, its earlier findings, and that it finds and minimizes a
+fault.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def test_what_was_found_is_fixed(file: Path) -> None:
 def test_a_fault_is_found_minimized_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`fill_` that writes one more than it should."""
+    """The fault is a `fill_` that writes one more than it should."""
     wrong = {**inplace._SPECIAL, "aten::fill_": inplace._SPECIAL["aten::zero_"]}
     monkeypatch.setattr(inplace, "_SPECIAL", wrong)
     lines = ("a = x.clone()", "b = y + 1", "for t in range(x.size(0)):", "    a.fill_(2)")
@@ -43,7 +45,7 @@ def test_a_fault_is_found_minimized_and_kept(
 
 
 def test_every_kind_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow kind runs fewer programs, and keeps no other from running."""
+    """A slow kind runs fewer programs, and does not keep others from running."""
     clock = count(0.0, 1.0)
     monkeypatch.setattr("tests.fuzz.__main__.time.monotonic", lambda: next(clock))
 

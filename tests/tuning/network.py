@@ -29,11 +29,11 @@ from builder.tuning import Goal, Trial, Tuned, TuneOptions, Values, tune
 
 CONCURRENCY = (1, 8, 32, 64)
 ONE_ROW = ("p0-min",)
-"""The golden that is sent: one row."""
+"""The golden that is sent; it has one row."""
 
 
 def write(name: str, network: Network, folder: Path, precision: str) -> manifest.ModelSpec:
-    """The traced network with its manifest."""
+    """Write the traced network with its manifest."""
     torch.manual_seed(0)
     traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
     traced.save(str(folder / f"{name}.pt"))
@@ -52,7 +52,7 @@ def write(name: str, network: Network, folder: Path, precision: str) -> manifest
 
 
 def options(given: argparse.Namespace) -> TuneOptions:
-    """Requests of one row, through CUDA shared memory where there is a GPU."""
+    """Requests of one row, through CUDA shared memory if there is a GPU."""
     return TuneOptions(
         Goal(ms=given.limit_ms),
         Values(profiles=given.profiles, runtime=given.runtimes),
@@ -66,7 +66,7 @@ def options(given: argparse.Namespace) -> TuneOptions:
 
 
 class Record:
-    """What is written: the trials as they are measured, then everything that was found."""
+    """The written record: the trials as they are measured, then all results."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.file, self.began = given.out, time.monotonic()
@@ -94,7 +94,9 @@ class Record:
         )
 
     def finish(self, found: Tuned) -> None:
-        """Write all that was found; the confirmation's trials are apart from the search's then."""
+        """Write all results, with the trials of the confirmation separate from those of the
+        search.
+        """
         self.said |= {**found.as_dict(), "finished": True}
         self._write()
 
@@ -113,7 +115,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The command line. By default only settings that need no other plan are searched."""
+    """Parse the command line. By default only settings that need no other plan are searched."""
     parser = argparse.ArgumentParser(prog="python -m tests.tuning network", description=__doc__)
     parser.add_argument("network", choices=sorted(NETWORKS))
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")

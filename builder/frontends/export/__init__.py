@@ -1,1 +1,1 @@
-"""Exported programs: checked as archives, loaded, and written as graphs of TorchScript nodes."""
+"""Exported programs: archive inspection, loading, and conversion to graphs of TorchScript nodes."""

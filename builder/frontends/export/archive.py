@@ -16,7 +16,7 @@ from builder.frontends.export import contents
 
 MAX_TEXT_BYTES = 256 << 20
 SCHEMA = 8
-"""The major version of the format that torch reads here."""
+"""The major version of the format that this torch reads."""
 _SAVE_AGAIN = "save the program again with torch.export.save, from a source that you trust"
 _EXPORT_IT = (
     "load the module in Python, then torch.export.save(torch.export.export(module, inputs),"
@@ -34,13 +34,13 @@ _REMEDIES = {
     ),
     "'torch._functorch.": "export the program again with program.run_decompositions()",
 }
-"""By what all problems of a file have in common."""
+"""The fix by the common type of all problems of a file."""
 _MEMBERS = re.compile(
     r"archive_format|archive_version|byteorder|\.data/\w+|\.format_version|\.storage_alignment"
     r"|models/model\.json|extra/.*"
     r"|data/(weights|constants|sample_inputs)/[\w.\-]+"
 )
-"""The members that torch.export.save writes, below the archive's one folder."""
+"""The members that torch.export.save writes, below the archive's single folder."""
 _OLD_MEMBERS = re.compile(
     r"version|serialized_exported_program\.json|extra_files/.*"
     r"|serialized_(state_dict|constants|example_inputs)\.pt"
@@ -51,8 +51,8 @@ _TORCH_SAVE = frozenset(["torch._utils _rebuild_parameter", "torch.serialization
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """An archive that passed inspection: sizes in bytes, the torch that wrote it, the version of
-    its format.
+    """The facts of an inspected archive: sizes in bytes, the torch version that wrote it, and the
+    format version.
     """
 
     path: Path
@@ -63,14 +63,16 @@ class ProgramFacts:
 
 
 def inspect(path: Path, *, custom: bool = False) -> ProgramFacts:
-    """The facts of an exported program. `custom` allows operators of namespaces that torch does not
-    have. Raises ModelFileError that states what the file is instead, or what is wrong with it.
+    """Inspect an exported program.
+
+    `custom` allows operators of namespaces that torch does not have. Raises ModelFileError with the
+    actual type of the file, or its problems.
     """
     try:
         with torchscript.opened(path, "an exported program") as archive:
             return _inspect(path, archive, custom)
     except ModelFileError as error:
-        if error.fix and "torch.jit" in error.fix:  # what to do for a TorchScript file
+        if error.fix and "torch.jit" in error.fix:  # the fix for a TorchScript file
             error.fix = _EXPORT_IT
         raise
 
@@ -100,7 +102,7 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
 
 
 def _remedy(problems: list[str]) -> str:
-    """What to do about what contents.problems found, where it is of one kind."""
+    """The fix for the findings of contents.problems, if all have one type."""
     for text, fix in _REMEDIES.items():
         if all(text in problem for problem in problems):
             return fix
@@ -112,7 +114,7 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
 
 
 def _root(path: Path, names: list[str]) -> str:
-    """The one folder that holds all members, with its slash; empty in the earlier layout."""
+    """The folder that holds all members, with its slash; empty in the earlier layout."""
     if "serialized_exported_program.json" in names:
         root, pattern = "", _OLD_MEMBERS
     else:
@@ -148,7 +150,7 @@ def _root(path: Path, names: list[str]) -> str:
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
-    """Refuse pickles that name anything but tensors, and objects that are no tensors."""
+    """Reject pickles that name anything but tensors, and objects other than tensors."""
     for kind in ("weights", "constants"):
         name = f"{root}data/{kind}/model_{kind}_config.json"
         config = _json(path, archive, name) if name in archive.namelist() else {}
@@ -170,7 +172,7 @@ def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
 
 
 def _check_data(path: Path, archive: zipfile.ZipFile, member: str, entry: dict[str, Any]) -> None:
-    """Refuse a tensor without data, which torch would load as zeros."""
+    """Reject a tensor without data, which torch would load as zeros."""
     if member not in archive.namelist():
         raise _refuse(path, f"has no member {member}", _SAVE_AGAIN)
     sizes = (entry.get("tensor_meta") or {}).get("sizes", ())
@@ -179,7 +181,7 @@ def _check_data(path: Path, archive: zipfile.ZipFile, member: str, entry: dict[s
 
 
 def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
-    """Refuse what torch.save wrote unless it is tensors in plain containers."""
+    """Reject torch.save data unless it consists of tensors in plain containers."""
     data = archive.read(member)
     if not data:
         return

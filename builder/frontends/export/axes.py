@@ -15,17 +15,19 @@ from builder.frontends.export.relations import Relations
 from builder.manifest import Range, TensorSpec
 
 _ANY = 2**31 - 1
-"""The bound of an axis that has none."""
+"""The bound of an unbounded axis."""
 _SHOWN = 3
-"""Conditions that a message has."""
+"""The maximum number of conditions in a message."""
 MOST = 512
-"""The largest size of an axis without an upper bound; twice its lower bound where that is more."""
+"""The largest size of an axis without an upper bound, or twice its lower bound if that is
+larger.
+"""
 _NAMES = {2: ("length",), 3: ("length", "width"), 4: ("channels", "height", "width")}
-"""Usual names of the axes after the first, by rank."""
+"""Default names of the axes after the first, by rank."""
 
 
 class Axes:
-    """The dynamic axes of a program, by the expression of their size."""
+    """The dynamic axes of a program by size expression."""
 
     def __init__(self, metas: Mapping[str, Any], program: torch.export.ExportedProgram) -> None:
         """`metas` are the fake tensors of the inputs by name."""
@@ -34,7 +36,9 @@ class Axes:
         self._bounds = {str(size): _bounds(span) for size, span in constraints.items()}
         self._own: tuple[TensorSpec, ...] | None = None
         self.unresolved: tuple[str, ...] = ()
-        """What the sizes of `specs` do not fulfill, because no sizes were found that do."""
+        """The conditions that the sizes of `specs` violate, because no sizes were found that
+        satisfy them.
+        """
         self.names: dict[str, str] = {}
         for _, shape in self._shapes():
             for place, size in enumerate(shape):
@@ -53,8 +57,9 @@ class Axes:
         return next(name for name in (stem, *later) if name not in taken)
 
     def specs(self) -> tuple[TensorSpec, ...]:
-        """A spec for each input, in order, with the ranges of the program. The least, usual and
-        greatest sizes are each sizes of a request that the program accepts.
+        """Return a spec for each input, in order, with the ranges of the program.
+
+        The minimum, optimum and maximum sizes are each accepted by the program in one request.
         """
         if self._own is None:
             specs = self._stated()
@@ -65,11 +70,11 @@ class Axes:
         return self._own
 
     def _stated(self) -> tuple[TensorSpec, ...]:
-        """As `specs`, with ranges whose ends need not be sizes of one request."""
+        """Like `specs`, but the ends of the ranges need not be valid in one request."""
         return tuple(self._spec(name, meta) for name, meta in self.metas.items())
 
     def _accepted(self, specs: Sequence[TensorSpec]) -> dict[str, Range]:
-        """The ranges of the axes, at sizes that the program accepts."""
+        """The ranges of the axes, with sizes that the program accepts."""
         dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
         relations = self.relations(specs)
         highest = {name: self.bounds(size)[1] for size, name in self.names.items()}
@@ -84,7 +89,7 @@ class Axes:
         return {axis: (low[axis], usual[axis], high[axis]) for axis in dims}
 
     def relations(self, specs: Sequence[TensorSpec], *, guarded: bool = True) -> Relations:
-        """How the axes depend on each other, and what the program demands of them (`guarded`), by
+        """The relations between the axes and the program's conditions on them (`guarded`), with
         their names in these specs.
         """
         sizes = [
@@ -143,8 +148,9 @@ class Axes:
         return low, usual, most
 
     def chosen(self, specs: Sequence[TensorSpec] | None) -> tuple[TensorSpec, ...]:
-        """The specs, with the names of the inputs; the program's own where none are given. Raises
-        UsageError as `check`.
+        """Return the specs with the names of the inputs; the program's own if none are given.
+
+        Raises UsageError like `check`.
         """
         if specs is None:
             return self.specs()
@@ -153,7 +159,7 @@ class Axes:
         return tuple(replace(spec, name=spec.name or name) for spec, name in pairs)
 
     def comment(self, axis: str) -> str:
-        """The program's constraint of an axis of `specs`."""
+        """The program's constraint of an axis of `specs`, as a comment."""
         size = next(size for size, name in self.names.items() if name == axis)
         low, high = self.bounds(size)
         stated = f"the program allows {low} " + ("and more" if high is None else f"to {high}")
@@ -163,16 +169,18 @@ class Axes:
         return f"? {stated}" if high is None else stated
 
     def bounds(self, size: str) -> tuple[int, int | None]:
-        """The least and the greatest value of a size; None without an upper bound."""
+        """The minimum and maximum value of a size; None without an upper bound."""
         return self._bounds.get(size, (0, None))
 
     def check(
         self, specs: Sequence[TensorSpec], where: str | None = None, *, guarded: bool = True
     ) -> None:
-        """Raise UsageError where a spec allows what the program does not: another rank, dtype or
-        fixed size, a range beyond its constraint, or different sizes where it has one. Reading the
-        guards takes a tenth of the time in which a small network is converted; where the program
-        itself is run at these sizes, or never, they need not be (`guarded`).
+        """Raise UsageError if a spec allows inputs that the program does not.
+
+        These are another rank, dtype or fixed size, a range beyond the constraint, or different
+        sizes if the program requires equal ones. Reading the guards takes a tenth of the conversion
+        time of a small network. With `guarded` False they are not read: the program itself runs at
+        these sizes, or never.
         """
         if len(specs) != len(self.metas):
             raise UsageError(
@@ -202,7 +210,7 @@ class Axes:
     def _check_relations(
         self, specs: Sequence[TensorSpec], where: str | None, guarded: bool
     ) -> None:
-        """The least, usual and greatest sizes are each sizes of one request."""
+        """Check that the minimum, optimum and maximum sizes are each valid in one request."""
         relations = self.relations(specs, guarded=guarded)
         if not relations.derived and not relations.conditions:
             return
@@ -242,7 +250,7 @@ class Axes:
                 )
             return
         least, most = self.bounds(str(size))
-        # torch runs sizes of 0 and 1 where a constraint begins at 2: it starts all of them there
+        # torch also accepts 0 and 1 for a range that begins at 2, where it starts every range
         if low < (0 if least == 2 else least) or (most is not None and high > most):
             limit = f"{least} <= {size}" + (f" <= {most}" if most is not None else "")
             raise UsageError(
@@ -269,7 +277,7 @@ def _shown(axis: int | str, low: int, high: int) -> str:
 
 
 def _bounds(span: Any) -> tuple[int, int | None]:
-    """The bounds of a ValueRanges; infinite ones are sympy's or torch's own."""
+    """The bounds of a ValueRanges. Infinite bounds have types of sympy or torch."""
     return _finite(span.lower) or 0, _finite(span.upper)
 
 

@@ -1,8 +1,9 @@
-"""Check the text of an exported program.
+"""Checks the text of an exported program.
 
 `torch.export.load` evaluates some of it as Python: sizes (sympy), guards, and the code that it
-generates from names. Loading therefore follows this check: expressions have numbers, symbols and
-known functions only, names are plain, and functions are those of tensors and numbers.
+generates from names. Loading therefore follows this check. Expressions may contain only numbers,
+symbols and known functions. Names must be plain, and functions must be those of tensors and
+numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FUNCTIONS = frozenset(
     Identity OpaqueUnaryFn_sqrt OpaqueUnaryFn_log2
     """.split()
 )
-"""Functions of sizes."""
+"""Functions that size expressions may call."""
 _CONSTANTS = frozenset(["true", "false", "True", "False", "oo", "int_oo", "nan", "inf"])
 _GUARD_FUNCTIONS = frozenset(
     """
@@ -67,9 +68,9 @@ QUANTIZED = frozenset(
     quantize_per_tensor dequantize_per_tensor quantize_per_channel dequantize_per_channel
     """.split()
 )
-"""Operators of PT2E, in the namespace `quantized_decomposed`."""
+"""Operators of PT2E in the namespace `quantized_decomposed`."""
 TORCHAO = frozenset(["quantize_affine", "dequantize_affine", "choose_qparams_affine"])
-"""Operators of torchao, in the namespace `torchao`."""
+"""Operators of torchao in the namespace `torchao`."""
 _TORCHAO = (
     "operators of torchao that are read: "
     + ", ".join(sorted(TORCHAO))
@@ -85,8 +86,9 @@ _FACTORIES = frozenset(["builtins.list", "builtins.dict", "builtins.int", "built
 
 
 def problems(program: Any, *, custom: bool = False) -> Iterator[str]:
-    """The forbidden expressions in a program's JSON. `custom` allows the namespaces of operators
-    that torch does not have.
+    """Return the forbidden expressions in a program's JSON.
+
+    `custom` allows operator namespaces that torch does not have.
     """
     yield from _problems(program, "", custom)
 
@@ -136,7 +138,7 @@ def _shown(text: str) -> str:
 
 
 def _expression(text: str) -> Iterator[str]:
-    """A size: symbols, numbers and FUNCTIONS."""
+    """Check a size expression: symbols, numbers and FUNCTIONS."""
     tree = _parsed(text)
     if tree is None or not all(map(_in_expression, ast.walk(tree))):
         yield f"the size {_shown(text)} is more than an expression of numbers and symbols"
@@ -153,12 +155,12 @@ def _in_expression(node: ast.AST) -> bool:
 
 
 def _is_number(node: ast.Constant) -> bool:
-    """Whether a text is a number: sympy writes Float('1.5', precision=53)."""
+    """Whether a text is a number. sympy writes Float('1.5', precision=53)."""
     return bool(re.fullmatch(r"[\d.eE+\-]+", str(node.value)))
 
 
 def _guard(text: str) -> Iterator[str]:
-    """A condition on sizes of the arguments, `L['x'].size()[0] <= 32`."""
+    """Check a condition on sizes of the arguments, `L['x'].size()[0] <= 32`."""
     tree = _parsed(text)
     if tree is None or not all(map(_in_guard, ast.walk(tree))):
         yield f"the guard {_shown(text)} is more than a condition on sizes"
@@ -182,7 +184,7 @@ def _parsed(text: str) -> ast.Expression | None:
 
 
 def _refused(target: str, custom: bool) -> str | None:
-    """Why a node may not call this function; None where it may."""
+    """Why a node may not call this function; None if it may."""
     parts = target.split(".")
     match parts:
         case ["torch", "ops", "higher_order", name]:
@@ -205,7 +207,7 @@ def _refused(target: str, custom: bool) -> str | None:
 
 
 def _structure(text: str) -> Iterator[str]:
-    """The structure of the arguments or results: JSON, with JSON in its contexts."""
+    """Check the structure of the arguments or results: JSON, with JSON in its contexts."""
     try:
         _, tree = json.loads(text)
         yield from _structure_node(tree)

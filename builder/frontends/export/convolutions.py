@@ -1,4 +1,4 @@
-"""Convolutions in the form that a trace has: `_convolution` with all 13 arguments."""
+"""Writes convolutions as in a trace: `_convolution` with all 13 arguments."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ KIND = "aten::_convolution"
 _AXES = {f"aten::conv{axes}d": axes for axes in (1, 2, 3)}
 _TRANSPOSED = {f"aten::conv_transpose{axes}d": axes for axes in (1, 2, 3)}
 _FLAGS = (False, False, True, True)
-"""Whether to benchmark, be deterministic, use cuDNN, allow tf32; none changes the result."""
+"""The flags benchmark, deterministic, use cuDNN, allow tf32. None changes the result."""
 
 
 def arranged(
     kind: str, values: Sequence[Any], result: Any, constant: Callable[[Any], Any]
 ) -> list[Any] | None:
-    """The arguments of `_convolution` for a call of convNd or conv_transposeNd whose result in the
-    program is `result`; `constant` makes a value of a Python value.
+    """Return the arguments of `_convolution` for a call of convNd or conv_transposeNd.
 
+    `result` is the call's result in the program; `constant` creates a value from a Python value.
     None for another operator, for padding as a string, and for an input without a batch, which
-    `_convolution` does not take.
+    `_convolution` does not accept.
     """
     axes = _AXES.get(kind) or _TRANSPOSED.get(kind)
     if axes is None or not isinstance(result, torch.Tensor) or result.dim() != axes + 2:

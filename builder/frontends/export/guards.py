@@ -1,7 +1,7 @@
-"""What a program demands of the sizes of one request: its guards, and the assertions in its graph.
+"""A program's conditions on the sizes of one request: its guards and the assertions in its graph.
 
-torch writes a guard as Python on the arguments, `L['x'].size()[0] >= 2`. It is read here as a
-condition on the sizes of inputs, so that sizes can be tried without running the program.
+torch writes a guard as Python on the arguments, `L['x'].size()[0] >= 2`. It is parsed as a
+condition on the sizes of inputs, so that sizes can be tested without running the program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from builder.frontends.export import structure
 from builder.frontends.export.relations import Condition
 
 Place = tuple[int, int]
-"""An input, by its position among those that are no constants, and its axis; 0 of a number."""
+"""An input's position among the non-constant inputs, and its axis. The axis is 0 for a number."""
 
 _USER_INPUT = InputKind.USER_INPUT
 
@@ -42,20 +42,25 @@ class Guard:
         return re.sub(r"\{(\d+)\}", lambda match: str(names[int(match[1])]), self.text)
 
     def holds(self, sizes: Sequence[int]) -> bool:
-        """Whether it holds for these sizes, in the order of `places`; not where it divides by 0."""
+        """Whether the condition holds for these sizes, in the order of `places`. False if it
+        divides by 0.
+        """
         return _evaluated(self.code, {f"size_{index}": size for index, size in enumerate(sizes)})
 
 
 class Demands:
-    """The guards and assertions of a program that are about sizes, and about whole numbers among
-    the arguments. Others, such as those about strides, are left out.
+    """The guards and assertions of a program about sizes and integer arguments.
+
+    Others, such as those about strides, are left out.
     """
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         self.guards, self.assertions = _guards_of(program), _assertions_of(program)
 
     def equalities(self, fixed: Mapping[Any, Any]) -> dict[Any, Any]:
-        """The symbols that an assertion makes equal to an expression of others, `length*batch`."""
+        """The symbols that an assertion equates with an expression of other symbols, such as
+        `length*batch`.
+        """
         found: dict[Any, Any] = {}
         for assertion in (one.subs({**fixed, **found}) for one in self.assertions):
             if not assertion.is_Equality:
@@ -73,9 +78,10 @@ class Demands:
         sizes: Sequence[Sequence[Any]],
         fixed: Mapping[Any, Any],
     ) -> list[Condition]:
-        """The conditions on the symbols of the program, for inputs with axes of these names or
-        fixed sizes, and these expressions. `fixed` are the symbols that a size or an expression
-        of others stands for.
+        """Return the conditions on the program's symbols.
+
+        The inputs have axes with these names or fixed sizes, and these expressions. `fixed` maps
+        symbols to a size or to an expression of other symbols.
         """
         found = []
         for guard in self.guards:
@@ -143,7 +149,7 @@ def _guards_of(program: torch.export.ExportedProgram) -> list[Guard]:
 
 
 def _assertions_of(program: torch.export.ExportedProgram) -> list[Any]:
-    """The conditions (sympy) that the program's graph asserts of its symbols, without those that
+    """The conditions (sympy) that the program's graph asserts on its symbols, except those that
     always hold.
     """
     found: dict[Any, None] = {}
@@ -155,7 +161,7 @@ def _assertions_of(program: torch.export.ExportedProgram) -> list[Any]:
 
 
 def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Place]]:
-    """How guards write each size of an input, and where it is."""
+    """The text of each input size in guards, with its position."""
     nodes = program.graph.find_nodes(op="placeholder")
     kinds = program.graph_signature.input_specs
     given = [pair for pair in zip(nodes, kinds, strict=True) if pair[1].kind is _USER_INPUT]
@@ -193,7 +199,7 @@ def _compiled(text: str) -> CodeType:
 def _evaluated(code: CodeType, values: dict[str, int]) -> bool:
     try:
         return bool(eval(code, _functions(), values))
-    except ArithmeticError:  # a division by 0
+    except ArithmeticError:  # division by 0
         return False
 
 

@@ -1,4 +1,4 @@
-"""Loads an exported program: checked, tried in a child process, then loaded here."""
+"""Loads an exported program: inspects it, loads it in a child process, then loads it here."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from builder.frontends.export.program import ExportedModule
 
 PRELOADED = "builder.frontends.export.preloaded"
-"""The module that a process imports before it forks those which load exported programs."""
+"""The module that a process imports before it forks children that load exported programs."""
 log = logging.getLogger(__name__)
 
 
 def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
-    """The program of a `.pt2` file. It is inspected, loaded in a child process with limits of
-    memory and time, then here. Raises ModelFileError and LoweringError.
+    """Load the program of a `.pt2` file.
+
+    The file is inspected, loaded in a child process with limits of memory and time, and then loaded
+    here. Raises ModelFileError and LoweringError.
     """
     from builder.frontends.export.program import ExportedModule
 
@@ -37,7 +39,7 @@ def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
     torchscript.load_libraries(libraries)
     try:
         program = _load(str(path))
-    except Exception as error:  # torch raises errors of many classes here
+    except Exception as error:  # torch raises many types of errors here
         raise ModelFileError(
             f"{path.name}, written by torch {facts.torch_version}, cannot be loaded:"
             f" {_reason(error)}",
@@ -53,7 +55,7 @@ def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
 
 
 def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any) -> str:
-    """Load the file in this child process; the error's text, empty where there was none."""
+    """Load the file in this child process. Returns the error's text, empty if there was none."""
     return torchscript.error_of(lambda: _load(path), libraries, extensions)
 
 
@@ -71,7 +73,7 @@ def _load(path: str) -> Any:
     with _quiet() as warnings:
         try:
             loaded = torch.export.load(path)
-            _ = loaded.call_spec  # raises where the program's own signature is missing
+            _ = loaded.call_spec  # raises if the program's own signature is missing
             return loaded
         except Exception as error:
             # torch logs the reason and raises another error
@@ -81,7 +83,7 @@ def _load(path: str) -> Any:
 
 
 def _text(path: Path) -> bytes:
-    """The program's JSON. The archive has passed inspection."""
+    """The program's JSON, after the archive has passed inspection."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         return archive.read(
@@ -91,7 +93,7 @@ def _text(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[list[str]]:
-    """Collect what torch.export.load logs of errors, without its output."""
+    """Collect the errors that torch.export.load logs, without printing them."""
     found: list[str] = []
 
     class Collect(logging.Handler):

@@ -46,7 +46,7 @@ KINDS: dict[Any, str] = {
     torch.ops.aten.sym_numel.default: "aten::numel",
     torch.ops.aten.sym_stride.int: "aten::stride",
 }
-"""TorchScript's operator for each function of numbers that an exported graph calls."""
+"""The TorchScript operator for each numeric function that an exported graph calls."""
 for _name, _kind in (("_sym_sqrt", "aten::sqrt"), ("_sym_log2", "aten::log2")):
     if hasattr(torch, _name):
         KINDS[getattr(torch, _name)] = _kind
@@ -59,12 +59,12 @@ ASSERTIONS = frozenset(
     aten._functional_sym_constrain_range_for_size
     """.split()
 )
-"""Operators that check values and compute nothing that an output reads."""
+"""Operators that only check values and compute nothing that an output reads."""
 PYTHON_ASSERTIONS: tuple[Callable[..., Any], ...] = (torch._check, torch._check_is_size)
 
 
 def type_of(value: Any) -> Any:
-    """torch's type of a number, known or symbolic. Raises TypeError for anything else."""
+    """Return torch's type of a number, known or symbolic. Raises TypeError for anything else."""
     if isinstance(value, bool | torch.SymBool):
         return BOOL
     if isinstance(value, int | torch.SymInt):

@@ -1,8 +1,8 @@
-"""Source locations and module names for the nodes of a graph that is written by hand.
+"""Adds source locations and module names to the nodes of a graph that is built node by node.
 
-torch's bindings can copy this metadata from one node to another, and cannot create it. So it is
-created where torch does so: a function is compiled whose statements have the wanted locations, and
-a tree of modules is inlined whose modules have the wanted names.
+torch's bindings can copy this metadata between nodes, but cannot create it. It is therefore created
+by the same means as in torch. A function is compiled whose statements have the required locations,
+and a tree of modules is inlined whose modules have the required names.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ _FUNCTION = "trt_build_locations"
 _IN_TORCH = re.compile(r"(^|[/\\])torch[/\\]")
 _CALLED_AGAIN = re.compile(r"@\d+$")
 CODE = "exported: "
-"""Begins the last line of a source range: the code at the innermost frame of the model itself."""
+"""Prefix of the last line of a source range: the code at the innermost frame of the model
+itself.
+"""
 
 Stack = tuple[tuple[str, str], ...]
-"""The modules that were being called, outermost first: path and class name."""
+"""The active module calls, outermost first: path and class name."""
 
 
 class Origins:
-    """Gives nodes their source location, and the names of the modules that they belong to.
+    """Assigns nodes their source location and the names of their modules.
 
-    `script` has a module for each of the program's, with its name and the name of its class, and
-    no parameters.
+    `script` has a module for each module of the program, with its name and class name, and no
+    parameters.
     """
 
     def __init__(self, graphs: Iterable[torch.fx.Graph]) -> None:
-        """Collect what the nodes of these graphs state in `stack_trace` and `nn_module_stack`."""
+        """Collect `stack_trace` and `nn_module_stack` of the nodes of these graphs."""
         stacks, texts = dict[Any, Stack](), dict[str, str | None]()
         for node in (node for graph in graphs for node in graph.nodes):
             entries, trace = _entries(node), _trace(node)
@@ -54,13 +56,13 @@ class Origins:
         }
 
     def described(self, node: torch.fx.Node) -> tuple[Any, ...]:
-        """The nodes whose metadata make the module and the location of the program's node."""
+        """The nodes whose metadata has the module and the location of the program's node."""
         found = self._modules.get(_entries(node)), self._locations.get(_trace(node))
         return tuple(source for source in found if source is not None)
 
 
 def location(node: torch.fx.Node) -> str:
-    """`model.py:12: x = torch.relu(x)` of a program's node, or its name."""
+    """The location of a program's node as `model.py:12: x = torch.relu(x)`, or its name."""
     frames = _frames(_trace(node))
     if not frames:
         return f"the node {node.name}"
@@ -110,7 +112,7 @@ def _is_own(frame: Frame) -> bool:
 
 
 def _range_text(trace: str) -> str | None:
-    """The frames as a trace has them, and the code of the model's own line."""
+    """The frames in the format of a trace, and the code of the model's own line."""
     frames = _frames(trace)
     if not frames:
         return None
@@ -120,15 +122,16 @@ def _range_text(trace: str) -> str | None:
 
 
 def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
-    """A node with each of these source ranges, and the function that they are in.
+    """Return a node with each of these source ranges, and the function that contains them.
 
-    torch prints a range that is the whole source as it is, as it does for the stacks of a trace.
+    torch prints a range that covers the whole source unchanged, as it does for the stacks of a
+    trace.
     """
     if not texts:
         return None, {}
     statements: list[views.Stmt] = []
     for text in texts:
-        # a statement's own file and line stand beside the text in the printed graph
+        # the printed graph shows a statement's own file and line beside the text
         path, _, rest = text.partition("(")
         factory = views.SourceRangeFactory(text, path, int(rest.partition(")")[0]), 0)
         where = factory.make_raw_range(0, len(text))
@@ -147,18 +150,22 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
 
 
 _TYPES: dict[Any, Any] = {}
-"""The types of modules so far, by class and children, and whether it is a program's own module,
-whose method differs: programs share them, as most models have modules of torch.nn. Compiling their
-methods takes most of the time of `_module_nodes`.
+"""Module types so far, by class, children, and whether the module belongs to the program: then its
+method differs.
+
+Programs share these types, as most models have modules of torch.nn. Compiling their methods takes
+most of the time of `_module_nodes`.
 """
 _DEFINED: set[int] = set()
-"""The types whose method is compiled."""
+"""The types with a compiled method."""
 _MOST_TYPES = 10_000
 
 
 class ModuleTree:
-    """A module of the program: its class and what it contains, as a ScriptModule states them, and
-    torch's module `_c`. Wrapping every module as a ScriptModule takes as long as writing the graph.
+    """A module of the program: its class and children, in the form of a ScriptModule, and torch's
+    module `_c`.
+
+    Wrapping every module in a ScriptModule would take as long as writing the graph.
     """
 
     def __init__(self, class_name: str | None) -> None:
@@ -169,17 +176,17 @@ class ModuleTree:
         self._c: Any = None
 
     def named_children(self) -> Iterator[tuple[str, ModuleTree]]:
-        """Name and module of each that this one contains."""
+        """The name and module of each child."""
         yield from self.children.items()
 
     def named_modules(self, path: str = "") -> Iterator[tuple[str, ModuleTree]]:
-        """Path and module of this one and of all inside."""
+        """The path and module of this module and all its descendants."""
         yield path, self
         for name, child in self.children.items():
             yield from child.named_modules(f"{path}.{name}" if path else name)
 
     def called(self, route: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], ModuleTree]]:
-        """The modules that this one calls, with the names that lead to them: a list is never
+        """The modules that this one calls, with the names on the path to them. A list is never
         called itself.
         """
         for name, child in self.children.items():
@@ -191,7 +198,9 @@ class ModuleTree:
 
     def create(self, is_root: bool = False) -> None:
         """Create torch's modules, without the search of a Python class for methods and attributes
-        that torch.jit.script does. Modules of one class with the same children share a type.
+        in torch.jit.script.
+
+        Modules of one class with the same children share a type.
         """
         for child in self.children.values():
             child.create()
@@ -215,8 +224,8 @@ class ModuleTree:
 
 
 def _module_nodes(stacks: Iterable[Stack]) -> tuple[ModuleTree, dict[str, Any], Any]:
-    """The tree of modules, a node that was inlined from each module but the root, and the graph
-    that these nodes are in.
+    """Return the tree of modules, a node inlined from each module but the root, and the graph of
+    these nodes.
     """
     classes = {path: name for stack in stacks for path, name in stack}
     root = ModuleTree(classes.get("", "Module"))
@@ -234,7 +243,7 @@ def _module_nodes(stacks: Iterable[Stack]) -> tuple[ModuleTree, dict[str, Any], 
 
 
 def _add(owner: ModuleTree, names: list[str], classes: dict[str, str]) -> None:
-    """Add the module at this path; what contains it and is never called is a list of modules."""
+    """Add the module at this path. A parent that is never called is a list of modules."""
     for depth, name in enumerate(names, 1):
         if name not in owner.children:
             owner.children[name] = ModuleTree(classes.get(".".join(names[:depth])))
@@ -242,8 +251,9 @@ def _add(owner: ModuleTree, names: list[str], classes: dict[str, str]) -> None:
 
 
 def _define(tree: ModuleTree, path: str) -> Iterator[str]:
-    """Define the method that is inlined, once for each type. The paths of the modules in the order
-    of their nodes.
+    """Define the method that is inlined, once for each type.
+
+    Returns the paths of the modules in the order of their nodes.
     """
     lines = [] if not path else ["x = x.neg()"]
     if path:

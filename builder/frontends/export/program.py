@@ -1,4 +1,4 @@
-"""An exported program with the graph of TorchScript nodes that lowering takes."""
+"""An exported program with the graph of TorchScript nodes for lowering."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ _LIFTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 class ExportedModule:
-    """A torch.export.ExportedProgram as trt-build reads it.
+    """A torch.export.ExportedProgram in the form that trt-build uses.
 
-    `graph` has flat tensors as inputs and outputs, named `inputs` and `outputs`; parameters,
+    `graph` has flat tensors as inputs and outputs, named `inputs` and `outputs`. Parameters,
     buffers and constants are constants in it. `axes` has the dynamic axes, `script` the names and
-    classes of the modules. Call it with the tensors of `inputs`, numbers as tensors of one element:
-    torch runs the exported program and returns the flat outputs.
+    classes of the modules. Call it with the tensors of `inputs`, with numbers as tensors of one
+    element: torch runs the exported program and returns the flat outputs.
     """
 
     training = False
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
-        """Write the program's graph. Raises LoweringError for what TorchScript cannot express, and
-        for a program that was exported in training mode or changes its buffers.
+        """Write the program's graph.
+
+        Raises LoweringError if TorchScript cannot express it, or if the program was exported in
+        training mode or changes its buffers.
         """
         _refuse_changes(program)
         self.program = program
@@ -54,8 +56,9 @@ class ExportedModule:
         self._write()
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
-        """The answer of the exported program, flat. Raises RuntimeError for sizes that its guards
-        refuse.
+        """Run the exported program and return its flat outputs.
+
+        Raises RuntimeError for sizes that its guards reject.
         """
         if self._module is None:
             self._module = self.program.module()
@@ -69,10 +72,10 @@ class ExportedModule:
         return tuple(leaf for leaf in pytree.tree_leaves(answer) if leaf is not None)
 
     def flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-        """The tensors of a call, as the inputs of the graph; numbers become tensors.
+        """Return the tensors of a call as inputs of the graph; numbers become tensors.
 
-        Raises TypeError for another structure than the program was exported with, and UsageError
-        for another value of an argument that the program fixes.
+        Raises TypeError for a structure other than the exported one, and UsageError for another
+        value of an argument that the program fixes.
         """
         ordered = {name: kwargs[name] for name in self._keywords if name in kwargs}
         leaves, spec = pytree.tree_flatten((tuple(args), {**ordered, **kwargs}))
@@ -93,14 +96,14 @@ class ExportedModule:
 
     @property
     def result(self) -> tuple[list[Any], Any]:
-        """The leaves of the result, a tensor, a number or None each, and what holds them."""
+        """Return the leaves of the result (tensors, numbers or None) and their structure."""
         node = next(iter(reversed(self.program.graph.nodes)))
         metas = [_example(item) for item in node.args[0]]
         return metas, self.program.call_spec.out_spec
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """The numbers among the arguments that the program was exported with, by their input."""
+        """The numbers among the example arguments of the export, by input."""
         given = self.program.example_inputs
         leaves = [] if given is None else pytree.tree_leaves(given)
         kinds = [kind for kind in self._leaves if not isinstance(kind, _Constant)]
@@ -114,13 +117,13 @@ class ExportedModule:
 
     @property
     def _keywords(self) -> Sequence[str]:
-        """The names of the arguments that are passed by keyword, in order."""
+        """The names of the keyword arguments, in order."""
         _, keywords = self._in_spec.children()
         return list(keywords.context)
 
     def named_modules(self) -> Iterator[tuple[str, Any]]:
-        """Path and module of each module that the program's nodes name; `original_name` of a module
-        is the name of its class.
+        """The path and module of each module that the program's nodes name. `original_name` of a
+        module is its class name.
         """
         yield from self.script.named_modules()
 
@@ -141,7 +144,7 @@ class ExportedModule:
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         for node, spec in zip(placeholders, signature.input_specs, strict=True):
             if spec.kind in _LIFTED:
-                # one value for all uses, so that a write to it is seen by each
+                # one value for all uses, so that each use sees a write to it
                 tensor = self._constant(str(spec.target))
                 given.append(walker.value(tensor) if node.users else tensor)
             elif spec.kind is InputKind.USER_INPUT:
@@ -190,7 +193,7 @@ class ExportedModule:
 
 
 def _example(item: Any) -> Any:
-    """A value of the type that an output has."""
+    """An example value of an output's type."""
     meta = item.meta["val"] if isinstance(item, torch.fx.Node) else item
     if isinstance(meta, torch.Tensor):
         return torch.empty(0)
@@ -201,11 +204,11 @@ def _example(item: Any) -> Any:
 
 
 TENSOR = object()
-"""A leaf of the arguments that is a tensor."""
+"""A tensor leaf of the arguments."""
 
 
 class _Constant:
-    """A leaf of the arguments whose value the program fixes."""
+    """An argument leaf with a value that the program fixes."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -216,8 +219,9 @@ def _number(leaf: Any, left: Iterator[torch.Tensor]) -> Any:
 
 
 def _dead_writes(placeholders: list[Any], specs: list[Any]) -> set[torch.fx.Node]:
-    """Writes to buffers that nothing reads, such as a count of calls. Raises LoweringError for a
-    write to a buffer that is read.
+    """Return writes to buffers that are never read, such as a call counter.
+
+    Raises LoweringError for a write to a buffer that is read.
     """
     dead = set()
     for node, spec in zip(placeholders, specs, strict=True):
@@ -249,7 +253,7 @@ def _keeps_state(what: str, where: str | None = None) -> LoweringError:
 
 
 def _refuse_changes(program: torch.export.ExportedProgram) -> None:
-    """Raises LoweringError for buffers and arguments that the program changes."""
+    """Raise LoweringError for buffers and arguments that the program changes."""
     for spec in program.graph_signature.output_specs:
         if spec.kind is OutputKind.USER_OUTPUT:
             continue

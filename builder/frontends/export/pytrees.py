@@ -1,5 +1,6 @@
-"""Named tuples in the arguments and results of a program: torch loads a program only after its
-types are registered, and the file has the names of their fields.
+"""Registers named tuples in the arguments and results of a program.
+
+torch loads a program only after its types are registered. The file has the names of their fields.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ _NAMED_TUPLE = "collections.namedtuple"
 
 
 def register_named_tuples(program: dict[str, Any]) -> None:
-    """Register a class with the same fields for each named tuple of a program, read from the JSON
-    of its archive, that is not registered yet.
+    """Register a class with the same fields for each unregistered named tuple in the JSON of a
+    program's archive.
     """
     module = program["graph_module"]
     fields = module.get("treespec_namedtuple_fields", {})

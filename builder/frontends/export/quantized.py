@@ -1,5 +1,5 @@
-"""The quantized operators of PT2E (`quantized_decomposed`): a quantize and the dequantize of its
-result are a fake quantization, as QAT modules have it.
+"""The quantized operators of PT2E (`quantized_decomposed`). A quantize and the dequantize of its
+result form a fake quantization, as in QAT modules.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _PAIRS = "quantize with static scales, and a dequantize behind each quantize, as
 
 @dataclass(frozen=True)
 class Grid:
-    """Quantization parameters: scales and zero points, one or one for each index of `axis`, and the
-    integer range.
+    """Quantization parameters: scales and zero points, either one or one for each index of `axis`,
+    and the integer range.
     """
 
     scale: torch.Tensor
@@ -42,7 +42,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A tensor of the graph that the node rounds to a grid, with its dtype before."""
+    """A graph tensor that the node rounds to a grid, with its former dtype."""
 
     node: torch.fx.Node
     value: Any
@@ -51,9 +51,11 @@ class Quantized:
 
 
 def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any]) -> Any:
-    """The value of a node of these operators: a Quantized for a quantize, the rounded value for a
-    dequantize. Raises LoweringError for scales that are computed, and for a quantized tensor that
-    the program does not quantize itself.
+    """Return the value of a node of these operators: a Quantized for a quantize, the rounded value
+    for a dequantize.
+
+    Raises LoweringError for scales that are computed, and for a quantized tensor that the program
+    does not quantize itself.
     """
     if name not in QUANTIZED:
         raise walker.error(f"{NAMESPACE}::{name} computes scales from values", fix=_PAIRS)
@@ -95,7 +97,7 @@ def _grid(walker: Walker, given: Mapping[str, Any]) -> Grid:
 
 
 def _restored(stored: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """The float tensor that these integers represent, which is already on the grid."""
+    """The float tensor that these integers represent; its values are already on the grid."""
     shape = [-1 if axis == grid.axis else 1 for axis in range(stored.dim())]
     if grid.axis is None:
         return (stored.int() - grid.zero_point).float() * grid.scale

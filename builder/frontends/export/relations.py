@@ -1,5 +1,5 @@
-"""Which sizes one request may have: a program computes some from others, such as `2*batch`, and has
-guards.
+"""Determines valid sizes of one request. A program computes some sizes from others, such as
+`2*batch`, and has guards.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 _TRIED = 2048
-"""Values of a size that are tried, nearest first."""
+"""The number of candidate values of a size, nearest first."""
 _COMBINATIONS = 6_000
-"""Sizes of several axes that are tried together."""
+"""The number of candidate combinations of several axes."""
 _NUMBERS = 9
-"""Values of a number among the arguments for which guards are evaluated, from 0."""
+"""The number of values, from 0, of a number argument for which guards are evaluated."""
 _SAMPLES = 4096
-"""Sizes of one request for which guards are evaluated, to find out which of them matter."""
+"""The number of sample sizes for which guards are evaluated, to find the relevant guards."""
 
 Sizes = Mapping[str, int]
 Values = Mapping[Any, int]
@@ -26,7 +26,7 @@ Spans = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on the symbols of a program, with its text in names of axes."""
+    """A condition on the symbols of a program, with its text in axis names."""
 
     text: str
     symbols: frozenset[Any]
@@ -35,9 +35,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Relations:
-    """The expression (sympy) of the size of each axis, by its name, and the conditions on the
-    symbols in them.
-    """
+    """The size expression (sympy) of each axis by name, and the conditions on its symbols."""
 
     expressions: Mapping[str, Any]
     conditions: Sequence[Condition] = ()
@@ -49,11 +47,13 @@ class Relations:
 
     @property
     def axes(self) -> dict[Any, str]:
-        """The axis of each symbol that is one by itself."""
+        """The axis whose size is this symbol, for each symbol that has one."""
         return {size: axis for axis, size in self.expressions.items() if size.is_Symbol}
 
     def texts(self) -> list[str]:
-        """`rows = 2*batch` for each derived axis; a size that is no axis has torch's name."""
+        """Return `rows = 2*batch` for each derived axis. A size that is no axis has torch's
+        name.
+        """
         found = []
         for axis, size in self.derived.items():
             text = str(size)
@@ -63,8 +63,10 @@ class Relations:
         return found
 
     def needed(self, spans: Spans) -> list[str]:
-        """What a request needs whose sizes are within these spans: the relations of derived axes,
-        and the conditions that do not hold for all such sizes.
+        """Return the requirements of a request with sizes within these spans.
+
+        These are the relations of derived axes, and the conditions that do not hold for all such
+        sizes.
         """
         samples = list(itertools.islice(self._samples(spans), _SAMPLES))
         found = self.texts()
@@ -76,8 +78,8 @@ class Relations:
         return found
 
     def _samples(self, spans: Spans) -> Iterator[Values]:
-        """Values of the symbols whose sizes are within the spans: all of a single symbol, those at
-        the ends and in the middle of several.
+        """Return symbol values with sizes within the spans: all values of a single symbol; the ends
+        and the middle for several.
         """
         symbols = self._symbols()
         most = _SAMPLES if len(symbols) == 1 else 9
@@ -88,7 +90,7 @@ class Relations:
                 yield values
 
     def _values_within(self, symbol: Any, spans: Spans) -> list[int]:
-        """The values of a symbol whose sizes are within the spans."""
+        """The values of a symbol with sizes within the spans."""
         if symbol in self.axes:
             low, high = spans[self.axes[symbol]]
             return list(range(low, min(high, low + _SAMPLES) + 1))
@@ -101,12 +103,13 @@ class Relations:
         return [value for value in tried if _all_within(alone, {symbol: value}, spans)]
 
     def allow(self, sizes: Sizes) -> bool:
-        """Whether one request may have these sizes."""
+        """Whether these sizes are valid in one request."""
         return not self.refusals(sizes)
 
     def refusals(self, sizes: Sizes) -> list[str]:
-        """Why no request may have these sizes: the relations and conditions that do not hold, with
-        numbers among the arguments that fulfill most of what depends on them alone.
+        """Return why these sizes are invalid in one request: the violated relations and conditions.
+
+        They are evaluated with number arguments that satisfy most of the conditions on them alone.
         """
         if self._found(sizes, {axis: (size, size) for axis, size in sizes.items()}) is not None:
             return []
@@ -123,8 +126,8 @@ class Relations:
         return found or [one.text for one in self.conditions if not one.holds(values)]
 
     def nearest(self, sizes: Sizes, spans: Spans) -> dict[str, int]:
-        """The sizes next to these that the program allows, each within its span; the given ones
-        where none are found.
+        """Return the nearest sizes that the program allows, each within its span; the given ones if
+        none are found.
         """
         values = self._found(sizes, spans)
         if values is None:
@@ -136,7 +139,7 @@ class Relations:
         return {**sizes, **found, **derived}
 
     def _found(self, sizes: Sizes, spans: Spans) -> dict[Any, int] | None:
-        """The values of the symbols that give the sizes next to these that the program allows."""
+        """The values of the symbols for the nearest sizes that the program allows."""
         if not self.derived and not self.conditions:
             return {}
         symbols = self._symbols()
@@ -150,18 +153,18 @@ class Relations:
         return None
 
     def _symbols(self) -> list[Any]:
-        """The symbols that something depends on."""
+        """The symbols that an axis or a condition depends on."""
         used = {symbol for size in self.derived.values() for symbol in size.free_symbols}
         used.update(symbol for condition in self.conditions for symbol in condition.symbols)
         return sorted(used, key=str)
 
     def _alone(self, symbol: Any) -> dict[str, Any]:
-        """The derived axes that depend on this symbol only."""
+        """The derived axes that depend only on this symbol."""
         return _only_of(symbol, self.derived)
 
     def _candidates(self, symbol: Any, sizes: Sizes, spans: Spans) -> Iterator[tuple[int, int]]:
-        """The values of a symbol that everything allows that depends on it only, with the distance
-        to the wanted one, nearest first.
+        """The values of a symbol that all conditions on it alone allow, with the distance to the
+        requested value, nearest first.
         """
         alone, own = self._alone(symbol), self.axes.get(symbol)
         wanted = sizes[own] if own else _solved(alone, symbol, sizes)
@@ -174,13 +177,13 @@ class Relations:
 
 
 class _Candidates:
-    """A list that is computed as far as it is read."""
+    """A list that is computed on demand."""
 
     def __init__(self, source: Iterator[tuple[int, int]]) -> None:
         self._source, self._known = source, list[tuple[int, int]]()
 
     def get(self, index: int) -> tuple[int, int] | None:
-        """The value at this position and its distance; None behind the last."""
+        """Return the value at this position and its distance; None past the end."""
         missing = max(0, index + 1 - len(self._known))
         self._known.extend(itertools.islice(self._source, missing))
         return self._known[index] if index < len(self._known) else None
@@ -191,8 +194,8 @@ class _Candidates:
 
 
 def _combinations(lists: Sequence[_Candidates]) -> Iterator[tuple[int, ...]]:
-    """One value of each list, those with the least sum of distances first. After _COMBINATIONS, one
-    value is changed at a time.
+    """Yield combinations of one value of each list, in order of the sum of distances. After
+    _COMBINATIONS, only one value is changed at a time.
     """
     first = [one.get(0) for one in lists]
     start = [pair[0] for pair in first if pair is not None]
@@ -248,7 +251,7 @@ def _solved(expressions: Mapping[str, Any], symbol: Any, sizes: Sizes) -> int:
 
 
 def _spread(values: Sequence[int], most: int) -> list[int]:
-    """At most this many of the values: the first ones, the last, and those in between."""
+    """Return at most this many of the values: the first ones, the last, and some in between."""
     if len(values) <= most:
         return list(values)
     ends = most // 3
@@ -257,7 +260,7 @@ def _spread(values: Sequence[int], most: int) -> list[int]:
 
 
 def _outward(wanted: int) -> Iterator[int]:
-    """Numbers from 0, those next to `wanted` first, smaller ones before greater ones."""
+    """Yield integers from 0, nearest to `wanted` first, smaller ones before larger ones."""
     yield wanted
     for step in range(1, _TRIED):
         if step <= wanted:

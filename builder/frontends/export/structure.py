@@ -1,5 +1,5 @@
-"""The names of a program's tensors, by the structure of its arguments and results: those that
-TorchScript models get (`state_0`, `state.hidden`).
+"""Names a program's tensors by the structure of its arguments and results, like those of
+TorchScript models (`state_0`, `state.hidden`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from builder.errors import LoweringError
 
 
 def input_names(program: torch.export.ExportedProgram) -> list[str]:
-    """One name for each leaf of the arguments, positional ones first."""
+    """Return one name for each leaf of the arguments, positional ones first."""
     return _distinct(_joined(path) for path in input_paths(program))
 
 
 def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
-    """How each leaf of the arguments is reached, from the name of its argument on."""
+    """Return the path of each leaf of the arguments, from the name of its argument."""
     roots = (entry.signature for entry in program.module_call_graph if entry.fqn == "")
     signature = next(roots, None)
     names = list(signature.forward_arg_names or ()) if signature else []
@@ -35,7 +35,7 @@ def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
 
 
 def output_names(out_spec: Any) -> list[str]:
-    """One name for each leaf of the result; a single tensor is `output`."""
+    """Return one name for each leaf of the result; a single tensor is `output`."""
     leaves = [object() for _ in range(out_spec.num_leaves)]
     result = pytree.tree_unflatten(leaves, out_spec)
     return _distinct(
@@ -44,8 +44,8 @@ def output_names(out_spec: Any) -> list[str]:
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """The names, with a number behind one that another leaf has: `a_0` may be an argument and the
-    first element of `a`.
+    """Make the names unique with a number suffix: `a_0` may be an argument and the first element of
+    `a`.
     """
     found: dict[str, None] = {}
     for name in names:

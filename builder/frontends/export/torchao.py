@@ -1,8 +1,8 @@
-"""torchao's operators that quantize activations, and the integer products that follow. torchao
+"""torchao's operators that quantize activations, and the subsequent integer products. torchao
 multiplies integers (`aten::_int_mm`) and scales the result.
 
 TensorRT has no such product: it multiplies the outputs of pairs of quantize and dequantize. A
-quantized tensor is therefore represented by its dequantized floats, a product is deferred until its
+quantized tensor is therefore represented by its dequantized floats. A product is deferred until its
 scales are known, and the last scale emits a linear layer. Sums are computed in float, which differs
 from torch only by rounding.
 """
@@ -27,13 +27,15 @@ _SHAPES = frozenset(f"aten.{name}" for name in ("reshape", "view", "flatten", "u
 _FOLDED = _SHAPES | frozenset(
     f"aten.{name}" for name in ("t", "transpose", "to", "zeros_like", "full_like")
 )
-"""Operators that are evaluated where they read weights, scales and zero points."""
+"""Operators that are evaluated if they read weights, scales and zero points."""
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """The result of quantizing a float tensor. `value` has the dequantized floats; `scale` is the
-    program's node, and `static` whether it is a constant.
+    """The result of quantizing a float tensor.
+
+    `value` has the dequantized floats; `scale` is the program's node, and `static` is whether it is
+    a constant.
     """
 
     node: torch.fx.Node
@@ -64,7 +66,7 @@ Waiting = Rounded | Product | NoZeroPoint
 
 
 def error_of(waiting: Waiting) -> LoweringError:
-    """The error for a reader that expects a tensor of the graph."""
+    """The error for a reader that requires a tensor of the graph."""
     what = {
         Rounded: "an activation that torchao has rounded is read by an operator other than reshape,"
         " a product with int8 weights, and dequantize_affine",
@@ -75,7 +77,7 @@ def error_of(waiting: Waiting) -> LoweringError:
 
 
 def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
-    """The value of a node of torchao's operators.
+    """Return the value of a node of torchao's operators.
 
     Raises LoweringError for quantization that no layer supports.
     """
@@ -92,7 +94,7 @@ def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
 
 
 def read(walker: Walker, node: Any, name: str, args: Sequence[Any]) -> Any:
-    """The result of an ATen operator on a deferred product; None if it needs a tensor."""
+    """Return the result of an ATen operator on a deferred product; None if it needs a tensor."""
     first, *_ = waiting = [arg for arg in args if isinstance(arg, Waiting)]
     if len(waiting) != 1:
         return None
@@ -110,7 +112,7 @@ def read(walker: Walker, node: Any, name: str, args: Sequence[Any]) -> Any:
 
 
 def tensor_of(walker: Walker, item: Any) -> torch.Tensor | None:
-    """The tensor that a node is, computed from constants; None for one that depends on inputs."""
+    """The constant tensor of a node; None if it depends on inputs."""
     if not _is_node(item):
         return item if isinstance(item, torch.Tensor) else None
     if item.op != "call_function":
@@ -134,7 +136,7 @@ def _dtype(node: Any) -> torch.dtype:
 
 
 def _source(item: Any) -> Any:
-    """The node that a scale comes from, before what only moves its axes."""
+    """The node that computes a scale, before operators that only move its axes."""
     while _is_node(item) and item.op == "call_function":
         name = str(item.target).rpartition(".")[0]
         same = name == "aten.to" and _dtype(item) == _dtype(item.args[0])
@@ -154,7 +156,7 @@ def _check(walker: Walker, node: Any, given: Mapping[str, Any], dtype: str) -> N
 
 
 def _limits(given: Mapping[str, Any]) -> list[int]:
-    """The least and the greatest whole number."""
+    """The minimum and maximum integer."""
     found = [given.get("quant_min"), given.get("quant_max")]
     return [
         default if item is None else int(item)
@@ -163,7 +165,7 @@ def _limits(given: Mapping[str, Any]) -> list[int]:
 
 
 def _chosen(walker: Walker, node: Any, given: Mapping[str, Any]) -> Any:
-    """The scales of each request: the greatest magnitude over half of the range."""
+    """Emit the scales of each request: the maximum magnitude divided by half of the range."""
     _check(walker, node, given, "target_dtype")
     low, high = limits = _limits(given)
     if given["mapping_type"] != "SYMMETRIC" or limits != [-128, 127]:
@@ -183,7 +185,7 @@ def _chosen(walker: Walker, node: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _reduced(walker: Walker, tensor: Any, block: Sequence[Any]) -> list[int]:
-    """The axes that one scale is for: a block has their whole length, and 1 of all others."""
+    """The axes that one scale covers: a block has their full length, and 1 of all others."""
     shape = tensor.meta["val"].shape
     sizes = [item if isinstance(item, int) else None for item in block]
     lengths = [size if isinstance(size, int) else None for size in shape]
@@ -220,7 +222,9 @@ def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
 
 
 def _scaled(walker: Walker, node: Any, product: Product) -> Any:
-    """The product by one of its scales; by both it is a linear layer. None for another factor."""
+    """Apply one of its scales to the product. With both it becomes a linear layer. None for another
+    factor.
+    """
     factor = node.args[1] if walker.known.get(node.args[0]) is product else node.args[0]
     if not product.is_scaled and _source(factor) is product.rounded.scale:
         shape = factor.meta["val"].shape

@@ -1,5 +1,5 @@
-"""The operators of torchao that programs with rounded activations call, for torch to run them where
-torchao is not installed.
+"""Declares torchao's operators for programs with rounded activations, so that torch can run them
+without torchao.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _SCHEMAS = (
     " ScalarType? scale_dtype=None, ScalarType? zero_point_dtype=None, bool keepdim=False)"
     " -> (Tensor, Tensor)",
 )
-"""As torchao 0.18 declares them."""
+"""The schemas as torchao 0.18 declares them."""
 _libraries: list[Any] = []
 
 
 def register() -> None:
-    """Declare the operators, unless torchao has done so or is installed: it declares them itself,
-    and twice is an error of torch.
+    """Declare the operators, unless they are declared or torchao is installed.
+
+    torchao declares them itself, and torch raises an error for a second declaration.
     """
     if hasattr(torch.ops.torchao, "choose_qparams_affine"):
         return
@@ -46,8 +47,8 @@ def register() -> None:
 
 
 def _blocks(x: Tensor, block_size: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """The shape with an axis of blocks before each axis within a block, which axes those are, and
-    the shape with length 1 for them.
+    """Return the shape with an axis of blocks before each axis within a block, the positions of
+    those axes, and the shape with length 1 for them.
     """
     whole: list[int] = []
     for length, size in zip(x.shape, block_size, strict=True):
@@ -69,7 +70,7 @@ def quantize_affine(
     quant_min: Any = None,
     quant_max: Any = None,
 ) -> Tensor:
-    """Whole numbers of `output_dtype`, with one scale for each block; `input` is float."""
+    """Return integers of `output_dtype`, with one scale for each block; `input` is float."""
     low, high = _range(quant_min, quant_max)
     whole, _, blocks = _blocks(input, block_size)
     steps = torch.round(input.view(whole) * (1.0 / scale.view(blocks)))
@@ -88,7 +89,7 @@ def dequantize_affine(
     quant_max: Any = None,
     output_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The dequantized floats of `output_dtype`."""
+    """Return the dequantized floats of `output_dtype`."""
     whole, _, blocks = _blocks(input, block_size)
     steps = input.to(output_dtype).view(whole)
     if zero_point is not None:
@@ -108,7 +109,7 @@ def choose_qparams_affine(
     zero_point_dtype: torch.dtype | None = None,
     keepdim: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Scale and zero point of each block. Raises ValueError for scales that are not symmetric."""
+    """Return scale and zero point of each block. Raises ValueError for asymmetric scales."""
     if mapping_type != "SYMMETRIC":
         raise ValueError(f"scales of the kind {mapping_type} need torchao")
     low, high = _range(quant_min, quant_max)

@@ -1,4 +1,4 @@
-"""Writes an exported program as a graph of TorchScript nodes: one node for each call of an ATen
+"""Writes an exported program as a graph of TorchScript nodes: a node for each call of an ATen
 operator, an If for `cond`, a Loop for `while_loop`, `scan` and `map`.
 """
 
@@ -31,22 +31,22 @@ _SAME = frozenset(["aten.alias", "aten.lift_fresh", "aten.detach", "aten.detach_
 _NUMBERS = (int, float, bool)
 _SEQUENCES, _SYMBOLIC = (list, tuple), (torch.SymInt, torch.SymFloat, torch.SymBool)
 _RESULTS = (*_NUMBERS, *_SYMBOLIC)
-"""Tuples of types: a union of types would be created for every value that is looked at."""
+"""Tuples of types: a union of types would be created for every value that is checked."""
 _PLAIN_ELEMENTS = {"IntType": int, "FloatType": float, "BoolType": bool}
-"""The elements of lists that are one constant, and their type in Python."""
+"""The elements of lists that form one constant, and their Python type."""
 _NO_SCHEMA = "(no schema)"
 _NUMBER_KINDS = ("IntType", "FloatType", "BoolType", "NumberType")
 
 _DECOMPOSE = "export the program again with program.run_decompositions()"
 
 Known = Any
-"""What a node of the program is while the graph is written: a value of the graph, a Python constant
-or a tuple of these, a submodule for `get_attr`.
+"""The result of a node of the program while the graph is written: a value of the graph, a Python
+constant or a tuple of these, a submodule for `get_attr`.
 """
 
 
 class Argument(NamedTuple):
-    """An argument of a schema, with the kind of its type beneath Optional."""
+    """An argument of a schema, with the kind of its type without Optional."""
 
     name: str
     default: Any
@@ -56,8 +56,9 @@ class Argument(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """Cached properties of an operator's schema: torch creates new objects for each query. `name`
-    is `aten.add`, `kind` is `aten::add`.
+    """Cached properties of an operator's schema: torch creates new objects for each query.
+
+    `name` is `aten.add`, `kind` is `aten::add`.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Signature(NamedTuple):
     arguments: tuple[Argument, ...]
     returns: tuple[Any, ...]
     written: frozenset[int]
-    """The arguments that the operator writes to, by position."""
+    """The positions of the arguments that the operator writes to."""
     number: str | None
     """TorchScript's operator for one that reads a number, such as `sym_size`."""
     returns_list: bool
@@ -113,24 +114,26 @@ class Walker:
         self.graph = C.Graph()
         self.origins = origins
         self.skipped: set[torch.fx.Node] = set()
-        """Nodes that are not written, because nothing reads what they write."""
+        """Nodes that are not written, because their writes are never read."""
         self._ends = [self.graph.return_node()]
         self._sized: dict[Any, tuple[int, tuple[Any, int]]] = {}
-        """By the expression of a size that is computed: a tensor of the graph and its axis, and
-        how many nodes read the tensor.
+        """For each computed size expression: a tensor of the graph and its axis, and the number of
+        nodes that read the tensor.
         """
         self._node: torch.fx.Node | None = None
         self._described: tuple[Any, ...] = ()
         """Nodes with the metadata of `_node`."""
         self.known: dict[Any, Known] = {}
-        """What the nodes of the graph that is being written are."""
+        """The results of the nodes of the graph that is being written."""
         self._plain: dict[tuple[type, str], Any] = {}
-        """The constants outside of blocks that are no tensors, by type and text."""
+        """Non-tensor constants outside of blocks, by type and text."""
         self._computes_sizes = self._rounds = False
-        """Whether the program computes a size from others, and whether torchao rounds in it."""
+        """Whether the program computes a size from others, and whether it contains torchao's
+        rounding.
+        """
 
     def input(self, name: str, kind: Any = TENSOR) -> Any:
-        """Add an input of the graph; a number is read from a tensor of one element."""
+        """Add an input of the graph. A number is read from a tensor of one element."""
         value = self.graph.addInput(re.sub(r"\W", "_", name))
         if kind is TENSOR:
             return value
@@ -139,9 +142,9 @@ class Walker:
     def walk(
         self, module: torch.fx.GraphModule, given: Sequence[Known], known: dict[Any, Known]
     ) -> list[Known]:
-        """Write the nodes of a graph module whose placeholders are `given`; its outputs.
+        """Write the nodes of a graph module whose placeholders are `given`. Returns its outputs.
 
-        Raises LoweringError for a node that TorchScript has no operator for.
+        Raises LoweringError for a node without a TorchScript operator.
         """
         values = iter(given)
         if not self._computes_sizes:
@@ -168,7 +171,7 @@ class Walker:
         return []
 
     def finish(self, outputs: Sequence[Known]) -> None:
-        """Make these values the outputs of the graph: tensors, numbers become tensors."""
+        """Set the outputs of the graph: tensors, and numbers converted to tensors."""
         for item in outputs:
             value = self.value(item)
             if value.type().kind() in _NUMBER_KINDS:
@@ -176,15 +179,16 @@ class Walker:
             self.graph.registerOutput(value)
 
     def emit(self, kind: str, args: Sequence[Any], *types: Any) -> Any:
-        """Add one node with one output for each of `types` (default: one tensor); its value, or a
-        tuple of several.
+        """Add one node with one output for each of `types` (default: one tensor).
+
+        Returns its value, or a tuple of several.
         """
         node = self._create(kind, [self.value(arg) for arg in args], types or (TENSOR,))
         outputs = tuple(node.outputs())
         return outputs[0] if len(outputs) == 1 else outputs
 
     def value(self, item: Known, kind: Any = None) -> Any:
-        """The value of the graph for an argument whose type in the schema is `kind`."""
+        """Return the graph value of an argument whose type in the schema is `kind`."""
         if kind is None:
             return self._value(item, "", None)
         if kind.kind() == "OptionalType":
@@ -218,7 +222,7 @@ class Walker:
         return self._constant(item)
 
     def constant_of(self, item: Known) -> Any:
-        """The number or tensor that a value is; None for one that is computed."""
+        """Return the constant number or tensor of a value; None if it is computed."""
         if not isinstance(item, C.Value):
             return item
         return item.toIValue() if item.node().kind() == "prim::Constant" else None
@@ -259,7 +263,7 @@ class Walker:
         return node
 
     def _begin(self, node: torch.fx.Node | None) -> None:
-        """Nodes that are emitted from here on belong to this node of the program."""
+        """Attribute the nodes that are emitted from here on to this node of the program."""
         self._node = node
         self._described = () if node is None else self.origins.described(node)
 
@@ -268,12 +272,12 @@ class Walker:
             created.copyMetadata(source)
 
     def error(self, message: str, fix: str | None = None) -> LoweringError:
-        """The error of the node that is being written, with its source location."""
+        """Return the error of the node that is being written, with its source location."""
         where = location(self._node) if self._node is not None else None
         return LoweringError(message, where=where, fix=fix)
 
     def _known(self, item: Any, known: dict[Any, Known]) -> Known:
-        """An argument of a node with what its nodes are."""
+        """Return an argument of a node, with the nodes in it replaced by their results."""
         if isinstance(item, torch.fx.Node):
             return known[item]
         if isinstance(item, _SEQUENCES):
@@ -323,7 +327,7 @@ class Walker:
         return self._operator(node, target, known, args, named)
 
     def _item(self, tensor: Any, kind: Any) -> Any:
-        """The number in a tensor of one element, of this type."""
+        """Read the number of this type in a tensor of one element."""
         cast = {"IntType": "aten::Int", "FloatType": "aten::Float", "BoolType": "aten::Bool"}
         return self.emit(cast[kind.kind()], [tensor], kind)
 
@@ -357,11 +361,12 @@ class Walker:
         return self.emit(kind, args, result)
 
     def _remember_sizes(self, node: torch.fx.Node, value: Known) -> None:
-        """Note the computed sizes of a tensor: reading one takes fewer layers than computing it. A
-        value inside a block is not seen after the block.
+        """Record the computed sizes of a tensor: reading a size takes fewer layers than computing
+        it.
 
-        The tensor with the most readers is chosen. It is never one that a layer could be merged
-        with, such as a convolution before its normalization.
+        A value inside a block is not visible after the block. The tensor with the most readers is
+        chosen. A tensor whose layer may be merged with another, such as a convolution before its
+        normalization, is never chosen.
         """
         meta, readers = node.meta.get("val"), len(node.users)
         if len(self._ends) > 1 or not isinstance(meta, torch.Tensor):
@@ -390,7 +395,7 @@ class Walker:
         args: Sequence[Known],
         named: dict[str, Known],
     ) -> Known:
-        """Write a call with all arguments of its schema, defaults included."""
+        """Write a call with all arguments of its schema, including defaults."""
         given = known.by_name(args, named)
         _refuse_training(self, known.name, given)
         if known.name == "aten._native_batch_norm_legit_no_training":
@@ -418,8 +423,10 @@ class Walker:
         return self._value(item, argument.form, argument.element)
 
     def _find_schema(self, created: Any, target: Any, known: Signature) -> None:
-        """Torch finds the overload by the types of the values: a number for a tensor is one of
-        another overload, or has to become a tensor.
+        """Convert numbers for tensor arguments to tensors, if the operator has no overload for
+        numbers.
+
+        torch finds the overload by the types of the values.
         """
         pairs = zip(known.arguments, list(created.inputs()), strict=True)
         for index, (argument, value) in enumerate(pairs):
@@ -435,14 +442,16 @@ class Walker:
             )
 
     def _unpacked(self, value: Any, meta: Any) -> Known:
-        """A list of tensors as a tuple of values: its length is known in the program."""
+        """Return a list of tensors as a tuple of values: the program defines its length."""
         if value.type().kind() != "ListType" or not isinstance(meta, list | tuple):
             return value
         element = value.type().getElementType()
         return tuple(self._create("prim::ListUnpack", [value], [element] * len(meta)).outputs())
 
     def _batch_norm(self, given: dict[str, Known]) -> tuple[Known, ...]:
-        """The form that `run_decompositions` leaves; its other results are of use in training."""
+        """Write the form that `run_decompositions` produces. Its other results are used only in
+        training.
+        """
         read = [given[name] for name in ("input", "weight", "bias", "running_mean", "running_var")]
         options = [False, given["momentum"], given["eps"], False]
         return self.emit("aten::batch_norm", [*read, *options]), None, None
@@ -491,7 +500,7 @@ class Walker:
         body: Any,
         *operands: Known,
     ) -> Known:
-        """Autocast that is switched off, as rotary embeddings do, changes no dtype."""
+        """Write a block with disabled autocast, as in rotary embeddings: it changes no dtype."""
         if enabled:
             raise self.error(
                 f"the program computes a part with autocast ({device}), whose dtypes are not in"
@@ -501,7 +510,7 @@ class Walker:
         return tuple(self._inline(body, operands))
 
     def _inline(self, body: torch.fx.GraphModule, operands: Sequence[Known]) -> list[Known]:
-        """The outputs of a submodule whose nodes are written here."""
+        """Write the nodes of a submodule here and return its outputs."""
         caller = self._node
         outputs = self.walk(body, operands, {})
         self._begin(caller)
@@ -534,7 +543,7 @@ class Walker:
         return tuple(node.outputs())
 
     def _within(self, block: Any, write: Callable[[], Sequence[Known]]) -> list[Any]:
-        """The values that are emitted into a block."""
+        """Return the values that are emitted into a block."""
         self._ends.append(block.returnNode())
         values = [self.value(item) for item in write()]
         self._ends.pop()
@@ -547,8 +556,8 @@ class Walker:
         carried: Sequence[Known],
         body: Callable[[Any, list[Any]], tuple[Any, Sequence[Known]]],
     ) -> tuple[Any, ...]:
-        """A Loop; `body` writes one iteration from its number and the carried values, and returns
-        the next condition and the next carried values.
+        """Write a Loop. `body` writes one iteration from its number and the loop-carried values,
+        and returns the next condition and loop-carried values.
         """
         first = [self.value(item) for item in carried]
         node = self._create("prim::Loop", [self.value(trips), self.value(condition), *first], [])
@@ -596,7 +605,9 @@ class Walker:
         xs: Sequence[Known],
         others: Sequence[Known] = (),
     ) -> tuple[Any, ...]:
-        """Carries `init`, and stacks the other results of `combine` along a new first axis."""
+        """Write a scan: it carries `init`, and stacks the other results of `combine` along a new
+        first axis.
+        """
         count, kept = len(init), _output_count(combine) - len(init)
         tensors = C.ListType(TENSOR)
         lists = [self.emit("prim::ListConstruct", [], tensors) for _ in range(kept)]
@@ -663,12 +674,13 @@ _TRAINING = {
     "aten._native_batch_norm_legit": "training",
     "aten.rrelu": "training",
 }
-"""The argument of an operator that is true in training."""
+"""The operator arguments that are true in training."""
 
 
 def _refuse_training(walker: Walker, name: str, given: dict[str, Known]) -> None:
-    """Raise LoweringError for a program that was exported in training mode. A normalization without
-    running statistics computes with those of the batch in evaluation, too.
+    """Raise LoweringError for a program that was exported in training mode.
+
+    A normalization without running statistics uses those of the batch in evaluation, too.
     """
     argument = _TRAINING.get(name)
     if argument is None:
