@@ -104,7 +104,7 @@ class Names(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--layouts", type=Names("fused", "ensemble"), help="Layouts of partitioned models to try."
 )
-@click.option("--runtimes", type=Names("plan", "torch"), help="What answers, to try.")
+@click.option("--runtimes", type=Names("plan", "torch"), help="Runtimes to try.")
 @click.option("--allow-torch", is_flag=True, help="Choose torch if it is faster than the plan.")
 @click.option("--protocol", type=click.Choice(("grpc", "http")), default="grpc", show_default=True)
 @click.option(
