@@ -165,7 +165,7 @@ class ServerOptions:
 
     @property
     def has_endpoint(self) -> bool:
-        """Whether a server is asked."""
+        """Whether a server is used."""
         return bool(self.serve or self.url or self.grpc_url)
 
     def check(self, shared_memory: tuple[str, ...]) -> None:

@@ -60,8 +60,10 @@ def endpoint_bytes(conversion: Conversion) -> int:
 
 
 def host_available(root: Path = Path("/")) -> int | None:
-    """The bytes that this process may still allocate: MemAvailable, or what is left in one of its
-    cgroups if that is less.
+    """The number of bytes that this process can still allocate.
+
+    It is the minimum of MemAvailable and the remaining memory of each cgroup of the process. None
+    if neither is known.
     """
     limits = [
         _meminfo(root / "proc/meminfo"),

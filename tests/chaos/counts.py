@@ -11,7 +11,9 @@ from tests.chaos.asking import Window
 
 @dataclass
 class ServedCounts:
-    """Counts. Latencies are those of the requests in set_latencies(). Memory is in MiB (PSS)."""
+    """Counts. Latencies are those of the requests in set_latencies(). Memory is in MiB: PSS of
+    `limit`, allocated memory of `push`.
+    """
 
     clients: int = 0
     requests: int = 0

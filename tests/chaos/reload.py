@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import shutil
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from builder.serving import Server, find
+from tritonclient.http import InferenceServerClient
+
+from builder.serving import find
 from builder.serving.server import start
 from tests.chaos import census
 from tests.chaos.load import POLL
@@ -79,29 +80,32 @@ def run(folder: Path, mode: str, loads: int, *, new_names: bool = False) -> Coun
     )
     with server:
         server.wait_ready(LOAD_TIMEOUT)
+        client = InferenceServerClient(server.http_url, network_timeout=LOAD_TIMEOUT)
         counts.start_mib = round(census.memory(server.process.pid).allocated, 2)
         began = time.monotonic()
         for number in range(loads):
-            _load_once(server, served, f"m{number}" if new_names else "m", number, mode)
+            _load_once(client, served, f"m{number}" if new_names else "m", number, mode)
             if (number + 1) % (loads // SAMPLES) == 0:
                 held = census.memory(server.process.pid).allocated
                 counts.server_mib.append(round(held, 2))
         counts.seconds = round(time.monotonic() - began, 1)
+        client.close()
     _sum(counts)
     return counts
 
 
-def _load_once(server: Server, served: Path, name: str, number: int, mode: str) -> None:
+def _load_once(
+    client: InferenceServerClient, served: Path, name: str, number: int, mode: str
+) -> None:
     """Add the model, wait until it is ready, remove it, and wait until it is unloaded."""
-    control = f"{server.http_url}/v2/repository/models/{name}"
     _write(served, name, number)
     if mode == "explicit":
-        _post(f"{control}/load")
-    _await(lambda: _is_ready(server, name))
+        client.load_model(name)
+    _await(lambda: client.is_model_ready(name))
     if mode == "explicit":
-        _post(f"{control}/unload")
+        client.unload_model(name)
     shutil.rmtree(served / name)
-    _await(lambda: not _is_ready(server, name))
+    _await(lambda: not client.is_model_ready(name))
 
 
 def _write(served: Path, name: str, number: int) -> None:
@@ -114,20 +118,6 @@ def _write(served: Path, name: str, number: int) -> None:
     (staging / "config.pbtxt").write_text(CONFIG.format(number))
     served.mkdir(exist_ok=True)
     staging.rename(served / name)
-
-
-def _post(address: str) -> None:
-    asked = urllib.request.Request(f"http://{address}", data=b"{}")
-    with urllib.request.urlopen(asked, timeout=LOAD_TIMEOUT):
-        pass
-
-
-def _is_ready(server: Server, name: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{server.http_url}/v2/models/{name}/ready", timeout=10):
-            return True
-    except OSError:
-        return False
 
 
 def _await(is_done: Callable[[], bool]) -> None:

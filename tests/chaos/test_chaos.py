@@ -231,9 +231,7 @@ def test_a_model_that_stays_loaded_is_found_with_its_process(tmp_path: Path) -> 
 @pytest.mark.live
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("new_names", [True, False])
-def test_a_model_without_us_that_is_loaded_again_and_again_costs_little(
-    tmp_path: Path, new_names: bool
-) -> None:
+def test_reloading_a_trivial_model_costs_little(tmp_path: Path, new_names: bool) -> None:
     """A load costs some KiB, which the page reports, and no MiB."""
     counts = reload.run(tmp_path, "explicit", reload.SAMPLES * 2, new_names=new_names)
     assert len(counts.server_mib) == reload.SAMPLES

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from builder.frontends.export import structure
 from builder.frontends.export.relations import Condition
 
-Place = tuple[int, int]
+InputAxis = tuple[int, int]
 """An input's position among the non-constant inputs, and its axis. The axis is 0 for a number."""
 
 _USER_INPUT = InputKind.USER_INPUT
@@ -31,18 +31,18 @@ _ASSERTION = torch.ops.aten._assert_scalar.default
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition on sizes. `text` is Python with `{0}`, `{1}` for the sizes at `places`."""
+    """A condition on sizes. `text` is Python with `{0}`, `{1}` for the sizes at `input_axes`."""
 
     text: str
-    places: tuple[Place, ...]
+    input_axes: tuple[InputAxis, ...]
     code: CodeType
 
     def shown(self, names: Sequence[str | int]) -> str:
-        """The condition with the names or numbers of its sizes, in the order of `places`."""
+        """The condition with the names or numbers of its sizes, in the order of `input_axes`."""
         return re.sub(r"\{(\d+)\}", lambda match: str(names[int(match[1])]), self.text)
 
     def holds(self, sizes: Sequence[int]) -> bool:
-        """Whether the condition holds for these sizes, in the order of `places`. False if it
+        """Whether the condition holds for these sizes, in the order of `input_axes`. False if it
         divides by 0.
         """
         return _evaluated(self.code, {f"size_{index}": size for index, size in enumerate(sizes)})
@@ -85,9 +85,11 @@ class Demands:
         """
         found = []
         for guard in self.guards:
-            shown = guard.shown([names[index][axis] for index, axis in guard.places])
+            shown = guard.shown([names[index][axis] for index, axis in guard.input_axes])
             found.append(
-                _guarded(shown, guard, [sizes[index][axis] for index, axis in guard.places], fixed)
+                _guarded(
+                    shown, guard, [sizes[index][axis] for index, axis in guard.input_axes], fixed
+                )
             )
         axes = {
             size: axis
@@ -160,7 +162,7 @@ def _assertions_of(program: torch.export.ExportedProgram) -> list[Any]:
     return list(found)
 
 
-def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Place]]:
+def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, InputAxis]]:
     """The text of each input size in guards, with its position."""
     nodes = program.graph.find_nodes(op="placeholder")
     kinds = program.graph_signature.input_specs
@@ -180,16 +182,16 @@ def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Place
         index += 1
 
 
-def _guard(text: str, sources: Mapping[str, Place], pattern: re.Pattern[str]) -> Guard | None:
-    places: dict[Place, int] = {}
+def _guard(text: str, sources: Mapping[str, InputAxis], pattern: re.Pattern[str]) -> Guard | None:
+    input_axes: dict[InputAxis, int] = {}
 
     def number(match: re.Match[str]) -> str:
-        return f"{{{places.setdefault(sources[match[0]], len(places))}}}"
+        return f"{{{input_axes.setdefault(sources[match[0]], len(input_axes))}}}"
 
     written = pattern.sub(number, text.replace("\n", " ").strip())
-    if "L[" in written or not places:
+    if "L[" in written or not input_axes:
         return None
-    return Guard(written, tuple(places), _compiled(re.sub(r"\{(\d+)\}", r"size_\1", written)))
+    return Guard(written, tuple(input_axes), _compiled(re.sub(r"\{(\d+)\}", r"size_\1", written)))
 
 
 def _compiled(text: str) -> CodeType:

@@ -1,7 +1,7 @@
 """The elements of a list or dictionary that the graph fills after its construction.
 
-Only graphs that stay as they are written change containers: elsewhere `functionalise` has made
-values of them. Each element is read where the graph ends, with a flag where it may be missing.
+Only graphs with in-place writes have such containers; in all others `functionalise` replaced them
+by values. Each element is read at the end of the graph, with a flag if it may be missing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _KNOWN = {
     ),
     "DictType": frozenset(["aten::_set_item"]),
 }
-"""Writes of which the keys, or the largest number of elements, are known."""
-_HANDS_ON = frozenset(
+"""Writes with known keys, or with a known largest number of elements."""
+_PASSES_ON = frozenset(
     "prim::If prim::Loop prim::TupleUnpack prim::TupleIndex prim::ListUnpack prim::unchecked_cast"
     " prim::Uninitialized aten::__getitem__ aten::_unwrap_optional aten::copy aten::pop".split()
 )
-"""Nodes whose dictionaries have no keys of their own: other nodes put them there."""
+"""Nodes that return existing dictionaries: other nodes set their keys."""
 _SETS = frozenset(["aten::_set_item", "aten::setdefault"])
 _REMOVES = frozenset("aten::pop aten::popitem aten::clear aten::Delete aten::remove".split())
 
@@ -92,7 +92,7 @@ def _count(nodes: Sequence[Any], kinds: frozenset[str]) -> int:
 
 def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     """The values of a dictionary of tensors at each key that the graph puts into any dictionary of
-    its type. None where one of these keys is not known.
+    its type. None if one of these keys is unknown.
     """
     kind = str(value.type())
     if value.type().getValueType().kind() != "TensorType":
@@ -100,7 +100,7 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     nodes = list(ir.walk(graph))
     makers = [node for node in nodes if any(str(made.type()) == kind for made in node.outputs())]
     builders = [node for node in makers if node.kind() == "prim::DictConstruct"]
-    if not {node.kind() for node in makers} <= _HANDS_ON | {"prim::DictConstruct"}:
+    if not {node.kind() for node in makers} <= _PASSES_ON | {"prim::DictConstruct"}:
         return None
     writers = [node for node in nodes if _writes_to(node, value.type())]
     keys = dict.fromkeys(_keys([n for n in writers if n.kind() in _SETS], builders))
@@ -173,13 +173,13 @@ class _Reader:
     def items(self, most: int, always: int) -> Iterator[Element]:
         """The first `most` elements of a list, which has at least `always`."""
         for index in range(most):
-            place = ir.insert_constant(self.graph, index, self.end)
+            position = ir.insert_constant(self.graph, index, self.end)
             if index < always:
-                yield index, self._read(place, self.end), None
+                yield index, self._read(position, self.end), None
             else:
                 length = self._emit("aten::len", [self.value], ir.INT)
-                given = self._emit("aten::gt", [length, place], ir.C.BoolType.get())
-                yield index, *self._guarded(place, given)
+                given = self._emit("aten::gt", [length, position], ir.C.BoolType.get())
+                yield index, *self._guarded(position, given)
 
     def _emit(self, kind: str, given: list[Any], result: Any) -> Any:
         return ir.insert(self.graph, kind, given, self.end, [result], self.origin).output()
