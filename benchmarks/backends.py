@@ -118,11 +118,11 @@ def main() -> int:
     parser.add_argument("--level", type=int, choices=range(6))
     parser.add_argument("--folder", type=Path, default=Path("/tmp/trt-build-backends"))
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
-    for name in asked.network or ["resnet50"]:
-        for row in rows(name, asked.folder / name, asked.level):
-            records.append(asked.out, [row])
+    for name in args.network or ["resnet50"]:
+        for row in rows(name, args.folder / name, args.level):
+            records.append(args.out, [row])
             print(json.dumps(row), flush=True)
     return 0
 

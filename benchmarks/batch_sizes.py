@@ -168,13 +168,13 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def built(asked: argparse.Namespace, levels: Mapping[str, int]) -> None:
+def built(args: argparse.Namespace, levels: Mapping[str, int]) -> None:
     """Build every plan, or as many as the budget allows."""
-    until = time.monotonic() + asked.budget
-    with multiprocessing.get_context("spawn").Pool(asked.jobs, maxtasksperchild=1) as pool:
+    until = time.monotonic() + args.budget
+    with multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=1) as pool:
         pending = [
-            pool.apply_async(build_all, (name, asked.plans, asked.precision, levels[name]))
-            for name in asked.only
+            pool.apply_async(build_all, (name, args.plans, args.precision, levels[name]))
+            for name in args.only
         ]
         for result in pending:
             with contextlib.suppress(multiprocessing.TimeoutError):
@@ -184,14 +184,14 @@ def built(asked: argparse.Namespace, levels: Mapping[str, int]) -> None:
 
 def main() -> int:
     """Build, measure, and print each row."""
-    asked = parse()
+    args = parse()
     warnings.simplefilter("ignore")
-    given = dict(pair.split("=") for pair in asked.level)
-    levels = {name: int(given.get(name, 3)) for name in asked.only}
-    built(asked, levels)
+    given = dict(pair.split("=") for pair in args.level)
+    levels = {name: int(given.get(name, 3)) for name in args.only}
+    built(args, levels)
     count = 0
-    for name in asked.only:
-        for row in rows(name, asked.plans, asked.precision, levels[name]):
+    for name in args.only:
+        for row in rows(name, args.plans, args.precision, levels[name]):
             records.append(records.PROFILES, [row])
             print(json.dumps(row), flush=True)
             count += bool(row["milliseconds"])

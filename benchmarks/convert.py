@@ -83,10 +83,10 @@ def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
     network, times = NETWORKS[name], []
     sample, file = network.sample(2), file_of(network)
 
-    def timed(road: Callable[..., Any], *arguments: Any) -> float:
+    def timed(pipeline: Callable[..., Any], *arguments: Any) -> float:
         """Time a run on a new module: the exporter adds data to the module each time."""
         module = torch.jit.load(io.BytesIO(file))
-        return seconds(lambda: road(module, *arguments), clock)
+        return seconds(lambda: pipeline(module, *arguments), clock)
 
     layers = ours(torch.jit.load(io.BytesIO(file)), network).network.num_layers
     parsed = onnx_road(torch.jit.load(io.BytesIO(file)), network, sample)[0][1].num_layers
@@ -96,13 +96,15 @@ def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
         times.append(
             (timed(ours, network), timed(builder.lower), timed(onnx_road, network, sample))
         )
-    mine, lowering, theirs = (statistics.median(column) for column in zip(*times, strict=True))
+    conversion, lowering, export_time = (
+        statistics.median(column) for column in zip(*times, strict=True)
+    )
     return {
         "network": name,
-        "ours": mine,
+        "ours": conversion,
         "lowering": lowering,
-        "onnx": theirs,
-        "ratio": mine / theirs,
+        "onnx": export_time,
+        "ratio": conversion / export_time,
         "layers": layers,
         "onnx_layers": parsed,
     }
@@ -121,7 +123,7 @@ def linear(runs: int, clock: str) -> list[dict[str, Any]]:
         for n in networks
     ]
     medians = sizes.medians(
-        [functools.partial(seconds, road, clock) for road in roads], depths, runs
+        [functools.partial(seconds, pipeline, clock) for pipeline in roads], depths, runs
     )
     return [
         {"nodes": 3 * depth, "seconds": median, "microseconds_per_node": median / 3 / depth * 1e6}

@@ -57,11 +57,11 @@ def modules() -> dict[str, tuple[torch.nn.Module, tuple[int, ...]]]:
     return {"linear": (linear, (16,)), "convolution": (images, (3, 16, 16))}
 
 
-def is_wrong(answer: torch.Tensor, truth: torch.Tensor) -> bool:
+def is_wrong(output: torch.Tensor, truth: torch.Tensor) -> bool:
     """Whether the shapes differ or a value exceeds LIMIT."""
-    if answer.shape != truth.shape:
+    if output.shape != truth.shape:
         return True
-    return bool((answer - truth).abs().max() > LIMIT * truth.abs().max())
+    return bool((output - truth).abs().max() > LIMIT * truth.abs().max())
 
 
 def plan(module: torch.nn.Module, row: tuple[int, ...]) -> bytes:
@@ -225,11 +225,11 @@ def served(folder: Path, name: str, spec: str, copy_stream: bool) -> Iterator[di
                 x = torch.randn(size, *row)
                 sent = grpc.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x.numpy())
                 try:
-                    answer = client.infer(name, [sent]).as_numpy("y")
+                    output = client.infer(name, [sent]).as_numpy("y")
                 except Exception as refusal:
                     errors[str(refusal)[:120]] += 1
                     continue
-                wrong[size] += is_wrong(torch.from_numpy(np.array(answer)), module(x))
+                wrong[size] += is_wrong(torch.from_numpy(np.array(output)), module(x))
         yield {
             **facts,
             "requests": order,
@@ -252,8 +252,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=4, help="servers at a time")
-    asked = parser.parse_args()
-    with asked.out.open("a") as out, tempfile.TemporaryDirectory() as folder:
+    args = parser.parse_args()
+    with args.out.open("a") as out, tempfile.TemporaryDirectory() as folder:
 
         def note(row: dict[str, Any]) -> None:
             line = json.dumps(row)
@@ -274,7 +274,7 @@ def main() -> int:
             for copy_stream in (False, True)
             if not (spec == "none" and copy_stream) and (not copy_stream or spec in ("1", "1,4"))
         ]
-        with ThreadPoolExecutor(asked.jobs) as pool:
+        with ThreadPoolExecutor(args.jobs) as pool:
             for found in pool.map(lambda case: _rows(Path(folder), *case), cases):
                 for row in found:
                     note(row)

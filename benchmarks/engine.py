@@ -66,12 +66,12 @@ def rows(
         made["onnx"] = roads.onnx(path, network, precision, options.level, cache)
     except roads.Refused as refusal:  # TensorRT 8.6 cannot build an engine of its own parser's LSTM
         refused["onnx"] = str(refusal)
-    facts = {road: said for road, (_, said) in made.items()}
+    facts = {pipeline: built for pipeline, (_, built) in made.items()}
     if precision in options.warm and "cold_s" in facts["ours"]:
         facts["ours"].update(_warm(network, precision, options, cache))
-    engines = {road: timed.Engine(plan) for road, (plan, _) in made.items()}
-    for road, engine in engines.items():
-        facts[road]["engine_layers"] = engine.engine.num_layers
+    engines = {pipeline: timed.Engine(plan) for pipeline, (plan, _) in made.items()}
+    for pipeline, engine in engines.items():
+        facts[pipeline]["engine_layers"] = engine.engine.num_layers
     modules = _modules(network, precision)
     for batch in left:
         measured = _measured(network, precision, engines, modules, batch, options.compile)
@@ -110,8 +110,8 @@ def _write_layers(
     engines.
     """
     x = NETWORKS[of["network"]].sample(8).cuda()
-    for road, engine in engines.items():
-        row = {**of, "road": road, "batch": 8, "layers": engine.layers(x)}
+    for pipeline, engine in engines.items():
+        row = {**of, "road": pipeline, "batch": 8, "layers": engine.layers(x)}
         if options.kernels:
             row["kernels"] = engine.kernels(x)
         with options.layers.open("a", encoding="utf-8") as file:
@@ -121,8 +121,8 @@ def _write_layers(
 def _warm(
     network: Network, precision: str, options: argparse.Namespace, cache: Path
 ) -> dict[str, Any]:
-    _, said = roads.ours(network, precision, options.level, cache)
-    return {"warm_s": said["warm_s"], "convert_again_s": said["convert_s"]}
+    _, built = roads.ours(network, precision, options.level, cache)
+    return {"warm_s": built["warm_s"], "convert_again_s": built["convert_s"]}
 
 
 def _modules(network: Network, precision: str) -> tuple[torch.nn.Module, torch.nn.Module]:
@@ -147,7 +147,7 @@ def _measured(
     set_tf32(precision == "tf32")
     sets = wide if network.high else [x.to(next(module.parameters()).dtype) for x in wide]
     contenders: dict[str, timed.Make] = {
-        **{road: engine.bound for road, engine in engines.items()},
+        **{pipeline: engine.bound for pipeline, engine in engines.items()},
         "eager": timed.eager(module),
         "torchscript": timed.torchscript(module, sets[0]),
         **({"compile": timed.compiled(module)} if with_compile else {}),
@@ -164,7 +164,7 @@ def _graphs(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return both engines as CUDA graphs."""
     graphs: dict[str, timed.Make] = {
-        f"{road}_graph": engine.graph for road, engine in engines.items()
+        f"{pipeline}_graph": engine.graph for pipeline, engine in engines.items()
     }
     try:
         return timed.medians(graphs, sets)
@@ -195,11 +195,15 @@ def _errors(
     """The largest difference of each engine from float32 eager, relative to the largest value."""
     with torch.inference_mode():
         truth = module(x)
-        answers = {road: engine(x).float() for road, engine in engines.items()}
-    worst = {
-        road: float((y - truth).abs().max() / truth.abs().max()) for road, y in answers.items()
+        outputs = {pipeline: engine(x).float() for pipeline, engine in engines.items()}
+    largest = {
+        pipeline: float((y - truth).abs().max() / truth.abs().max())
+        for pipeline, y in outputs.items()
     }
-    return {{"ours": "error", "onnx": "onnx_error"}[road]: error for road, error in worst.items()}
+    return {
+        {"ours": "error", "onnx": "onnx_error"}[pipeline]: error
+        for pipeline, error in largest.items()
+    }
 
 
 def _host() -> records.Row:

@@ -81,27 +81,27 @@ def rows(name: str, variants: Sequence[str], level: int | None) -> Iterator[dict
         x = network.sample(batch).roll(7, dims=-1).cuda()
         with torch.inference_mode():
             truth = truth_of(x).float()
-            answers = {variant: engine(x).float() for variant, engine in engines.items()}
+            outputs = {variant: engine(x).float() for variant, engine in engines.items()}
         medians, refused = timed.medians({key: e.graph for key, e in engines.items()}, [x])
         yield {
             "network": name,
             "batch": batch,
             "ms": medians,
-            "sqnr": {key: _sqnr(answer, truth) for key, answer in answers.items()},
-            "top1": {key: _agreement(answer, truth) for key, answer in answers.items()},
+            "sqnr": {key: _sqnr(output, truth) for key, output in outputs.items()},
+            "top1": {key: _agreement(output, truth) for key, output in outputs.items()},
             "failed": {**failed, **refused},
             "facts": facts,
         }
 
 
-def _sqnr(answer: torch.Tensor, truth: torch.Tensor) -> float:
-    noise = float((answer - truth).square().sum())
+def _sqnr(output: torch.Tensor, truth: torch.Tensor) -> float:
+    noise = float((output - truth).square().sum())
     return round(10 * math.log10(float(truth.square().sum()) / noise), 1) if noise else math.inf
 
 
-def _agreement(answer: torch.Tensor, truth: torch.Tensor) -> float:
+def _agreement(output: torch.Tensor, truth: torch.Tensor) -> float:
     axis = 1 if truth.dim() == 4 else -1
-    same = answer.argmax(axis) == truth.argmax(axis)
+    same = output.argmax(axis) == truth.argmax(axis)
     return round(float(same.float().mean()), 3)
 
 
@@ -112,11 +112,11 @@ def main() -> int:
     parser.add_argument("--variant", action="append", choices=VARIANTS)
     parser.add_argument("--level", type=int)
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     count = 0
-    with asked.out.open("a") as out:
-        for name in asked.only:
-            for row in rows(name, asked.variant or VARIANTS, asked.level):
+    with args.out.open("a") as out:
+        for name in args.only:
+            for row in rows(name, args.variant or VARIANTS, args.level):
                 line = json.dumps(row)
                 out.write(line + "\n")
                 out.flush()

@@ -91,7 +91,7 @@ def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
     generator = torch.Generator().manual_seed(0)
     for number in range(nodes // (block.count("\n") or 1)):
         lines.append(block.format(i=value, o=f"v{number}", p=f"p{number}"))
-        arguments += [f"%p{number}w{place} : Tensor" for place in range(len(shapes))]
+        arguments += [f"%p{number}w{index} : Tensor" for index in range(len(shapes))]
         weights += [torch.rand(shape, generator=generator) for shape in shapes]
         value = f"v{number}"
     return (

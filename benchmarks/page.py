@@ -87,8 +87,8 @@ def _grouped(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], list[Row
 
 def _provenance(rows: Sequence[Row]) -> str:
     names = ("date", "torch", "driver", "python")
-    said = {name: sorted({str(row[name]) for row in rows if name in row}) for name in names}
-    words = [f"{name} {', '.join(values)}" for name, values in said.items() if values]
+    texts = {name: sorted({str(row[name]) for row in rows if name in row}) for name in names}
+    words = [f"{name} {', '.join(values)}" for name, values in texts.items() if values]
     old = sum(row.get("method") != records.METHOD for row in rows)
     late = f" {old} rows (*) use an older method: {_OLD}." if old else ""
     return f"{len(rows)} rows: {'; '.join(words)}.{late}\n"
@@ -218,15 +218,13 @@ def _builds(rows: Sequence[Row], warm: Mapping[tuple[str, str], Row]) -> Iterato
 
 
 def _build(name: str, precision: str, row: Row, measured: Row) -> list[str]:
-    ours, onnx = row["ours"], row.get("onnx", {})
-    pair = measured.get("ours", ours)
+    own, onnx = row["ours"], row.get("onnx", {})
+    pair = measured.get("ours", own)
     cold, warm = pair.get("cold_s", pair.get("build_s")), pair.get("warm_s")
-    share = f"{warm / cold:.0%}{'' if pair == ours else '*'}" if warm and cold else ""
-    converted = ours.get("convert_again_s", ours.get("convert_s"))
+    share = f"{warm / cold:.0%}{'' if pair == own else '*'}" if warm and cold else ""
+    converted = own.get("convert_again_s", own.get("convert_s"))
     seconds = ["" if value is None else f"{value:.1f}" for value in (converted, cold, warm)]
-    counts = [
-        str(side.get(key, "")) for key in ("layers", "engine_layers") for side in (ours, onnx)
-    ]
+    counts = [str(side.get(key, "")) for key in ("layers", "engine_layers") for side in (own, onnx)]
     return [name, precision, *counts, *seconds, share]
 
 
@@ -272,7 +270,7 @@ def _torch(rows: Sequence[Row], engines: Sequence[Row]) -> Iterator[str]:
     """The time of torch alone beside the engine's time, if torch was measured in another Python
     than the engines.
     """
-    ours = {_cell(row): row for row in engines if not row.get("settings")}
+    own = {_cell(row): row for row in engines if not row.get("settings")}
     for (gpu, version), here in sorted(_grouped(rows, "gpu", "torch").items()):
         yield f"\n## {gpu}, torch {version} alone\n"
         yield _provenance(here)
@@ -283,7 +281,7 @@ def _torch(rows: Sequence[Row], engines: Sequence[Row]) -> Iterator[str]:
                 row["precision"],
                 str(row["batch"]),
                 *(_milliseconds(row, n) for n in names),
-                *_beside(row, ours.get(_cell(row))),
+                *_beside(row, own.get(_cell(row))),
             ]
             for row in sorted(here, key=_cell)
         )

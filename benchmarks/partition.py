@@ -41,10 +41,10 @@ PAGE = Path(__file__).parent.parent / "docs" / "partition.md"
 class Spectral(nn.Module):
     """A CNN with an FFT after each of `cuts` blocks."""
 
-    def __init__(self, channels: int, cuts: int) -> None:
+    def __init__(self, channels: int, splits: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, channels, 3, padding=1)
-        self.blocks = nn.ModuleList(self._block(channels) for _ in range(cuts + 1))
+        self.blocks = nn.ModuleList(self._block(channels) for _ in range(splits + 1))
 
     @staticmethod
     def _block(channels: int) -> nn.Module:
@@ -79,11 +79,11 @@ WAYS = {
 
 def publish(folder: Path, case: str, way: str, store: Path) -> tuple[Path, int]:
     """Publish one case in one layout. Returns the repository, and the number of segments."""
-    channels, cuts, size = CASES[case]
+    channels, splits, size = CASES[case]
     layout, fallback = WAYS[way]
     folder.mkdir(parents=True)
     torch.manual_seed(0)
-    torch.jit.script(Spectral(channels, cuts).eval()).save(str(folder / "m.pt"))
+    torch.jit.script(Spectral(channels, splits).eval()).save(str(folder / "m.pt"))
     inputs = [{"name": "image", "dtype": "float32", "shape": ["batch", 3, size, size]}]
     dims = {"batch": {"min": 1, "opt": 1, "max": 2}}
     (folder / "m.yaml").write_text(
@@ -110,20 +110,20 @@ def measure(repository: Path, requests: int) -> dict[str, Any]:
             client.infer("m", golden.inputs)
             times.append((time.perf_counter() - begin) * 1e3)
         steps = sorted(path.name for path in repository.iterdir() if path.name.startswith("m."))
-        said = [
+        reports = [
             describe(client, name, read(repository / name).goldens[0].inputs)
             for name in steps or ["m"]
         ]
         client.close()
     median, late = np.percentile(times[10:], (50, 95))
-    answered = "+".join(
-        sorted({part for one in said for part in one["trt_build.answered_by"].split("+")})
+    executors = "+".join(
+        sorted({part for one in reports for part in one["trt_build.answered_by"].split("+")})
     )
     return {
         "median_ms": round(float(median), 3),
         "p95_ms": round(float(late), 3),
-        "answered_by": answered,
-        "device": said[0]["trt_build.device"],
+        "answered_by": executors,
+        "device": reports[0]["trt_build.device"],
     }
 
 

@@ -99,13 +99,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="builds at a time on the GPU")
     parser.add_argument("--level", type=int, default=3, help="TensorRT's optimization level")
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     if not plan_check.possible():
         print("a GPU and full TensorRT are required", file=sys.stderr)
         return 2
     found = []
-    with asked.out.open("a") as out:
-        for row in rows(asked.models, asked.builds, asked.jobs, asked.level):
+    with args.out.open("a") as out:
+        for row in rows(args.models, args.builds, args.jobs, args.level):
             found.append(row)
             out.write(json.dumps(row) + "\n")
             out.flush()

@@ -60,9 +60,9 @@ def ratios(row: Row, compiled: Row | None) -> dict[str, float]:
     graphs, plain, beside = row["graphs"], row["milliseconds"], _compiled(compiled)
     static = graphs.get("static")
     found = {way: static / graphs[way] for way in ("one", "onnx") if static and way in graphs}
-    ours = "static" if static else "one"
+    mode = "static" if static else "one"
     pairs = [(plain, "compile"), (graphs, "compile, max-autotune")]
-    against = [times[ours] / beside[way] for times, way in pairs if way in beside]
+    against = [times[mode] / beside[way] for times, way in pairs if way in beside]
     return {**found, **({"compile": max(against)} if against else {})}
 
 

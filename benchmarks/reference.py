@@ -44,18 +44,18 @@ def measure(runs: int) -> dict[str, float]:
     made = builder.convert(model, [network.spec])
     with torch.no_grad():
         expected = model(x)
-        (answer,) = reference.run(made, [x])
+        (output,) = reference.run(made, [x])
         pairs = [
             (seconds(lambda: model(x)), seconds(lambda: reference.run(made, [x])))
             for _ in range(runs)
         ]
     by_torch, by_reference = (statistics.median(times) for times in zip(*pairs, strict=True))
-    worst = float((answer - expected).abs().max() / expected.abs().max())
+    error = float((output - expected).abs().max() / expected.abs().max())
     return {
         "torch": by_torch,
         "reference": by_reference,
         "ratio": by_reference / by_torch,
-        "difference": worst,
+        "difference": error,
         "layers": made.network.num_layers,
         "threads": torch.get_num_threads(),
     }

@@ -57,8 +57,8 @@ def row(name: str, precision: str, level: int) -> dict[str, Any]:
     x = NETWORKS[name].sample(BATCH).cuda()
     medians, failed = timed.medians({key: engine.graph for key, engine in engines.items()}, [x])
     stale = timed.Engine(first.data)(x).float()
-    answers = {key: engine(x).float().clone() for key, engine in engines.items()}
-    largest = answers["built"].abs().max()
+    outputs = {key: engine(x).float().clone() for key, engine in engines.items()}
+    largest = outputs["built"].abs().max()
     return {
         "network": name,
         "precision": precision,
@@ -66,8 +66,8 @@ def row(name: str, precision: str, level: int) -> dict[str, Any]:
         "cold_s": first.facts["build_seconds"],
         "warm_s": built.facts["build_seconds"],
         "refit_s": replaced.facts["build_seconds"],
-        "difference": float((answers["refitted"] - answers["built"]).abs().max() / largest),
-        "difference_of_weights": float((stale - answers["built"]).abs().max() / largest),
+        "difference": float((outputs["refitted"] - outputs["built"]).abs().max() / largest),
+        "difference_of_weights": float((stale - outputs["built"]).abs().max() / largest),
         "ms": medians,
         "failed": failed,
     }
@@ -80,11 +80,11 @@ def main() -> int:
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--level", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
-    for name in asked.only:
-        found = row(name, asked.precision, asked.level)
+    args = parser.parse_args()
+    for name in args.only:
+        found = row(name, args.precision, args.level)
         print(json.dumps(found), flush=True)
-        with asked.out.open("a") as out:
+        with args.out.open("a") as out:
             out.write(json.dumps(found) + "\n")
     return 0
 

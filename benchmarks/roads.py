@@ -132,7 +132,7 @@ def onnx(
     if plan is None:
         raise Refused(
             next(
-                (said for said in reversed(messages) if "cuda" not in said.lower()),
+                (message for message in reversed(messages) if "cuda" not in message.lower()),
                 "no engine, no reason",
             )
         )

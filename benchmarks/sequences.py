@@ -37,38 +37,38 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--chunks", type=int, default=200)
     parser.add_argument("--serve-as", default="python", choices=("auto", "tensorrt_plan", "python"))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print(f"{'state':10}{'streams':>8}{'median ms':>11}{'p95 ms':>9}{'chunks/s':>10}")
     for mode in STATE_MODES:
-        for streams, times, seconds in measured(asked, mode):
+        for streams, times, seconds in measured(args, mode):
             median, p95 = (np.percentile(times, q) * 1e3 for q in (50, 95))
             print(f"{mode:10}{streams:>8}{median:>11.2f}{p95:>9.2f}{len(times) / seconds:>10.0f}")
 
 
-def measured(asked: argparse.Namespace, mode: str) -> list[tuple[int, list[float], float]]:
+def measured(args: argparse.Namespace, mode: str) -> list[tuple[int, list[float], float]]:
     """Measure one stream and many: (streams, seconds of each chunk, total seconds)."""
-    (spec,) = load(asked.model, state=mode)
+    (spec,) = load(args.model, state=mode)
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "repository"
-        (result,) = build_repository(asked.model, repository, state=mode, serve_as=asked.serve_as)
+        (result,) = build_repository(args.model, repository, state=mode, serve_as=args.serve_as)
         if not result.ok:
             raise SystemExit(str(result.error))
         with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
-            return _rows(GrpcClient(server.grpc_url, 60), read(repository / spec.name), spec, asked)
+            return _rows(GrpcClient(server.grpc_url, 60), read(repository / spec.name), spec, args)
 
 
 def _rows(
-    client: GrpcClient, model: PublishedModel, spec: ModelSpec, asked: argparse.Namespace
+    client: GrpcClient, model: PublishedModel, spec: ModelSpec, args: argparse.Namespace
 ) -> list[tuple[int, list[float], float]]:
     golden = next(golden for golden in model.goldens if golden.name == "sequence-0.000")
     play = _implicit if model.keeps_state else _explicit
     rows = []
-    for streams in (1, asked.streams):
+    for streams in (1, args.streams):
         play(client, spec, golden.inputs, 1, 10)
         with ThreadPoolExecutor(streams) as pool:
             began = time.perf_counter()
             several = pool.map(
-                lambda n: play(client, spec, golden.inputs, n, asked.chunks), range(2, streams + 2)
+                lambda n: play(client, spec, golden.inputs, n, args.chunks), range(2, streams + 2)
             )
             times = [one for times in several for one in times]
             rows.append((streams, times, time.perf_counter() - began))

@@ -139,15 +139,15 @@ def served(url: str, model: str, floor: str, golden: Any, regions: Regions | Non
 
     Returns milliseconds per request from Triton's statistics, the runtime, and this process.
     """
-    client, asking = grpc.InferenceServerClient(url), GrpcClient(url, 60)
+    client, triton_client = grpc.InferenceServerClient(url), GrpcClient(url, 60)
     tensors = tensors_of(golden, regions)
     for name in [model, floor] * WARM_UP:
         client.infer(name, **tensors)
 
     def measured() -> dict[str, float]:
-        describe(asking, model, golden.inputs)
+        describe(triton_client, model, golden.inputs)
         found = one_round(client, model, tensors)
-        times = json.loads(describe(asking, model, golden.inputs)["times"])
+        times = json.loads(describe(triton_client, model, golden.inputs)["times"])
         own = {name: times[name] / times["calls"] / 1e6 for name in ("execute", "run")}
         return {**found, **own, "floor": one_round(client, floor, tensors)["compute_infer"]}
 
@@ -330,12 +330,12 @@ def _rate(url: str, model: str, golden: Any, way: str) -> float:
         return sum(pool.map(ask, [until] * CLIENTS)) / SECONDS
 
 
-def standing(asked: argparse.Namespace) -> Stands:
+def standing(args: argparse.Namespace) -> Stands:
     """Whether such a row was measured on this machine before."""
-    if asked.again or not torch.cuda.is_available():
+    if args.again or not torch.cuda.is_available():
         return lambda about: False
     host = {**records.host(), "tensorrt": trt.__version__}
-    common = {"precision": asked.precision, "settings": asked.optimization_level}
+    common = {"precision": args.precision, "settings": args.optimization_level}
     known = {
         records.key(row)
         for row in records.read(records.SERVING)
@@ -371,37 +371,37 @@ def main() -> None:
         "--optimization-level", type=int, choices=range(6), help="of TensorRT's builder"
     )
     parser.add_argument("--folder", type=Path, default=Path("/tmp/trt-build-serving"))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    for name in asked.network or ["resnet50"]:
-        _network(name, asked, flavour.name() == "tensorrt" and torch.cuda.is_available())
+    args.folder.mkdir(parents=True, exist_ok=True)
+    for name in args.network or ["resnet50"]:
+        _network(name, args, flavour.name() == "tensorrt" and torch.cuda.is_available())
 
 
-def _network(name: str, asked: argparse.Namespace, gpu: bool) -> None:
+def _network(name: str, args: argparse.Namespace, gpu: bool) -> None:
     started, settings, batches = (
         time.monotonic(),
-        asked.setting or list(SETTINGS),
-        asked.batch or list(GOLDENS),
+        args.setting or list(SETTINGS),
+        args.batch or list(GOLDENS),
     )
-    stands = standing(asked)
-    if all(stands(about) for about in wanted(name, settings, batches, asked.concurrent)):
+    stands = standing(args)
+    if all(stands(about) for about in wanted(name, settings, batches, args.concurrent)):
         print(f"{name}: measured before (--again)")
         return
-    options = engine.BuildOptions(optimization_level=asked.optimization_level)
-    made = published(name, asked.precision, options, asked.folder)
+    options = engine.BuildOptions(optimization_level=args.optimization_level)
+    made = published(name, args.precision, options, args.folder)
     print(f"{name}: published after {time.monotonic() - started:.1f} s", flush=True)
-    measure = concurrent if asked.concurrent else rows
+    measure = concurrent if args.concurrent else rows
     for row in measure(name, made, settings, batches, stands):
-        said = {**row, "precision": asked.precision, "settings": asked.optimization_level}
+        record = {**row, "precision": args.precision, "settings": args.optimization_level}
         if gpu:
             if "compute_infer" in row:
-                said["overhead"] = row["compute_infer"] / row["engine"] - 1
-            said["tensorrt"] = trt.__version__
-            records.append(records.SERVING, [{**said, **records.host()}])
+                record["overhead"] = row["compute_infer"] / row["engine"] - 1
+            record["tensorrt"] = trt.__version__
+            records.append(records.SERVING, [{**record, **records.host()}])
         shown = {
             key: round(value, 3) if isinstance(value, float) else value
-            for key, value in said.items()
+            for key, value in record.items()
         }
         print(json.dumps(shown), flush=True)
     print(f"{name}: done after {time.monotonic() - started:.1f} s", flush=True)

@@ -3,7 +3,7 @@
     python -m benchmarks.staging
 
 Prints medians and maxima of 50 copies, each awaited, in milliseconds. COPYING in the runtime's
-answering.py is based on them.
+executors.py is based on them.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def main() -> None:
     cores = os.cpu_count() or 1
     for name, size in SIZES.items():
         for threads in sorted({1, 2, 4, 8, cores // 2, cores} - {0}):
-            median, worst = measured(size, threads)
+            median, slowest = measured(size, threads)
             print(
                 f"{name:10} {size:10,} bytes  {threads:3} threads  median {median:7.3f}  worst"
-                f" {worst:7.3f}"
+                f" {slowest:7.3f}"
             )
 
 

@@ -86,11 +86,11 @@ def row(name: str, precision: str, batch: int) -> dict[str, Any]:
         )
     with torch.no_grad():
         if precision == "fp32":
-            answer = network.module()(x)
+            output = network.module()(x)
         else:
             with Rounded(precision):
-                answer = module(x)
-    truth, error = truth.double(), (answer.double() - truth.double()).abs()
+                output = module(x)
+    truth, error = truth.double(), (output.double() - truth.double()).abs()
     rms, wanted = truth.square().mean().sqrt(), default_tolerance("float32", precision)
     allowed = (wanted.atol or 0) * rms + (wanted.rtol or 0) * truth.abs()
     return {
@@ -107,11 +107,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--batch", type=int, default=1)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
-    for name in asked.only or NETWORKS:
+    for name in args.only or NETWORKS:
         for precision in PRECISIONS:
-            print(json.dumps(row(name, precision, asked.batch)), flush=True)
+            print(json.dumps(row(name, precision, args.batch)), flush=True)
 
 
 if __name__ == "__main__":

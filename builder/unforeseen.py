@@ -16,7 +16,7 @@ ALLOCATORS = re.compile(
 """Messages of torch. On the CPU it raises a plain RuntimeError."""
 
 
-def ours(error: Exception) -> TrtBuildError:
+def as_defect(error: Exception) -> TrtBuildError:
     """Convert an unexpected error.
 
     Returns the error itself if it is a TrtBuildError, an EnvironmentProblem if the machine is the
@@ -82,5 +82,7 @@ def own_line(error: BaseException) -> str:
         file, line, function = frames[-1]
         return f"{file}:{line} in {function}"
     frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
-    ours = [frame for frame in frames if "/builder/" in frame.filename] or list(frames)
-    return f"{ours[-1].filename}:{ours[-1].lineno} in {ours[-1].name}" if ours else "unknown"
+    inside = [frame for frame in frames if "/builder/" in frame.filename] or list(frames)
+    return (
+        f"{inside[-1].filename}:{inside[-1].lineno} in {inside[-1].name}" if inside else "unknown"
+    )

@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from builder.engine import flavour
 
     items.sort(key=_start)  # stable: the order within a file stays
-    engine_here = "tensorrt" in flavour.installed() and flavour.gpu_answers()
+    engine_here = "tensorrt" in flavour.installed() and flavour.has_gpu()
     for item in items:
         if engine_here and ON_ENGINES & set(Path(item.path).parents):
             item.add_marker(pytest.mark.gpu)

@@ -38,8 +38,8 @@ class Change:
 def read(file: Path) -> dict[str, Any]:
     """Read a document of `bench --baseline`. Raises UsageError if the file is none."""
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-        models = said["models"]
+        record = json.loads(file.read_text(encoding="utf-8"))
+        models = record["models"]
         _ = [level["throughput"]["value"] for model in models for level in model["levels"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(
@@ -47,7 +47,7 @@ def read(file: Path) -> dict[str, Any]:
             where=str(file),
             fix="trt-build bench REPOSITORY --serve --baseline FILE writes one",
         ) from error
-    return dict(said)
+    return dict(record)
 
 
 def compare(

@@ -221,8 +221,8 @@ class _Run:
             before.update({name: statistics.counts(client, name) for name in watched})
 
         samples = processes.run(job, self.processes, begin)
-        answered = sum(one.done.size for one in samples)
-        counted = self._settled(client, before[self.model.name], answered)
+        completed = sum(one.done.size for one in samples)
+        counted = self._settled_counts(client, before[self.model.name], completed)
         steps = {
             name: statistics.counts(client, name).since(before[name]).as_dict()
             for name in self._steps()
@@ -233,16 +233,16 @@ class _Run:
             load=str(load),
             concurrency=load.concurrency,
             rate=load.rate,
-            requests=answered,
+            requests=completed,
             errors=_total(one.errors for one in samples),
             examples={kind: text for one in samples for kind, text in one.example.items()},
             dropped=sum(one.dropped for one in samples),
             processes=len(samples),
             client_cpu=cpu,
-            client_ms=1e3 * sum(one.cpu_seconds for one in samples) / max(answered, 1),
+            client_ms=1e3 * sum(one.cpu_seconds for one in samples) / max(completed, 1),
             client_limited=limited,
             server=counted.as_dict(),
-            counts_agree=counted.success == answered,
+            counts_agree=counted.success == completed,
             steps=steps,
             gpus=statistics.gpu(self.endpoint.metrics),
             **measured,
@@ -258,14 +258,16 @@ class _Run:
     def _steps(self) -> list[str]:
         return [step.model_name for step in self.model.config.ensemble_scheduling.step]
 
-    def _settled(self, client: Any, before: statistics.Counts, answered: int) -> statistics.Counts:
+    def _settled_counts(
+        self, client: Any, before: statistics.Counts, completed: int
+    ) -> statistics.Counts:
         """Return the server's counts after they include all responses: it counts a request after
         sending the response.
         """
         until = time.monotonic() + SETTLE_SECONDS
         while True:
             found = statistics.counts(client, self.model.name).since(before)
-            if found.success >= answered or time.monotonic() > until:
+            if found.success >= completed or time.monotonic() > until:
                 return found
             time.sleep(0.02)
 

@@ -66,8 +66,12 @@ def counts(client: Any, model: str) -> Counts:
 
     A model without requests has zeros. The sums include all versions that the server has loaded.
     """
-    said = client.get_inference_statistics(model)
-    versions = said["model_stats"] if isinstance(said, dict) else _plain(said)["model_stats"]
+    statistics = client.get_inference_statistics(model)
+    versions = (
+        statistics["model_stats"]
+        if isinstance(statistics, dict)
+        else _plain(statistics)["model_stats"]
+    )
     return _sum([_of_version(version) for version in versions])
 
 
@@ -78,24 +82,24 @@ def _plain(message: Any) -> dict[str, Any]:
     return plain
 
 
-def _of_version(said: Mapping[str, Any]) -> Counts:
-    own = said.get("inference_stats") or {}
-    stats = {int(one.get("batch_size", 0)): one for one in said.get("batch_stats") or ()}
+def _of_version(statistics: Mapping[str, Any]) -> Counts:
+    own = statistics.get("inference_stats") or {}
+    stats = {int(one.get("batch_size", 0)): one for one in statistics.get("batch_stats") or ()}
     batches = {size: _number(one, "compute_infer", "count") for size, one in stats.items()}
     times = {size: sum(_number(one, part, "ns") for part in COMPUTE) for size, one in stats.items()}
     return Counts(
         int((own.get("success") or {}).get("count", 0)),
         int((own.get("fail") or {}).get("count", 0)),
-        int(said.get("execution_count", 0)),
-        int(said.get("inference_count", 0)),
+        int(statistics.get("execution_count", 0)),
+        int(statistics.get("inference_count", 0)),
         {part: int((own.get(part) or {}).get("ns", 0)) / 1e9 for part in PARTS},
         batches,
         {size: nanoseconds / 1e9 for size, nanoseconds in times.items()},
     )
 
 
-def _number(said: Mapping[str, Any], part: str, kind: str) -> int:
-    return int((said.get(part) or {}).get(kind, 0))
+def _number(statistics: Mapping[str, Any], part: str, kind: str) -> int:
+    return int((statistics.get(part) or {}).get(kind, 0))
 
 
 def _sum(found: list[Counts]) -> Counts:
@@ -121,8 +125,8 @@ def gpu(metrics_url: str | None) -> dict[str, dict[str, float]]:
         return {}
     text = ""
     address = f"http://{metrics_url}/metrics"
-    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
-        text = answer.read().decode(errors="replace")
+    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as response:
+        text = response.read().decode(errors="replace")
     found: dict[str, dict[str, float]] = {}
     for name, uuid, value in re.findall(r'^(\w+)\{gpu_uuid="([^"]+)"\} ([\d.eE+-]+)$', text, re.M):
         if name in GPU_METRICS:

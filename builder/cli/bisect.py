@@ -125,11 +125,11 @@ def _bisected(order: Order, reduce_to: Path | None, isolate: bool, progress: Pro
         except EnvironmentProblem:
             raise
         except Exception as error:
-            return unforeseen.ours(error)
+            return unforeseen.as_defect(error)
     if reduce_to is not None:
         reduce_to.mkdir(parents=True, exist_ok=True)
     try:
-        (answer,) = isolated.run_each(
+        (result,) = isolated.run_each(
             [partial(bisect_here, order, reduce_to)],
             limits=order.spec.limits,
             writable=(reduce_to,) if reduce_to else (),
@@ -139,7 +139,7 @@ def _bisected(order: Order, reduce_to: Path | None, isolate: bool, progress: Pro
         raise
     except TrtBuildError as error:
         return error
-    return answer
+    return result
 
 
 def bisect_here(order: Order, reduce_to: Path | None, report: Any) -> Bisection:

@@ -114,16 +114,16 @@ def build_options(function: Any) -> Any:
     return function
 
 
-def taken(settings: dict[str, Any]) -> Any:
+def take(settings: dict[str, Any]) -> Any:
     """Take the builder's options out of a command's settings, as BuildOptions. Raises
     UsageError.
     """
     from builder.engine import BuildOptions, parse_capabilities
 
     names = ("workspace_bytes", "optimization_level", "hardware_compatible", "timing_cache", *FLAGS)
-    said = {name: settings.pop(name) for name in names}
+    chosen = {name: settings.pop(name) for name in names}
     sources, pools = settings.pop("sources"), dict(settings.pop("pools"))
     targets = parse_capabilities(settings.pop("targets"))
     return BuildOptions(
-        **said, compute_capabilities=targets, tactic_sources=sources or None, memory_pools=pools
+        **chosen, compute_capabilities=targets, tactic_sources=sources or None, memory_pools=pools
     )

@@ -66,7 +66,7 @@ def check_command(
     from builder.cli.isolated import examine_all
     from builder.repository import Settings
 
-    chosen = build_options.taken(given)
+    chosen = build_options.take(given)
     settings = Settings(options=chosen, inputs=options.parsed(inputs), store=store, **given)
     without: dict[str, ManifestError] = {}
     options.note_unread(terminal, models)

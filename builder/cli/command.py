@@ -140,7 +140,7 @@ def report(terminal: Terminal, error: BaseException) -> int:
         raise error
     from builder import unforeseen
 
-    known = unforeseen.ours(error)
+    known = unforeseen.as_defect(error)
     terminal.failure(str(known), describe(known))
     return known.exit_code
 

@@ -100,24 +100,24 @@ def doctor_command(
 
 
 def _preflight(
-    terminal: Terminal, repository: Path, only: tuple[str, ...], asked: dict[str, Any]
+    terminal: Terminal, repository: Path, only: tuple[str, ...], options: dict[str, Any]
 ) -> int:
     from dataclasses import asdict, replace
 
     from builder import deployment
 
-    if asked["image"] and asked["url"]:
+    if options["image"] and options["url"]:
         raise click.UsageError("--image and --url exclude each other: choose one")
-    if asked["image"]:
-        size = {"shm_bytes": asked["shm_size"]} if asked["shm_size"] else {}
-        server = deployment.of_image(asked["image"], **size)
-    elif asked["url"]:
-        server = deployment.of_endpoint(asked["url"], asked["access"])
+    if options["image"]:
+        size = {"shm_bytes": options["shm_size"]} if options["shm_size"] else {}
+        server = deployment.of_image(options["image"], **size)
+    elif options["url"]:
+        server = deployment.of_endpoint(options["url"], options["access"])
     else:
         names = ("--http-port", "--grpc-port", "--metrics-port")
-        ports = {name: asked["port"] + index for index, name in enumerate(names)}
+        ports = {name: options["port"] + index for index, name in enumerate(names)}
         server = deployment.this_machine(ports)
-    server = replace(server, client_shared_memory=asked["shared_memory"])
+    server = replace(server, client_shared_memory=options["shared_memory"])
     found = deployment.preflight(repository, server, only)
     errors = [one for one in found if one.severity == deployment.ERROR]
     data = {

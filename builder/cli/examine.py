@@ -41,7 +41,7 @@ def examine(
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
-        report["error"] = describe(unforeseen.ours(error))
+        report["error"] = describe(unforeseen.as_defect(error))
         if isinstance(error, UnsupportedOperators):
             report["operators"]["unsupported"] = [vars(operator) for operator in error.operators]
     return report

@@ -54,7 +54,7 @@ def explain_command(
     """
     from builder.repository import explain
 
-    chosen = build_options.taken(settings)
+    chosen = build_options.take(settings)
     reports = explain(
         models, out, options=chosen, store=store, inputs=options.parsed(inputs), **settings
     )

@@ -205,7 +205,7 @@ def guesses_here(
     try:
         return guesses(file, module, libraries, plugins)
     except Exception as error:
-        return unforeseen.ours(error)
+        return unforeseen.as_defect(error)
 
 
 def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]:

@@ -139,7 +139,7 @@ def _origins(value: Value) -> set[str]:
     """The values that this one equals up to its axes, through both branches of each `prim::If`."""
     node = value.node()
     if node.kind() == "prim::If":
-        place = value.offset()
-        sides = [list(block.outputs())[place] for block in node.blocks()]
+        offset = value.offset()
+        sides = [list(block.outputs())[offset] for block in node.blocks()]
         return {name for side in sides for name in _origins(side)}
     return _origins(node.inputsAt(0)) if node.kind() in _HANDED_ON else {value.debugName()}

@@ -17,7 +17,7 @@ from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 if TYPE_CHECKING:
     from builder.cli.guess import Guess, Guessed
 
-Asked = tuple[Path, "str | None", tuple[Path, ...], tuple[str, ...]]
+Request = tuple[Path, "str | None", tuple[Path, ...], tuple[str, ...]]
 """Arguments for reading a file: the file, its submodule, libraries, plugins."""
 HEAD = """\
 # {name}: what the file does not say and trt-build has to know. Every key: docs/manifest.md.
@@ -125,15 +125,15 @@ def _beside(out: Path, libraries: tuple[Path, ...]) -> list[str]:
     return [os.path.relpath(library, out.parent) for library in libraries]
 
 
-def _guessed(asked: list[Asked], isolate: bool) -> list[Guessed | TrtBuildError]:
+def _guessed(requests: list[Request], isolate: bool) -> list[Guessed | TrtBuildError]:
     from builder.cli import guess, isolated
 
     if not isolate:
-        return [guess.guesses_here(*one) for one in asked]
-    if len(asked) == 1:
-        return [isolated.run_one(partial(guess.guesses_here, *asked[0]))]
-    targets = [partial(guess.guesses_here, *one) for one in asked]
-    return [*isolated.run_each(targets, files=[file for file, *_ in asked])]
+        return [guess.guesses_here(*one) for one in requests]
+    if len(requests) == 1:
+        return [isolated.run_one(partial(guess.guesses_here, *requests[0]))]
+    targets = [partial(guess.guesses_here, *one) for one in requests]
+    return [*isolated.run_each(targets, files=[file for file, *_ in requests])]
 
 
 def text_of(name: str, found: Guessed, module: str | None, libraries: list[str]) -> str:

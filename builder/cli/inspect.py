@@ -64,11 +64,11 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     isolate = settings.pop("isolate")
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
-    asked = (spec, flavour, plugins, picture is not None)
+    arguments = (spec, flavour, plugins, picture is not None)
     data: dict[str, Any] = (
-        isolated.run_one(partial(network_here, *asked), limits=spec.limits)
+        isolated.run_one(partial(network_here, *arguments), limits=spec.limits)
         if isolate
-        else network_here(*asked, None)
+        else network_here(*arguments, None)
     )
     if picture is None:
         terminal.result(data, lambda: _show_network(terminal, data))
@@ -227,16 +227,16 @@ def _repository(terminal: Terminal, target: Path, settings: dict[str, Any]) -> N
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    said = _json(folder / SIDECAR) if (folder / SIDECAR).is_file() else {}
-    current = folder / str(said.get("version", 1))
+    record = _json(folder / SIDECAR) if (folder / SIDECAR).is_file() else {}
+    current = folder / str(record.get("version", 1))
     return {
         "name": folder.name,
-        "serve_as": said.get("serve_as", "unknown"),
-        "precision": said.get("precision", ""),
-        "max_batch_size": said.get("batching", {}).get("max_batch_size", ""),
+        "serve_as": record.get("serve_as", "unknown"),
+        "precision": record.get("precision", ""),
+        "max_batch_size": record.get("batching", {}).get("max_batch_size", ""),
         "plan_bytes": sum(plan.stat().st_size for plan in current.glob("*.plan")),
         "goldens": len(list(folder.glob("goldens/*.npz"))),
-        "states": len(said.get("state", ())),
+        "states": len(record.get("state", ())),
     }
 
 

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 def examine_all(
-    asked: Sequence[Order],
+    orders: Sequence[Order],
     paranoid: bool,
     progress: Progress,
     isolate: bool = True,
@@ -32,21 +32,21 @@ def examine_all(
 ) -> list[dict[str, Any]]:
     """The report of each order. If its process crashed or timed out, the error has the reason."""
     if not isolate:
-        return [examine_here(order, paranoid, build, progress) for order in asked]
+        return [examine_here(order, paranoid, build, progress) for order in orders]
     tasks = [
         processes.Task(
             partial(examine_here, order, paranoid, build),
             progress,
             limits=jobs.limits(order.spec.limits),
             sandbox=jobs.sandbox(order, publishes=False),
-            answers=signing.ANSWERS,
+            handlers=signing.HANDLERS,
         )
-        for order in asked
+        for order in orders
     ]
-    modules = jobs.modules(order.spec.path for order in asked)
-    answers = processes.run(tasks, modules=modules)
-    reports = [_report(order, answer) for order, answer in zip(asked, answers, strict=True)]
-    again = jobs.crashed(asked, answers)
+    modules = jobs.modules(order.spec.path for order in orders)
+    results = processes.run(tasks, modules=modules)
+    reports = [_report(order, result) for order, result in zip(orders, results, strict=True)]
+    again = jobs.crashed(orders, results)
     if again:
         found = examine_all([*again.values()], paranoid, progress, build=build)
         for index, report in zip(again, found, strict=True):
@@ -64,10 +64,10 @@ def run_one(
     write only to the folders `writable` and the caches. Raises ModelError if that process crashes
     or times out, and the errors of `target`.
     """
-    (answer,) = run_each([target], limits=limits, writable=writable)
-    if isinstance(answer, ModelError):
-        raise answer
-    return answer
+    (result,) = run_each([target], limits=limits, writable=writable)
+    if isinstance(result, ModelError):
+        raise result
+    return result
 
 
 def run_each(
@@ -96,8 +96,8 @@ def examine_here(order: Order, paranoid: bool, build: bool, report: Progress) ->
     return examine(order, report, paranoid=paranoid, build=build)
 
 
-def _report(order: Order, answer: Any) -> dict[str, Any]:
-    if isinstance(answer, dict):
-        return answer
+def _report(order: Order, result: Any) -> dict[str, Any]:
+    if isinstance(result, dict):
+        return result
     spec = order.spec
-    return {"name": spec.name, "file": str(spec.path), "error": describe(answer), "config": None}
+    return {"name": spec.name, "file": str(spec.path), "error": describe(result), "config": None}

@@ -59,12 +59,12 @@ def climb_all(
     from builder.diagnosis import Ladder
 
     names = models_of(repository, models)
-    answered = {model.name: model for model in endpoint}
+    results = {model.name: model for model in endpoint}
     orders = [order_of(repository, name, source) for name in names]
     found = _up_to_the_network(repository, orders, source, progress)
     engines = _engines(repository, names, progress)
     return [
-        Ladder(name, (*steps, engines[name], _asked(answered.get(name))))
+        Ladder(name, (*steps, engines[name], _endpoint_step(results.get(name))))
         for name, steps in zip(names, found, strict=True)
     ]
 
@@ -88,9 +88,9 @@ def order_of(repository: Path, name: str, source: Source) -> Order:
     from builder.repository import Settings
 
     with published.shaped(repository / name):
-        said = published.sidecar(repository / name) or {}
-        before = str(said.get("versions", {}).get("flavour"))
-        request = said.get("request", {})
+        record = published.sidecar(repository / name) or {}
+        before = str(record.get("versions", {}).get("flavour"))
+        request = record.get("request", {})
         settings = Settings(
             only=(name,),
             precision=request.get("precision"),
@@ -114,10 +114,10 @@ def _up_to_the_network(
     found: list[tuple[Step, ...]] = []
     for order, one in zip(orders, arguments, strict=True):
         climb = partial(climb_here, *one)
-        (answer,) = isolated.run_each([climb], limits=order.spec.limits, progress=progress)
-        if isinstance(answer, TrtBuildError):
-            answer = (Step("original", problem=answer.message),)
-        found.append(answer)
+        (result,) = isolated.run_each([climb], limits=order.spec.limits, progress=progress)
+        if isinstance(result, TrtBuildError):
+            result = (Step("original", problem=result.message),)
+        found.append(result)
     return found
 
 
@@ -132,27 +132,27 @@ def climb_here(order: Order, folder: Path, report: Any) -> tuple[Step, ...]:
 def _engines(repository: Path, names: Sequence[str], progress: Progress) -> dict[str, Step]:
     """The outputs of each model's plan on this machine's GPU."""
     from builder import parity
-    from builder.diagnosis import Step, asked_step
+    from builder.diagnosis import Step, step_of_parity
     from builder.engine import flavour
 
-    if not flavour.gpu_answers():
+    if not flavour.has_gpu():
         return {name: Step("engine", note="no CUDA device found") for name in names}
     found = {}
     for name in names:
         try:
-            (asked,) = parity.verify_engines(repository, [name], repeat=0, progress=progress)
-            found[name] = asked_step("engine", asked)
+            (result,) = parity.verify_engines(repository, [name], repeat=0, progress=progress)
+            found[name] = step_of_parity("engine", result)
         except TrtBuildError as error:
             found[name] = Step("engine", note=error.message)
     return found
 
 
-def _asked(model: ModelParity | None) -> Step:
-    from builder.diagnosis import Step, asked_step
+def _endpoint_step(model: ModelParity | None) -> Step:
+    from builder.diagnosis import Step, step_of_parity
 
     if model is None:
         return Step("endpoint", note="neither --serve nor --url is given")
-    return asked_step("endpoint", model)
+    return step_of_parity("endpoint", model)
 
 
 def show(terminal: Terminal, ladders: Sequence[Ladder], models: Path) -> None:
@@ -180,5 +180,5 @@ def show(terminal: Terminal, ladders: Sequence[Ladder], models: Path) -> None:
 
 
 def _row(ladder: Ladder, step: Step) -> list[object]:
-    answers = step.answers or ""
-    return [SHOWN[step.result], ladder.name, step.name, answers, percent(step.share)]
+    share = step.answers or ""
+    return [SHOWN[step.result], ladder.name, step.name, share, percent(step.share)]

@@ -73,22 +73,22 @@ def lower_command(
 
     With --trace, --show or --out, report the passes instead.
     """
-    said = _manifest(file)
-    limit = said.get("unroll_limit", 64) if unroll_limit is None else unroll_limit
-    asked = LowerOptions(
+    manifest = _manifest(file)
+    limit = manifest.get("unroll_limit", 64) if unroll_limit is None else unroll_limit
+    request = LowerOptions(
         file,
-        module or said.get("module"),
+        module or manifest.get("module"),
         shown,
         stop_after,
         precision,
         limit,
         out,
         _colored(),
-        libraries or tuple(file.parent / name for name in said.get("libraries", ())),
+        libraries or tuple(file.parent / name for name in manifest.get("libraries", ())),
         plugins,
-        said.get("max_lengths", {}),
+        manifest.get("max_lengths", {}),
     )
-    found = _lowered(asked, said.get("limits", {}), isolate)
+    found = _lowered(request, manifest.get("limits", {}), isolate)
     terminal.result(found.data, lambda: _show(terminal, found, trace, shown))
 
 
@@ -119,68 +119,68 @@ class Found:
     diffs: list[tuple[str, str]]
 
 
-def _lowered(asked: LowerOptions, limits: dict[str, Any], isolate: bool) -> Found:
+def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Found:
     from builder.cli import isolated
     from builder.manifest import Limits
 
     if not isolate:
-        return lower_here(asked, None)
-    made = asked.out is not None and not asked.out.exists()
-    if made and asked.out:
-        asked.out.mkdir(parents=True)
-    writable = (asked.out,) if asked.out else ()
+        return lower_here(options, None)
+    made = options.out is not None and not options.out.exists()
+    if made and options.out:
+        options.out.mkdir(parents=True)
+    writable = (options.out,) if options.out else ()
     try:
         found = isolated.run_one(
-            partial(lower_here, asked), limits=Limits(**limits), writable=writable
+            partial(lower_here, options), limits=Limits(**limits), writable=writable
         )
     except BaseException:
-        if made and asked.out:
+        if made and options.out:
             with contextlib.suppress(OSError):  # it is not empty
-                asked.out.rmdir()
+                options.out.rmdir()
         raise
     return found
 
 
-def lower_here(asked: LowerOptions, report: Any) -> Found:
+def lower_here(options: LowerOptions, report: Any) -> Found:
     """Lower the file in this process. Raises UsageError for an unknown pass, ModelFileError and
     LoweringError.
     """
     from builder import frontends, lowering
     from builder.torchscript import plugins
 
-    plugins.load(asked.plugins)
-    loaded = frontends.load(asked.file, asked.module, libraries=asked.libraries)
-    half, keep_text = _computes_in_half(asked.precision), bool(asked.shown or asked.out)
+    plugins.load(options.plugins)
+    loaded = frontends.load(options.file, options.module, libraries=options.libraries)
+    half, keep_text = _computes_in_half(options.precision), bool(options.shown or options.out)
     later = [] if half is None else [step.name for step in lowering.passes_for(half)]
-    for name in (*asked.shown, *filter(None, [asked.stop_after])):
+    for name in (*options.shown, *filter(None, [options.stop_after])):
         _known(name, later)
-    early = None if asked.stop_after in later else asked.stop_after
+    early = None if options.stop_after in later else options.stop_after
     lowered = lowering.lower(
         loaded,
-        unroll_limit=asked.unroll_limit,
-        max_lengths=asked.max_lengths,
+        unroll_limit=options.unroll_limit,
+        max_lengths=options.max_lengths,
         stop_after=early,
         keep_text=keep_text,
     )
     if half is not None and not early:
         lowered = lowering.for_precision(
-            lowered, half, stop_after=asked.stop_after, keep_text=keep_text
+            lowered, half, stop_after=options.stop_after, keep_text=keep_text
         )
-    return _found(asked, lowered)
+    return _found(options, lowered)
 
 
-def _found(asked: LowerOptions, lowered: LoweredGraph) -> Found:
-    written = _write(lowered, asked.out, whole=asked.stop_after is None) if asked.out else []
+def _found(options: LowerOptions, lowered: LoweredGraph) -> Found:
+    written = _write(lowered, options.out, whole=options.stop_after is None) if options.out else []
     data = {
-        "file": asked.file,
+        "file": options.file,
         "inputs": lowered.inputs,
         "outputs": lowered.results,
         "passes": [_record(record) for record in lowered.trace],
         "graph": lowered.text,
         "written": written,
     }
-    ran = [record for record in lowered.trace if record.name in asked.shown]
-    return Found(data, [(record.name, record.diff(color=asked.colored)) for record in ran])
+    ran = [record for record in lowered.trace if record.name in options.shown]
+    return Found(data, [(record.name, record.diff(color=options.colored)) for record in ran])
 
 
 def _manifest(file: Path) -> dict[str, Any]:

@@ -301,7 +301,7 @@ def store(function: Any) -> Any:
 
     Raises UsageError for a store in memory, which ends with the command.
     """
-    asked = click.option(
+    option = click.option(
         "--store", metavar="URL", help="The store of built plans: a folder or a URL (s3://, gs://)."
     )
     none = click.option(
@@ -316,16 +316,16 @@ def store(function: Any) -> Any:
         _outlives(chosen, "--store" if store else "$TRT_BUILD_STORE")
         return function(*arguments, store=chosen, **settings)
 
-    return asked(none(command))
+    return option(none(command))
 
 
-def _outlives(store: str | None, said: str) -> None:
+def _outlives(store: str | None, suffix: str) -> None:
     """Raise UsageError for a store in memory: its plans would be lost when the command ends."""
     from builder.errors import UsageError
 
     if store and store.rpartition("::")[2].startswith("memory:"):
         raise UsageError(
-            f"{said} {store}: a store in memory is lost when the command ends",
+            f"{suffix} {store}: a store in memory is lost when the command ends",
             fix="use a folder, a URL such as s3://bucket/plans, or --no-store",
         )
 

@@ -143,7 +143,7 @@ def repo_command(
 
     options.note_unread(terminal, models)
     used = _used_flavour(terminal, settings["flavour"])
-    settings["options"] = build_options.taken(settings)
+    settings["options"] = build_options.take(settings)
     settings |= {"store": store, "inputs": options.parsed(inputs), "edits": edits or "report"}
     settings["graphs"] = _beside(out, "graphs") if log_level == "graph" else None
     results, found = _built(terminal, models, out, settings, search_precision)
@@ -170,13 +170,13 @@ def repo_command(
     return exit_code(results)
 
 
-def _used_flavour(terminal: Terminal, asked: str) -> dict[str, str | None]:
+def _used_flavour(terminal: Terminal, requested: str) -> dict[str, str | None]:
     """The TensorRT that builds: its name, its version, and why it was chosen."""
     from builder.engine import flavour
 
-    name = flavour.resolve(asked)
-    version, reason = flavour.installed_version(name), flavour.because(asked)
-    if asked == "auto":
+    name = flavour.resolve(requested)
+    version, reason = flavour.installed_version(name), flavour.because(requested)
+    if requested == "auto":
         terminal.note(f"{name} {version}: {reason}")
     return {"name": name, "version": version, "because": reason}
 
@@ -275,7 +275,7 @@ def _row(result: ModelResult) -> list[str]:
     return [
         result.name,
         result.state,
-        pieces(result.segments),
+        segment_counts(result.segments),
         result.precision,
         percent(share),
         str(result.layers),
@@ -284,7 +284,7 @@ def _row(result: ModelResult) -> list[str]:
     ]
 
 
-def pieces(segments: Sequence[str]) -> str:
+def segment_counts(segments: Sequence[str]) -> str:
     """`2 TensorRT, 1 torch` for a partitioned model; `1 TensorRT` for one plan."""
     counts = Counter(segments or ("tensorrt",))
     names = {"tensorrt": "TensorRT"}

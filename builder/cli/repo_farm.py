@@ -107,10 +107,10 @@ def _settings(given: dict[str, Any], described: Farm) -> Settings:
     from builder.cli import build_options
     from builder.repository import Settings
 
-    taken = build_options.taken(dict(given))
+    options = build_options.take(dict(given))
     names = ("only", "precision", "flavour", "serve_as", "state", "layout", "torch_steps")
     kept = {name: given[name] for name in (*names, "accept_incompatible", "sign")}
-    return Settings(**kept, options=taken, store=_store(given["store"], described))
+    return Settings(**kept, options=options, store=_store(given["store"], described))
 
 
 def _store(given: str | None, described: Farm) -> str | None:

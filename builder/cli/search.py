@@ -14,7 +14,7 @@ from builder.errors import UsageError
 if TYPE_CHECKING:
     from builder.repository import ModelResult, Search
 
-ASKED = ("flavour", "only", "precision", "state", "options", "plugins", "jobs", "isolate")
+SETTINGS = ("flavour", "only", "precision", "state", "options", "plugins", "jobs", "isolate")
 """The settings of `repo` that the search also uses."""
 
 
@@ -33,7 +33,7 @@ def run(
             "--search-precision writes into manifests, and --input and --sample replace them"
         )
     found = search_precision(
-        models, out=out, progress=progress, **{name: settings[name] for name in ASKED}
+        models, out=out, progress=progress, **{name: settings[name] for name in SETTINGS}
     )
     settings["precision"] = None
     for one in found:

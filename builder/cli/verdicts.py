@@ -59,9 +59,9 @@ def summary(models: Sequence[ModelParity]) -> str:
     passed = sum(model.passed for model in models)
     failed = f", {len(models) - passed} failed" if passed < len(models) else ""
     counts = {"plan": 0, "torch": 0, **answered_by(models)}
-    said = {"plan": "by a plan", "torch": "by torch", "plan+torch": "by plans and torch"}
+    phrases = {"plan": "by a plan", "torch": "by torch", "plan+torch": "by plans and torch"}
     kinds = [
-        f"{count} {said.get(kind, 'by unknown')}"
+        f"{count} {phrases.get(kind, 'by unknown')}"
         for kind, count in counts.items()
         if count or kind != "torch"
     ]

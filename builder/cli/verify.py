@@ -136,8 +136,8 @@ def verify_command(
     others = sorted(set(unsigned) - {model.name for model in models})
     for name in others:
         terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
-    answers_pass = all(model.passed for model in models)
-    passed = answers_pass and not others and not any(one.breaks_at for one in climbed)
+    outputs_pass = all(model.passed for model in models)
+    passed = outputs_pass and not others and not any(one.breaks_at for one in climbed)
     data: dict[str, Any] = {
         "repository": repository,
         "passed": passed,

@@ -311,14 +311,14 @@ def _mark_output(ctx: ConversionContext, result: object, name: str) -> torch.dty
     if dtypes.from_trt(tensor.dtype) != endpoint:
         tensor = ctx.net.add_cast(tensor, dtypes.to_trt(endpoint)).get_output(0)
     else:
-        tensor = ctx.net.add_identity(tensor).get_output(0) if _taken(ctx, tensor) else tensor
+        tensor = ctx.net.add_identity(tensor).get_output(0) if _is_used(ctx, tensor) else tensor
     ctx.rename(tensor, name)
     ctx.net.mark_output(tensor)
     tensorrt8.set_output_dtype(tensor, dtypes.to_trt(endpoint))
     return dtype
 
 
-def _taken(ctx: ConversionContext, tensor: ITensor) -> bool:
+def _is_used(ctx: ConversionContext, tensor: ITensor) -> bool:
     """Whether the tensor is a network input, already an output, or a constant, and so cannot be
     marked as an output.
     """

@@ -92,12 +92,12 @@ def whole(ctx: Lengths, table: Doubles) -> DynamicScalar:
     if ratio is not None:
         scaled = ctx.arithmetic("mul", table.size, ratio.numerator)
         return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
-    answer = ctx.net.add_gather(ctx.constant(values), table.size.tensor, 0).get_output(0)
+    result = ctx.net.add_gather(ctx.constant(values), table.size.tensor, 0).get_output(0)
     possible = values[table.least :]
     # equal for equal numbers
     name = f"{table.size.expr} looked up in {hash(values.numpy().tobytes())}"
     symbol = sympy.Symbol(name, integer=True, nonnegative=bool((possible >= 0).all()))
-    return DynamicScalar(answer, sympy.Min(symbol, int(possible.max())))
+    return DynamicScalar(result, sympy.Min(symbol, int(possible.max())))
 
 
 def ratio_of(values: torch.Tensor, least: int) -> Fraction | None:

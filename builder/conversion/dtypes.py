@@ -34,7 +34,7 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype == torch.float64 else dtype
 
 
-def worst(dtype: torch.dtype, operation: str) -> float | int:
+def reduction_identity(dtype: torch.dtype, operation: str) -> float | int:
     """The neutral element of a MAX or a MIN: an infinity, or the smallest or largest integer of the
     carrier.
     """

@@ -42,8 +42,8 @@ class Extent:
         """
         first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
         strides = [-1 if back else 1] + [1] * len(start)
-        taken = ctx.slice(x, [first, *start], sizes, strides)
-        return taken if len(sizes) == 3 else ctx.squeeze(taken, [1])
+        slice_ = ctx.slice(x, [first, *start], sizes, strides)
+        return slice_ if len(sizes) == 3 else ctx.squeeze(slice_, [1])
 
     def turned(self, ctx: ConversionContext, x: Any) -> Any:
         """x [time, batch, width] with each row reversed in time."""
@@ -123,12 +123,14 @@ class Lengths(Extent):
         row's end.
         """
         back = self.ctx.elementwise("SUB", self._last, self._steps)
-        return self._places(self.ctx.elementwise("MAX", back, _number(self.ctx, 0)), self.steps)
+        return self._flat_indices(
+            self.ctx.elementwise("MAX", back, _number(self.ctx, 0)), self.steps
+        )
 
     @cached_property
     def _end(self) -> ITensor:
         """[1, batch]: the flat index into [time * batch] of each row's last step."""
-        return self._places(self._last, 1)
+        return self._flat_indices(self._last, 1)
 
     @cached_property
     def _both_ends(self) -> ITensor:
@@ -137,9 +139,9 @@ class Lengths(Extent):
         """
         each = self.ctx.constant(torch.arange(2, dtype=dtypes.index_dtype())[:, None])
         doubled = self.ctx.elementwise("PROD", self._last, _number(self.ctx, 2))
-        return self._places(self.ctx.elementwise("SUM", doubled, each), 2)
+        return self._flat_indices(self.ctx.elementwise("SUM", doubled, each), 2)
 
-    def _places(self, step: ITensor, rows: Size) -> ITensor:
+    def _flat_indices(self, step: ITensor, rows: Size) -> ITensor:
         """[rows, batch]: the flat indices into [time * batch] of these steps of each row."""
         from builder.conversion.evaluators.creation import indices
 
@@ -158,8 +160,8 @@ class Lengths(Extent):
         sizes: Sequence[Size],
         back: bool,
     ) -> ITensor:
-        taken = super().part(ctx, x, start, sizes, False)
-        return self.turned(ctx, taken) if back else taken
+        slice_ = super().part(ctx, x, start, sizes, False)
+        return self.turned(ctx, slice_) if back else slice_
 
     def turned(self, ctx: ConversionContext, x: ITensor) -> ITensor:
         return _rows_at(ctx, x, self._from_the_end)

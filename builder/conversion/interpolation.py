@@ -20,8 +20,8 @@ class Method:
 
     def aligned(self, align: bool) -> Method:
         """The same, with or without aligned corners."""
-        places = "ALIGN_CORNERS" if align else "HALF_PIXEL"
-        return Method(self.mode, places, self.rounding, self.aten, align, self.antialias)
+        coordinates = "ALIGN_CORNERS" if align else "HALF_PIXEL"
+        return Method(self.mode, coordinates, self.rounding, self.aten, align, self.antialias)
 
     def on_axis(self, values: torch.Tensor, size: int, scale: float | None) -> torch.Tensor:
         """PyTorch's interpolation of the rows of a matrix (1-d signals) to `size` elements."""

@@ -9,9 +9,9 @@ import sympy
 import torch
 
 from builder.conversion.constants import Constants
-from builder.conversion.deciding import DATA, FIX, from_data
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.scalars import binary
+from builder.conversion.shape_tensors import DATA, FIX, from_data
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.values import Scalar, Tensor
 from builder.engine import ITensor
@@ -45,8 +45,8 @@ class Lengths(Constants):
         facts = self.facts(tensor)
         if facts.shape is None:
             facts.shape = self.net.add_shape(tensor).get_output(0)
-        piece = self.net.add_slice(facts.shape, (axis,), (1,), (1,)).get_output(0)
-        return DynamicScalar(piece, self.expr(tensor, axis))
+        entry = self.net.add_slice(facts.shape, (axis,), (1,), (1,)).get_output(0)
+        return DynamicScalar(entry, self.expr(tensor, axis))
 
     def _input_axis(self, expr: sympy.Expr) -> tuple[str, int] | None:
         """The network input and axis with this length, or None."""
@@ -107,20 +107,20 @@ class Lengths(Constants):
             )
 
     def _shape_of(self, sizes: Sequence[Size]) -> ITensor:
-        pieces: list[ITensor] = []
+        parts: list[ITensor] = []
         run: list[int] = []
         for size in sizes:
             if isinstance(size, DynamicScalar):
-                pieces += [self._index_constant(run)] if run else []
-                pieces.append(size.tensor)
+                parts += [self._index_constant(run)] if run else []
+                parts.append(size.tensor)
                 run = []
             else:
                 run.append(size)
-        if run or not pieces:
-            pieces.append(self._index_constant(run))
-        if len(pieces) == 1:
-            return pieces[0]
-        return self.concatenate(pieces, 0)
+        if run or not parts:
+            parts.append(self._index_constant(run))
+        if len(parts) == 1:
+            return parts[0]
+        return self.concatenate(parts, 0)
 
     def concatenate(self, tensors: Sequence[ITensor], axis: int) -> ITensor:
         """Concatenate ITensors of one dtype and rank along an axis."""

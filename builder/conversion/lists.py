@@ -33,7 +33,7 @@ def is_list(values: list[Any]) -> bool:
     return any(isinstance(value, TensorList) for value in values)
 
 
-def answer(ctx: ConversionContext, node: Node, key: str, values: list[Any]) -> Any:
+def result(ctx: ConversionContext, node: Node, key: str, values: list[Any]) -> Any:
     """The result of a node that reads such a list. Raises Unconvertible."""
     question = _QUESTIONS.get(key)
     if question is None or not isinstance(values[0], TensorList):
@@ -69,10 +69,10 @@ def cat(ctx: ConversionContext, tensors: TensorList, dim: int) -> ITensor:
 
 
 def _item(ctx: ConversionContext, tensors: TensorList, index: Size) -> Any:
-    from builder.conversion.converters.select import position, taken
+    from builder.conversion.converters.select import position, select_index
 
     if not tensors.front:
-        return taken(ctx, tensors.rows, 0, position(ctx, index, tensors.count))
+        return select_index(ctx, tensors.rows, 0, position(ctx, index, tensors.count))
     if isinstance(index, int) and 0 <= index < len(tensors.front):
         return tensors.front[index]
     raise Unconvertible(

@@ -66,7 +66,7 @@ def evaluate(ctx: ConversionContext, node: Node, values: list[Any]) -> list[Any]
     if packing.is_packed(values) and not _takes_packed(key, values):
         return None
     if lists.is_list(values) and key not in ("prim::If", "prim::Loop"):
-        return _listed(lists.answer(ctx, node, key, values), node)
+        return _listed(lists.result(ctx, node, key, values), node)
     if key in EVALUATORS and (
         key not in CONVERTERS or not _any_tensor(values) or _traced_scalars(values)
     ):
@@ -96,7 +96,7 @@ def convert(
             results = evaluate(ctx, node, values)
             return convert(ctx, node, values, policy, name) if results is None else results
 
-        return _listed(packing.answer(ctx, node, key, values, by_row), node)
+        return _listed(packing.result(ctx, node, key, values, by_row), node)
     if key not in CONVERTERS:
         raise Unconvertible(refusals.reason(key), FALLBACK_FIX)
     return _converted(ctx, CONVERTERS[key], node, values, policy, name)

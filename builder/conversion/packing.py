@@ -61,7 +61,7 @@ def is_packed(value: object) -> bool:
     return any(map(is_packed, value)) if isinstance(value, list) else isinstance(value, Packed)
 
 
-def answer(
+def result(
     ctx: ConversionContext, node: Node, key: str, values: list[Any], convert: Convert
 ) -> Any:
     """The result of a node that reads a packed sequence and is not a recurrent layer. `convert`

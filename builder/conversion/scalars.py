@@ -151,8 +151,8 @@ def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
         if low == high:
             return python(low, 0)
         return operation == "ne" if low > 0 or high < 0 else None
-    answers = {python(low, 0), python(high, 0)}
-    return answers.pop() if len(answers) == 1 else None
+    values = {python(low, 0), python(high, 0)}
+    return values.pop() if len(values) == 1 else None
 
 
 def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
@@ -161,9 +161,9 @@ def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
     for counter in reversed(
         [symbol for symbol in ctx.counters if symbol in difference.free_symbols]
     ):
-        slope, trips = sympy.diff(difference, counter), ctx.counters[counter]
+        slope, trip_count = sympy.diff(difference, counter), ctx.counters[counter]
         if slope.is_number:
-            first, last = (0, trips - 1) if slope > 0 else (trips - 1, 0)
+            first, last = (0, trip_count - 1) if slope > 0 else (trip_count - 1, 0)
             low, high = low.subs(counter, first), high.subs(counter, last)
     if low == high:
         return bounds(difference, ctx.ranges())

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from builder.conversion import extension
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.deciding import DECIDES, FIX, DecidingInputs
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.precision import Policy
 from builder.conversion.registry import key_of_node, users_function
+from builder.conversion.shape_tensors import DECIDES, FIX, ShapeTensorInputs
 from builder.errors import ConversionError, UnsupportedOperators
 from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import source_location
@@ -56,7 +56,7 @@ class GraphWalker:
 
     def __init__(self, ctx: ConversionContext, backend: Backend) -> None:
         self.ctx, self.backend = ctx, backend
-        self.deciding = DecidingInputs()
+        self.shape_tensors = ShapeTensorInputs()
         ctx.walker = self
 
     def walk(self, block: Block | Graph) -> list[Any]:
@@ -94,7 +94,7 @@ class GraphWalker:
             results = self.backend.evaluate(node, values)
             if results is None:
                 results = self.backend.convert(node, values)
-            if self.ctx.net.num_layers > first and self.deciding.are_new(self.ctx.net):
+            if self.ctx.net.num_layers > first and self.shape_tensors.are_new(self.ctx.net):
                 self._lose_numbers(node)
                 raise Unconvertible(DECIDES, FIX)
         except ConversionError as error:

@@ -25,7 +25,7 @@ class Model:
 
     folder: Path
     config: Any
-    said: Mapping[str, Any]
+    record: Mapping[str, Any]
     plan: Mapping[str, Any]
 
     @property
@@ -36,7 +36,7 @@ class Model:
     @property
     def version(self) -> Path:
         """The folder of the current version."""
-        return self.folder / str(published.number_of(self.said))
+        return self.folder / str(published.number_of(self.record))
 
     @property
     def runs_plan(self) -> bool:
@@ -57,7 +57,7 @@ class Model:
     @property
     def profiles(self) -> Sequence[Mapping[str, Mapping[str, Sequence[int]]]]:
         """The `min`, `opt` and `max` shapes by profile and input, including the batch."""
-        found = self.said.get("profiles")
+        found = self.record.get("profiles")
         return found if isinstance(found, list) else ()
 
     @property
@@ -89,9 +89,9 @@ class Model:
 def read(folder: Path) -> Model:
     """Read the model in `folder`. Raises OSError, ValueError and UsageError if it is no model."""
     config = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
-    said = published.read(folder / SIDECAR)
-    file = folder / str(published.number_of(said)) / "plan.json"
-    return Model(folder, config, said, _plan(file) if file.is_file() else {})
+    record = published.read(folder / SIDECAR)
+    file = folder / str(published.number_of(record)) / "plan.json"
+    return Model(folder, config, record, _plan(file) if file.is_file() else {})
 
 
 def _plan(file: Path) -> dict[str, Any]:

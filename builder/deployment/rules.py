@@ -67,7 +67,7 @@ def _rule(
 def _damaged(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     recorded = {
         name: digest
-        for name, digest in (model.said.get("files") or {}).items()
+        for name, digest in (model.record.get("files") or {}).items()
         if not name.startswith("goldens/")
     }
     for name, is_there in damage.damaged(model.folder, recorded):
@@ -175,7 +175,7 @@ def _profiles(model: Model, models: Models, server: ServerFacts) -> Iterator[str
 def _endpoints(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     """Compare the config's inputs and outputs with those of the plan."""
     for side in ("input", "output"):
-        recorded = {one["name"]: one for one in model.said.get(f"{side}s") or ()}
+        recorded = {one["name"]: one for one in model.record.get(f"{side}s") or ()}
         stated = {one.name: one for one in getattr(model.config, side)}
         for name in sorted(recorded.keys() ^ stated.keys()):
             where = "the plan" if name in recorded else "config.pbtxt"

@@ -25,7 +25,7 @@ def write(folder: Path, texts: Mapping[str, str], *, overwrite: bool = False) ->
     Raises UsageError if a file was edited by hand, unless `overwrite`, and PublishBlocked if the
     folder cannot be written.
     """
-    before = _ours(folder)
+    before = _earlier_files(folder)
     foreign = [name for name in texts if name not in before and _exists(folder / name)]
     edited = sorted([*foreign, *(name for name, is_edited in before.items() if is_edited)])
     if edited and not overwrite:
@@ -62,7 +62,7 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _ours(folder: Path) -> dict[str, bool]:
+def _earlier_files(folder: Path) -> dict[str, bool]:
     """The files of an earlier run by name, and whether each was edited since."""
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -3,7 +3,7 @@ from .bisection import bisect as bisect
 from .bisection import words as words
 from .ladder import Ladder as Ladder
 from .ladder import Step as Step
-from .ladder import asked_step as asked_step
 from .ladder import climb as climb
+from .ladder import step_of_parity as step_of_parity
 from .nodes import Culprit as Culprit
 from .reduction import Reduction as Reduction

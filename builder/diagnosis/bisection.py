@@ -212,12 +212,12 @@ def _problem(
 
     every = set(range(len(conversion.outputs)))
     try:
-        answer = segment_goldens.network_answer(conversion, tensors, golden)
+        outputs = segment_goldens.network_outputs(conversion, tensors, golden)
     except EnvironmentProblem:
         raise
     except TrtBuildError as error:
         return " ".join(str(error).split()), every
-    compared = parity.compare(answer, golden, spec.tolerance, precision=spec.precision)
+    compared = parity.compare(outputs, golden, spec.tolerance, precision=spec.precision)
     if compared.passed:
         return None, set()
     bad = {one.name for one in compared.outputs if not one.passed}

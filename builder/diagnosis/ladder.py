@@ -129,7 +129,7 @@ class _Climb:
         except EnvironmentProblem:
             raise
         except Exception as error:
-            return stages.lower_as_written(loaded, unforeseen.ours(error))
+            return stages.lower_as_written(loaded, unforeseen.as_defect(error))
 
     def _lowered_step(self, lowered: stages.Lowered, recorded: stages.Recorded) -> Step:
         spec, reason = lowered.spec, lowered.graph.as_written
@@ -158,7 +158,7 @@ def _step(name: str, compared: Iterable[Compared], note: str = "") -> Step:
 
 
 def _words(error: Exception) -> str:
-    return " ".join(unforeseen.ours(error).message.split())
+    return " ".join(unforeseen.as_defect(error).message.split())
 
 
 def _published(prepared: stages.Prepared, published: served.PublishedModel) -> Iterator[Compared]:
@@ -178,8 +178,8 @@ def _published(prepared: stages.Prepared, published: served.PublishedModel) -> I
             raise ParityError(
                 f"golden {golden.name} was recorded with other inputs than the manifest gives now"
             )
-        answer = now[golden.name].outputs
-        yield golden.name, parity.compare(answer, golden, prepared.spec.tolerance)
+        outputs = now[golden.name].outputs
+        yield golden.name, parity.compare(outputs, golden, prepared.spec.tolerance)
 
 
 def _equal(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
@@ -213,9 +213,9 @@ def compared_graph(
     inputs = [str(one.name) for one in named_inputs(spec.inputs, graph)]
     for golden in goldens:
         made = graph.run(*(to_torch(golden.inputs[name]) for name in inputs))
-        tensors = graph.named(names).answer(made)
-        answer = {name: to_numpy(tensor) for name, tensor in tensors.items()}
-        yield golden.name, parity.compare(answer, golden, spec.tolerance, precision=precision)
+        tensors = graph.named(names).named_outputs(made)
+        outputs = {name: to_numpy(tensor) for name, tensor in tensors.items()}
+        yield golden.name, parity.compare(outputs, golden, spec.tolerance, precision=precision)
 
 
 def _partitioned(converted: stages.Converted) -> Iterator[Step]:
@@ -258,10 +258,10 @@ def compared_segment(
             for name, value in names.items()
         }
         made = segment.lowered.run(*(shaped[name] for name in segment.inputs))
-        answer = {n: to_numpy(t) for n, t in zip(segment.outputs, made, strict=True)}
+        outputs = {n: to_numpy(t) for n, t in zip(segment.outputs, made, strict=True)}
         truth = {name: to_numpy(shaped[name]) for name in segment.outputs}
         precision = segment_goldens.torch_precision(spec)
-        yield golden.name, parity.compare(answer, truth, spec.tolerance, precision=precision)
+        yield golden.name, parity.compare(outputs, truth, spec.tolerance, precision=precision)
 
 
 def _with_axis(
@@ -278,12 +278,12 @@ def _network(part: stages.Network, converted: stages.Converted) -> Iterator[Comp
     spec = converted.prepared.spec
     for golden in part.goldens:
         tensors = segment_goldens.network_inputs(part.conversion, golden)
-        answer = segment_goldens.network_answer(part.conversion, tensors, golden)
-        compared = parity.compare(answer, golden, spec.tolerance, precision=spec.precision)
+        outputs = segment_goldens.network_outputs(part.conversion, tensors, golden)
+        compared = parity.compare(outputs, golden, spec.tolerance, precision=spec.precision)
         yield golden.name, compared
 
 
-def asked_step(name: str, model: ModelParity) -> Step:
+def step_of_parity(name: str, model: ModelParity) -> Step:
     """Create a step from the outputs of an engine or an endpoint."""
     problem = model.problems[0] if model.problems else None
     failed = (result for result in model.results if not result.passed)

@@ -58,12 +58,12 @@ class Culprit:
 @dataclass(frozen=True)
 class Values:
     """The values of one conversion's graph by name, from torch (`truth`) and the network
-    (`answers`), including the graph's inputs. `compared` are those that both have.
+    (`outputs`), including the graph's inputs. `compared` are those that both have.
     """
 
     conversion: Conversion
     truth: Mapping[str, torch.Tensor]
-    answers: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
     compared: Mapping[str, OutputComparison]
 
 
@@ -76,12 +76,12 @@ def values_of(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> Values:
 
     names = (value.debugName() for value in conversion.lowered.graph.inputs())
     own = dict(zip(names, inputs, strict=True))
-    truth, answers = graph_and_network(conversion, inputs)
+    truth, results = graph_and_network(conversion, inputs)
     compared = {
-        name: compare_value(name, answer, truth[name], conversion.precision)
-        for name, answer in answers.items()
+        name: compare_value(name, outputs, truth[name], conversion.precision)
+        for name, outputs in results.items()
     }
-    return Values(conversion, {**own, **truth}, {**own, **answers}, compared)
+    return Values(conversion, {**own, **truth}, {**own, **results}, compared)
 
 
 def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
@@ -122,17 +122,17 @@ def _alone_passes(values: Values, name: str) -> bool | None:
         (wanted,) = sub.run(*given)
     except Exception:  # the network's values may have shapes that the operator rejects
         return None
-    return compare_value(name, values.answers[name], wanted, precision).passed
+    return compare_value(name, values.outputs[name], wanted, precision).passed
 
 
 def _alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]:
     """Run the node of the value on its inputs from the network."""
     from builder.partition import subgraph
 
-    answers, truth = values.answers, values.truth
+    outputs, truth = values.outputs, values.truth
     lowered = values.conversion.lowered
-    sub, names = subgraph(lowered, set(answers) - siblings(lowered, name), [name])
-    return sub, [answers[read].to(truth[read].dtype) for read in names]
+    sub, names = subgraph(lowered, set(outputs) - siblings(lowered, name), [name])
+    return sub, [outputs[read].to(truth[read].dtype) for read in names]
 
 
 def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
@@ -154,7 +154,7 @@ def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
         return None, None
     if exact.dtype != torch.float64:
         return None, None
-    network = compare_value(name, values.answers[name].double(), exact, precision)
+    network = compare_value(name, values.outputs[name].double(), exact, precision)
     return network.share, compare_value(name, single.double(), exact, precision).share
 
 
@@ -168,7 +168,7 @@ def _narrowed(values: Values, name: str) -> str:
     from builder.partition import values_between
 
     lowered = values.conversion.lowered
-    known = set(values.answers) - siblings(lowered, name)
+    known = set(values.outputs) - siblings(lowered, name)
     hidden = values_between(lowered, known, [name])
     if len(hidden) < 2:
         return name
@@ -199,7 +199,7 @@ def _culprit(values: Values, name: str, shown: str, agreed: int, *, alone: bool)
     node, compared = node_of(values.conversion.lowered, name), values.compared[shown]
     read = [v.debugName() for v in node.inputs() if v.debugName() in values.truth]
     truth = [values.truth[one] for one in (*read, name)]
-    answers = [values.answers.get(one) for one in (*read, name)]
+    outputs = [values.outputs.get(one) for one in (*read, name)]
     return Culprit(
         name,
         node.kind(),
@@ -209,7 +209,7 @@ def _culprit(values: Values, name: str, shown: str, agreed: int, *, alone: bool)
         compared.problem or "within the tolerance of its dtype",
         compared.share,
         tuple(map(_dtype, truth)),
-        tuple(map(_dtype, answers)),
+        tuple(map(_dtype, outputs)),
         alone,
         agreed,
         *_exact(values, shown),

@@ -80,8 +80,8 @@ class PassWatch(Paranoid):
         names = list(self.golden.outputs)
         if len(found) != len(names):
             return None  # the outputs are not flat yet
-        answer = dict(zip(names, found, strict=True))
-        compared = parity.compare(answer, self.golden, self.tolerance)
+        outputs = dict(zip(names, found, strict=True))
+        compared = parity.compare(outputs, self.golden, self.tolerance)
         return None if compared.passed else compared.problems[0]
 
 

@@ -143,10 +143,10 @@ def network_differs(
     module = _loaded(data)
     conversion = convert(module, specs, precision=precision, keep_fp32=keep_fp32)
     try:
-        answers = reference.run(conversion, inputs)
+        outputs = reference.run(conversion, inputs)
     except NetworkEvaluationError:
         return True
-    return _differ(answers, _called(module, inputs), precision)
+    return _differ(outputs, _called(module, inputs), precision)
 
 
 def lowering_differs(
@@ -156,8 +156,8 @@ def lowering_differs(
     from builder.lowering import lower
 
     module = _loaded(data)
-    answers = lower(module, specs=specs).run(*(tensor.clone() for tensor in inputs))
-    return _differ(answers, _called(module, inputs), "fp32")
+    outputs = lower(module, specs=specs).run(*(tensor.clone() for tensor in inputs))
+    return _differ(outputs, _called(module, inputs), "fp32")
 
 
 def _loaded(data: bytes) -> Any:
@@ -170,16 +170,16 @@ def _called(module: Any, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tenso
     import torch
 
     with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-        answer = module(*(tensor.clone() for tensor in inputs))
-    return [answer] if isinstance(answer, torch.Tensor) else list(answer)
+        outputs = module(*(tensor.clone() for tensor in inputs))
+    return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
 
 
 def _differ(
-    answers: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], precision: str
+    outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], precision: str
 ) -> bool:
     from builder.parity import compare_value
 
-    pairs = zip(answers, wanted, strict=True)
+    pairs = zip(outputs, wanted, strict=True)
     return not all(compare_value("value", *pair, precision).passed for pair in pairs)
 
 
@@ -231,13 +231,13 @@ class _Search:
         inner = values_behind(self.lowered, [value]) & set(self.truth)
         siblings = nodes.siblings(self.lowered, value)
         order = [name for name in self.truth if name in inner - set(known) - siblings]
-        cut = set(known)
+        inputs_known = set(known)
         for name in reversed(order):
             if self.tries >= TRIES:
                 break
-            smaller = self.attempt(cut | {name}, value)
+            smaller = self.attempt(inputs_known | {name}, value)
             if smaller is not None and smaller.nodes < found.nodes:
-                found, cut = smaller, cut | {name}
+                found, inputs_known = smaller, inputs_known | {name}
         return found
 
     def attempt(self, known: Collection[str], value: str) -> Candidate | None:

@@ -99,10 +99,10 @@ def quiet() -> Any:
 
 
 def _reason(refusal: Exception) -> str:
-    said = [
+    reports = [
         message for message in MESSAGES if not any(words in message for words in messages.HARMLESS)
     ]
-    words = "; ".join(said[-3:]) or str(refusal)
+    words = "; ".join(reports[-3:]) or str(refusal)
     return f"TensorRT could not build the network: {words}"
 
 

@@ -43,16 +43,16 @@ def beside(path: Path) -> Path:
     return path
 
 
-def timing_cache(asked: Path | None = None) -> Path:
+def timing_cache(requested: Path | None = None) -> Path:
     """The requested timing cache, or that of this GPU, driver and TensorRT. Measurements are only
     valid for one combination of these.
     """
-    if asked:
-        if asked.is_dir():
+    if requested:
+        if requested.is_dir():
             raise EnvironmentProblem(
-                f"the timing cache {asked} is a folder", fix="name a file, old or new"
+                f"the timing cache {requested} is a folder", fix="name a file, old or new"
             )
-        return asked
+        return requested
     here = gpu.identity() or {"name": "no-gpu"}
     words = [
         *map(str, here.values()),

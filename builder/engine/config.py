@@ -57,7 +57,7 @@ def check(chosen: BuildOptions) -> None:
     support.
     """
     options.check(chosen, flavour.name(), trt, trt.__version__)
-    options.check_host(chosen, flavour.name(), flavour.gpu_answers())
+    options.check_host(chosen, flavour.name(), flavour.has_gpu())
     pools(chosen)
     if flavour.name() == "tensorrt":
         _tactic_sources(chosen)
@@ -109,10 +109,10 @@ def set_tf32(config: Any, wanted: bool) -> None:
 
 def pools(chosen: BuildOptions) -> dict[Any, int]:
     """The limit in bytes of each limited memory pool, by TensorRT's pool type."""
-    said = dict(chosen.memory_pools)
+    pools = dict(chosen.memory_pools)
     if chosen.workspace_bytes:
-        said["workspace"] = chosen.workspace_bytes
-    return {_member("MemoryPoolType", name, "memory_pools"): limit for name, limit in said.items()}
+        pools["workspace"] = chosen.workspace_bytes
+    return {_member("MemoryPoolType", name, "memory_pools"): limit for name, limit in pools.items()}
 
 
 def profile(conversion: Conversion, sizes: Profile) -> Any:

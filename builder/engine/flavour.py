@@ -54,7 +54,7 @@ def resolve(name: str = "auto") -> str:
     name = os.environ.get(ENVIRONMENT_VARIABLE, "auto") if name == "auto" else name
     here = installed()
     if name == "auto":
-        usable = [f for f in here if f == "tensorrt-rtx" or gpu_answers()]
+        usable = [f for f in here if f == "tensorrt-rtx" or has_gpu()]
         if not usable:
             raise EnvironmentProblem(
                 "no TensorRT that can build here is installed",
@@ -71,9 +71,9 @@ def resolve(name: str = "auto") -> str:
     return name
 
 
-def because(asked: str = "auto") -> str:
+def because(requested: str = "auto") -> str:
     """The reason for the choice of `resolve`, as text."""
-    if asked != "auto":
+    if requested != "auto":
         return "as asked for"
     if os.environ.get(ENVIRONMENT_VARIABLE, "auto") != "auto":
         return f"${ENVIRONMENT_VARIABLE} is set to it"
@@ -84,7 +84,7 @@ def because(asked: str = "auto") -> str:
     return "no CUDA device found"
 
 
-def gpu_answers() -> bool:
+def has_gpu() -> bool:
     """Whether the CUDA driver reports at least one device. Calls the driver directly, so torch is
     not imported.
     """
@@ -110,12 +110,12 @@ def installed_version(name: str) -> str | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
     source = Path(spec.origin) if spec and spec.origin else None
-    said = re.search(
+    match = re.search(
         r"^__version__ *= *[\"']([^\"']+)",
         source.read_text(encoding="utf-8") if source else "",
         re.MULTILINE,
     )
-    return said[1] if said else None  # unpacked without its metadata
+    return match[1] if match else None  # unpacked without its metadata
 
 
 def load() -> ModuleType:

@@ -68,12 +68,12 @@ class BuildOptions:
 
 def from_manifest(build: Mapping[str, Any]) -> BuildOptions:
     """The options of a manifest's validated `build` section."""
-    said = dict(build)
-    if "compute_capabilities" in said:
-        said["compute_capabilities"] = parse_capabilities(said["compute_capabilities"])
-    if "tactic_sources" in said:
-        said["tactic_sources"] = tuple(said["tactic_sources"])
-    return BuildOptions(**said)
+    fields = dict(build)
+    if "compute_capabilities" in fields:
+        fields["compute_capabilities"] = parse_capabilities(fields["compute_capabilities"])
+    if "tactic_sources" in fields:
+        fields["tactic_sources"] = tuple(fields["tactic_sources"])
+    return BuildOptions(**fields)
 
 
 def parse_capabilities(texts: Iterable[str]) -> tuple[Capability, ...]:

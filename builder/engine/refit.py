@@ -43,7 +43,7 @@ Digests = Mapping[str, str]
 
 def possible(options: BuildOptions) -> bool:
     """Whether a plan with these options can be refitted on this machine, which needs a GPU."""
-    return options.refit and not options.strip_plan and flavour.gpu_answers()
+    return options.refit and not options.strip_plan and flavour.has_gpu()
 
 
 def structure(network: INetworkDefinition) -> str:
@@ -101,7 +101,7 @@ def _refitted(data: bytes, new: Mapping[str, tuple[str, str, Any]], changed: set
     runtime = trt.Runtime(logger())
     engine = runtime.deserialize_cuda_engine(data)
     if engine is None:
-        raise EngineError(f"TensorRT refused the plan: {_said()}")
+        raise EngineError(f"TensorRT refused the plan: {_warning()}")
     refitter = trt.Refitter(engine, logger())
     replaceable = {f"{name}/{role.name}" for name, role in zip(*refitter.get_all(), strict=True)}
     if fixed := sorted(changed - replaceable):
@@ -109,16 +109,16 @@ def _refitted(data: bytes, new: Mapping[str, tuple[str, str, Any]], changed: set
     for label in sorted(replaceable & new.keys()):
         name, role, weights = new[label]
         if not refitter.set_weights(name, getattr(trt.WeightsRole, role), weights):
-            raise EngineError(f"TensorRT refused the weights of {label}: {_said()}")
+            raise EngineError(f"TensorRT refused the weights of {label}: {_warning()}")
     missing, _ = refitter.get_missing()
     if missing:
         raise EngineError(f"TensorRT needs the weights of {', '.join(sorted(missing)[:3])}")
     if not refitter.refit_cuda_engine():
-        raise EngineError(f"TensorRT could not replace the weights: {_said()}")
+        raise EngineError(f"TensorRT could not replace the weights: {_warning()}")
     return bytes(engine.serialize())
 
 
-def _said() -> str:
+def _warning() -> str:
     return "; ".join(MESSAGES[-3:]) or "no reason given"
 
 

@@ -24,7 +24,7 @@ class Engine:
     def __init__(self, plan: bytes) -> None:
         from polygraphy.backend.trt import EngineFromBytes, TrtRunner
 
-        if not flavour.gpu_answers():
+        if not flavour.has_gpu():
             raise EnvironmentProblem(
                 "a plan requires a GPU; no CUDA device found", fix="see `trt-build doctor`"
             )

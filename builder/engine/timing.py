@@ -17,9 +17,9 @@ def combined(builder: Any, caches: Sequence[bytes]) -> tuple[bytes, list[bool]]:
     """
     settings = builder.create_builder_config()
     whole: Any = settings.create_timing_cache(b"")
-    taken = [_combine(settings, whole, data) for data in caches]
+    combined = [_combine(settings, whole, data) for data in caches]
     with whole.serialize() as buffer:
-        return bytes(buffer), taken
+        return bytes(buffer), combined
 
 
 def _combine(settings: Any, whole: Any, data: bytes) -> bool:

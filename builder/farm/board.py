@@ -19,7 +19,7 @@ from builder.farm.cluster import NAMESPACE
 
 PREFIX = "run-"
 UPDATE_SECONDS = 1.0
-ANSWER_SECONDS = 10.0
+REPLY_SECONDS = 10.0
 
 
 class Board:
@@ -46,7 +46,7 @@ class Board:
 class Posted:
     """The command's handle of its run's actor; `counts` returns the figures to show.
 
-    If the cluster does not answer, only the status is lost.
+    If the cluster does not respond, only the status is lost.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Posted:
     ) -> None:
         self.library, self.name = library, f"{PREFIX}{uuid.uuid4().hex[:8]}"
         self.counts = counts
-        self.answer: Any = None
+        self.response: Any = None
         self.sent = 0.0
         about = {
             "name": self.name,
@@ -76,15 +76,15 @@ class Posted:
 
     def canceled(self) -> bool:
         """Send the counts, at most once a second. Returns whether the run was canceled."""
-        if self.answer is None and time.monotonic() - self.sent > UPDATE_SECONDS:
+        if self.response is None and time.monotonic() - self.sent > UPDATE_SECONDS:
             self.sent = time.monotonic()
             with contextlib.suppress(Exception):
-                self.answer = self.actor.update.remote(self.counts())
-        if self.answer is None or not self.library.wait([self.answer], timeout=0)[0]:
+                self.response = self.actor.update.remote(self.counts())
+        if self.response is None or not self.library.wait([self.response], timeout=0)[0]:
             return False
-        answer, self.answer = self.answer, None
+        response, self.response = self.response, None
         with contextlib.suppress(Exception):
-            return bool(self.library.get(answer))
+            return bool(self.library.get(response))
         return False
 
 
@@ -97,7 +97,7 @@ def runs(library: Any) -> list[tuple[dict[str, Any], Any]]:
             continue
         with contextlib.suppress(Exception):  # the run ended in the meantime
             actor = library.get_actor(one["name"], namespace=NAMESPACE)
-            found.append((library.get(actor.read.remote(), timeout=ANSWER_SECONDS), actor))
+            found.append((library.get(actor.read.remote(), timeout=REPLY_SECONDS), actor))
     return found
 
 
@@ -105,6 +105,6 @@ def cancel(library: Any) -> list[str]:
     """Cancel every run on the cluster. Returns their names."""
     names = []
     for about, actor in runs(library):
-        library.get(actor.cancel.remote(), timeout=ANSWER_SECONDS)
+        library.get(actor.cancel.remote(), timeout=REPLY_SECONDS)
         names.append(str(about["name"]))
     return names

@@ -56,7 +56,7 @@ def connected(farm: Farm) -> Iterator[Any]:
         options |= {"object_store_memory": OBJECT_STORE_BYTES, "num_cpus": local_cpus(farm)}
     else:
         options |= {"address": farm.address}
-        _answers(farm)
+        _is_reachable(farm)
     try:
         library.init(**options)
     except Exception as error:  # of many types: connection, version, protocol
@@ -67,7 +67,7 @@ def connected(farm: Farm) -> Iterator[Any]:
         library.shutdown()
 
 
-def _answers(farm: Farm) -> None:
+def _is_reachable(farm: Farm) -> None:
     """Raise EnvironmentProblem if nothing listens at an address of the form host:port."""
     host, _, port = farm.address.rpartition(":")
     if not host or "/" in host or not port.isdigit():

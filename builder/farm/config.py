@@ -139,13 +139,15 @@ def _named(message: str) -> str:
 
 def _farm(data: Mapping[str, Any], file: str) -> Farm:
     targets = tuple(
-        target for name, said in data["targets"].items() for target in _targets(name, said or {})
+        target
+        for name, fields in data["targets"].items()
+        for target in _targets(name, fields or {})
     )
     return Farm(
         address=data["address"],
         targets=targets,
         store=data.get("store"),
-        exclude=tuple(Exclusion(**said) for said in data.get("exclude", ())),
+        exclude=tuple(Exclusion(**fields) for fields in data.get("exclude", ())),
         retries=Retries(**data.get("retries", {})),
         node_seconds=data.get("node_seconds", Farm.node_seconds),
         environment=tuple(data.get("environment", ())),
@@ -153,14 +155,14 @@ def _farm(data: Mapping[str, Any], file: str) -> Farm:
     )
 
 
-def _targets(name: str, said: Mapping[str, Any]) -> list[Target]:
+def _targets(name: str, fields: Mapping[str, Any]) -> list[Target]:
     """Return the target of an entry, or one target for each of its precisions."""
-    if "precisions" not in said:
-        return [Target(name, **said)]
-    rest = {key: value for key, value in said.items() if not key.startswith("precision")}
+    if "precisions" not in fields:
+        return [Target(name, **fields)]
+    rest = {key: value for key, value in fields.items() if not key.startswith("precision")}
     return [
         Target(f"{name}-{precision}", precision=precision, entry=name, **rest)
-        for precision in said["precisions"]
+        for precision in fields["precisions"]
     ]
 
 
@@ -168,63 +170,67 @@ def _check(found: document.Document) -> None:
     """Append the mistakes that the schema cannot express."""
     targets = found.data["targets"]
     store = found.data.get("store", "")
-    if store and "://" not in store and any("image" in (said or {}) for said in targets.values()):
+    if (
+        store
+        and "://" not in store
+        and any("image" in (fields or {}) for fields in targets.values())
+    ):
         message = "store: a container does not see the folders of its machine"
         found.add(("store",), message, "a URL such as s3://bucket/plans, or targets without image")
     if "memory:" in found.data.get("store", ""):
         message = "store: a store in memory is seen by one process only"
         found.add(("store",), message, "a folder that all machines share, or a URL such as s3://")
-    for name, said in targets.items():
-        _check_target(found, name, said, is_local=found.data["address"] == LOCAL)
-    built = [target for name, said in targets.items() for target in _targets(name, said)]
+    for name, fields in targets.items():
+        _check_target(found, name, fields, is_local=found.data["address"] == LOCAL)
+    built = [target for name, fields in targets.items() for target in _targets(name, fields)]
     for name, count in Counter(target.name for target in built).items():
         if count > 1:
             entry = next(one.entry for one in built if one.name == name and one.entry)
             message = f"two targets are named {name!r}"
             found.add(("targets", entry, "precisions"), message, "rename one of them")
     names = list(dict.fromkeys(name for target in built for name in target.names))
-    for index, said in enumerate(found.data.get("exclude", ())):
-        if not any(fnmatchcase(name, said["target"]) for name in names):
-            near = nearest(said["target"], names)
+    for index, fields in enumerate(found.data.get("exclude", ())):
+        if not any(fnmatchcase(name, fields["target"]) for name in names):
+            near = nearest(fields["target"], names)
             fix = f"did you mean {near!r}?" if near else f"one of {', '.join(names)}"
             route = ("exclude", index, "target")
-            found.add(route, f"{schema.label(route)}: no target is named {said['target']!r}", fix)
+            found.add(route, f"{schema.label(route)}: no target is named {fields['target']!r}", fix)
 
 
 def _check_target(
-    found: document.Document, name: str, said: Mapping[str, Any], *, is_local: bool
+    found: document.Document, name: str, fields: Mapping[str, Any], *, is_local: bool
 ) -> None:
     route: tuple[str | int, ...] = ("targets", name)
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         fix = "letters, digits, - and _: it is the name of a folder"
         found.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
-    written = [((*route, "precision"), said["precision"])] if "precision" in said else []
-    several = said.get("precisions", ())
+    written = [((*route, "precision"), fields["precision"])] if "precision" in fields else []
+    several = fields.get("precisions", ())
     written += [((*route, "precisions", index), one) for index, one in enumerate(several)]
     for where, precision in written:
         if precision not in PRECISIONS:
             message = f"{schema.label(where)}: {precision!r} is no precision"
             found.add(where, message, f"one of {', '.join(PRECISIONS)}")
-    if "precision" in said and several:
+    if "precision" in fields and several:
         message = f"{name!r} has both precision and precisions"
         found.add((*route, "precisions"), message, "leave one of them out")
-    if is_local and said.get("resources"):
+    if is_local and fields.get("resources"):
         message = "a cluster of this machine alone has no custom resources"
         found.add((*route, "resources"), message, "remove them, or start Ray with --resources")
-    if "image" in said and not IMAGE.fullmatch(said["image"]):
-        message = f"{schema.label((*route, 'image'))}: {said['image']!r} is no container image"
+    if "image" in fields and not IMAGE.fullmatch(fields["image"]):
+        message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is no container image"
         found.add((*route, "image"), message, "such as registry.example.com/trt-build:1.0")
-    _check_build(found, (*route, "build"), said.get("build", {}))
+    _check_build(found, (*route, "build"), fields.get("build", {}))
 
 
 def _check_build(
-    found: document.Document, route: tuple[str | int, ...], said: Mapping[str, Any]
+    found: document.Document, route: tuple[str | int, ...], fields: Mapping[str, Any]
 ) -> None:
     """Check the section like the same section of a manifest."""
     wanted = {**schema.schema()["properties"]["build"], "$defs": schema.schema().get("$defs", {})}
     inner = document.Document(
         found.file,
-        said,
+        fields,
         lines={key[len(route) :]: line for key, line in found.lines.items()
                if key[: len(route)] == route},
         key_lines={key[len(route) :]: line for key, line in found.key_lines.items()

@@ -77,8 +77,10 @@ def _files(spec: ModelSpec) -> list[Path]:
 
 def written(options: BuildOptions) -> dict[str, Any]:
     """The options that are set, in the form of a manifest."""
-    said = options.set()
-    capabilities = said.pop("compute_capabilities", ())
+    fields = options.set()
+    capabilities = fields.pop("compute_capabilities", ())
     if capabilities:
-        said["compute_capabilities"] = [f"{major}.{minor}" for major, minor in capabilities]
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in said.items()}
+        fields["compute_capabilities"] = [f"{major}.{minor}" for major, minor in capabilities]
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()
+    }

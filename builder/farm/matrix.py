@@ -32,7 +32,7 @@ def combinations(specs: Sequence[ModelSpec], farm: Farm) -> list[Combination]:
     """
     for spec in specs:
         for index, name in enumerate(spec.targets):
-            known_target(farm, name, loading.place(spec, "targets", index))
+            known_target(farm, name, loading.manifest_location(spec, "targets", index))
     return [
         Combination(spec, target, _excluded(spec, target, farm))
         for spec in specs
@@ -60,8 +60,8 @@ def seconds_before(store: str, names: Sequence[str]) -> list[float | None]:
         return list(pool.map(lambda name: _seconds(last(store, name) or {}), names))
 
 
-def _seconds(said: Mapping[str, Any]) -> float | None:
-    seconds = said.get("seconds")
+def _seconds(record: Mapping[str, Any]) -> float | None:
+    seconds = record.get("seconds")
     return float(seconds) if isinstance(seconds, int | float) else None
 
 

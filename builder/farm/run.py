@@ -159,7 +159,7 @@ def _jobs(
             if spec.name not in uploaded:
                 uploaded[spec.name] = job.upload(spec, folders)
         except OSError as error:
-            failed.append(Outcome(spec.name, target.name, error=unforeseen.ours(error)))
+            failed.append(Outcome(spec.name, target.name, error=unforeseen.as_defect(error)))
             continue
         file, files = uploaded[spec.name]
         jobs[_name(one)] = job.Job(
@@ -237,12 +237,12 @@ def _run(
 def _outcome(task: Task) -> Outcome:
     ended = task.ended or {}
     model, _, target = task.name.rpartition("@")
-    said = ended.get("error")
+    error = ended.get("error")
     return Outcome(
         model,
         target,
         ended["state"] if ended.get("ok") else "failed",
-        error=_rebuilt(said) if said else None,
+        error=_rebuilt(error) if error else None,
         attempts=task.attempts,
         node=task.node,
         seconds=ended.get("seconds", 0.0),
@@ -251,12 +251,12 @@ def _outcome(task: Task) -> Outcome:
     )
 
 
-def _rebuilt(said: Mapping[str, Any]) -> TrtBuildError:
+def _rebuilt(failure: Mapping[str, Any]) -> TrtBuildError:
     """Rebuild a machine's error in this process. Its class is kept if it takes only a message."""
     kinds = (errors.ParityError, errors.EnvironmentProblem, errors.UsageError, errors.Defect)
-    kind = next((one for one in kinds if one.exit_code == said["exit_code"]), errors.ModelError)
-    error = kind(said["message"], where=said.get("where"), fix=said.get("fix"))
-    error.traceback = said.get("traceback", "")
+    kind = next((one for one in kinds if one.exit_code == failure["exit_code"]), errors.ModelError)
+    error = kind(failure["message"], where=failure.get("where"), fix=failure.get("fix"))
+    error.traceback = failure.get("traceback", "")
     return error
 
 
@@ -289,4 +289,4 @@ def _publish(
                     store, one.key, out / one.target, accept=settings.accept_incompatible
                 )
             except Exception as error:
-                one.error = unforeseen.ours(error)
+                one.error = unforeseen.as_defect(error)

@@ -91,9 +91,9 @@ class Schedule:
         busy = Counter(task.group for task in self.running.values())
         now = time.monotonic()
         for group, queue in self.waiting.items():
-            room = self.at_once[group] - busy[group]
+            free = self.at_once[group] - busy[group]
             ready = (t for t in list(queue) if t.not_before <= now and t.after not in self._open)
-            for task in itertools.islice(ready, max(room, 0)):
+            for task in itertools.islice(ready, max(free, 0)):
                 queue.remove(task)
                 task.attempts += 1
                 self.running[function.options(**task.options).remote(*task.arguments)] = task

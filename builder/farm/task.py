@@ -59,7 +59,7 @@ def perform(job: Job, emit: Emit) -> dict[str, Any]:
         try:
             ended |= _performed(job, Path(scratch), emit)
         except Exception as error:
-            ended["error"] = described(unforeseen.ours(error), scratch)
+            ended["error"] = described(unforeseen.as_defect(error), scratch)
     return {**ended, "seconds": round(time.monotonic() - started, 3)}
 
 

@@ -44,7 +44,7 @@ def server_of(choice: str) -> serving.Installation | None:
 def _runs_plans() -> bool:
     from builder.engine import flavour
 
-    return flavour.gpu_answers()
+    return flavour.has_gpu()
 
 
 def verified(
@@ -95,10 +95,10 @@ def _problems(model: ModelParity) -> Iterator[str]:
 @contextlib.contextmanager
 def _few_variables() -> Iterator[None]:
     """Return the environment without variables that the server must not have."""
-    taken = {name: value for name, value in os.environ.items() if name not in KEPT}
-    for name in taken:
+    environment = {name: value for name, value in os.environ.items() if name not in KEPT}
+    for name in environment:
         del os.environ[name]
     try:
         yield
     finally:
-        os.environ.update(taken)
+        os.environ.update(environment)

@@ -97,9 +97,9 @@ def _tuple(
             where=f"forward({name}: PackedSequence)",
             fix="pass the padded tensor and the lengths, and call pack_padded_sequence in forward",
         )
-    places: Sequence[str | int] = fields or range(len(kind.elements()))
-    pairs = zip(places, kind.elements(), strict=True)
-    parts = [(place, describe(join(name, place), inner, declared, fixed)) for place, inner in pairs]
+    keys: Sequence[str | int] = fields or range(len(kind.elements()))
+    pairs = zip(keys, kind.elements(), strict=True)
+    parts = [(key, describe(join(name, key), inner, declared, fixed)) for key, inner in pairs]
     return Part(TUPLE, name, kind, tuple(parts))
 
 

@@ -67,9 +67,9 @@ def foldable(lines: Iterable[Line]) -> bool:
 def take_static_branches(graph: Graph) -> None:
     """Replace each If with a constant condition by the branch that is taken."""
     for node in ir.nodes_of(graph, "prim::If"):
-        taken = ir.constant(node.inputsAt(0))
-        if isinstance(taken, bool):
-            ir.splice(node, list(node.blocks())[0 if taken else 1])
+        chosen = ir.constant(node.inputsAt(0))
+        if isinstance(chosen, bool):
+            ir.splice(node, list(node.blocks())[0 if chosen else 1])
 
 
 def unread(lines: Sequence[Line]) -> bool:

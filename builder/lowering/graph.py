@@ -45,7 +45,7 @@ class LoweredGraph:
     """By the name of an output that may be None: its flag, an output that is true if it is a
     tensor. Flags follow all other outputs, and clients do not see them.
     """
-    deciding: Mapping[str, str] = field(default_factory=dict, compare=False)
+    decided_at: Mapping[str, str] = field(default_factory=dict, compare=False)
     """By the name of an output that may be None: the source line that decides it."""
     too_long: Mapping[str, str] = field(default_factory=dict)
     """By the name of a list with a declared largest length, the output that is true where the list
@@ -61,14 +61,14 @@ class LoweredGraph:
         """The names of the module's outputs: all except the flags."""
         return self.outputs[: len(self.outputs) - len(self.flags) - len(self.too_long)]
 
-    def distinct(self, taken: Collection[str]) -> tuple[str, ...]:
+    def distinct(self, used: Collection[str]) -> tuple[str, ...]:
         """The names of the `results`.
 
         A name that an input already has is changed: `x_out` for `x`.
         """
-        known, names = {*taken, *self.outputs}, list[str]()
+        known, names = {*used, *self.outputs}, list[str]()
         for name in self.results:
-            if name in taken:
+            if name in used:
                 others = (f"{name}_out{number}" for number in ("", *range(2, len(known) + 3)))
                 name = next(other for other in others if other not in known)
                 known.add(name)
@@ -85,11 +85,11 @@ class LoweredGraph:
             outputs=(*names, *flags.values(), *too_long.values()),
             flags=flags,
             too_long=too_long,
-            deciding={new[name]: where for name, where in self.deciding.items()},
+            decided_at={new[name]: where for name, where in self.decided_at.items()},
             groups={new[name]: group for name, group in self.groups.items()},
         )
 
-    def answer(self, made: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def named_outputs(self, made: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """What the graph returned, by name: without the flags, and without what they deny. Raises
         EngineError where a list is longer than declared.
         """

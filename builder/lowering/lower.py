@@ -93,7 +93,7 @@ def lower(
         (*steps.records, *records),
         _lists(module_or_graph),
         flags=context.flags,
-        deciding=context.deciding,
+        decided_at=context.decided_at,
         too_long=context.too_long,
         groups=context.groups,
     )
@@ -182,7 +182,7 @@ def as_written(
         trace,
         as_written=str(reason),
         flags=context.flags,
-        deciding=context.deciding,
+        decided_at=context.decided_at,
         too_long=context.too_long,
         groups=context.groups,
     )
@@ -297,5 +297,5 @@ def bind(graph: Graph, params: Sequence[Any]) -> None:
     constants = ir.insert_constants(graph, params, first)
     for value, constant in zip(list(graph.inputs())[count:], constants, strict=True):
         value.replaceAllUsesWith(constant)
-    for place in reversed(range(count, count + len(params))):
-        graph.eraseInput(place)
+    for index in reversed(range(count, count + len(params))):
+        graph.eraseInput(index)

@@ -67,17 +67,17 @@ def mark_by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
 
 def _by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> list[Any] | None:
     """The nodes that torch's record assigns to a requested module; None if it is ambiguous."""
-    answers: dict[str, bool | None] = {"": False}
+    results: dict[str, bool | None] = {"": False}
     found = []
     for node in ir.walk(graph):
         if node.kind() == "prim::Constant":
             continue
         record = node.getModuleHierarchy()
-        if record not in answers:
-            answers[record] = _is_wanted(record, module, wanted)
-        if answers[record] is None:
+        if record not in results:
+            results[record] = _is_wanted(record, module, wanted)
+        if results[record] is None:
             return None
-        if answers[record]:
+        if results[record]:
             found.append(node)
     return found
 
@@ -94,8 +94,8 @@ def _is_wanted(record: str, module: Any, wanted: frozenset[str]) -> bool | None:
             for path, inner in _called(outer, owner)
             if path.rpartition(".")[2] == name and _class_name(inner) == kind
         ]
-    answers = {inside for _, _, inside in owners}
-    return answers.pop() if len(answers) == 1 else None
+    found = {inside for _, _, inside in owners}
+    return found.pop() if len(found) == 1 else None
 
 
 def _names(wanted: frozenset[str], path: str, kind: str) -> bool:

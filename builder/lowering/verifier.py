@@ -89,7 +89,7 @@ def verify(graph: Graph, step: Pass, before: Snapshot) -> Snapshot:
     _check_promise(graph, step, after)
     if after.without_location <= before.without_location:
         return after
-    if not step.ours:
+    if not step.builtin:
         return _give_locations(graph, before.known)
     if (
         not before.without_location

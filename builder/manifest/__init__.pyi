@@ -11,7 +11,7 @@ from .inputs import merged_profile as merged_profile
 from .inputs import parse_input as parse_input
 from .inputs import specs_from_sample as specs_from_sample
 from .loading import load as load
-from .loading import place as place
+from .loading import manifest_location as manifest_location
 from .loading import variant as variant
 from .schema import SCHEMA_PATH as SCHEMA_PATH
 from .spec import Batching as Batching

@@ -121,7 +121,7 @@ def variant(spec: ModelSpec, values: Mapping[str, Any]) -> ModelSpec:
     return from_data(folder.Found(spec.name, spec.path, spec.manifest), read.data)
 
 
-def place(spec: ModelSpec, *route: str | int) -> str:
+def manifest_location(spec: ModelSpec, *route: str | int) -> str:
     """`models/vad.yaml:7`: file and line of the value at `route` in the spec's manifest.
 
     The path of the model file, if there is no manifest.
@@ -216,9 +216,9 @@ def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]
         if key in data:
             values[key] = tuple(data[key])
     if "keep_fp32" in data:
-        said = [data["keep_fp32"]] if isinstance(data["keep_fp32"], str) else data["keep_fp32"]
-        values["keep_fp32"] = tuple(pattern for pattern in said if pattern != AUTO)
-        values["keep_fp32_auto"] = AUTO in said
+        names = [data["keep_fp32"]] if isinstance(data["keep_fp32"], str) else data["keep_fp32"]
+        values["keep_fp32"] = tuple(pattern for pattern in names if pattern != AUTO)
+        values["keep_fp32_auto"] = AUTO in names
     if "goldens" in data:
         values["goldens"] = folder_of_manifest / data["goldens"]
     if "libraries" in data:

@@ -42,7 +42,7 @@ def graph_and_network(
 
 def compare_value(
     name: str,
-    answer: torch.Tensor,
+    output: torch.Tensor,
     wanted: torch.Tensor,
     precision: str,
     tolerance: Tolerance = DEFAULT,
@@ -50,8 +50,8 @@ def compare_value(
     """Compare a value within a network, in which half may replace float32 and int32 may replace
     int64.
     """
-    answer = answer.to(wanted.dtype) if _alike(answer.dtype, wanted.dtype) else answer
-    arrays = {name: to_numpy(answer)}, {name: to_numpy(wanted)}
+    output = output.to(wanted.dtype) if _alike(output.dtype, wanted.dtype) else output
+    arrays = {name: to_numpy(output)}, {name: to_numpy(wanted)}
     return compare(*arrays, tolerance, precision=precision).outputs[0]
 
 
@@ -61,9 +61,9 @@ def first_difference(
     """`%name = aten::softmax at model.py:12: ...` of the first value that differs, in program
     order.
     """
-    truth, answers = graph_and_network(conversion, inputs)
-    for name, answer in answers.items():
-        found = compare_value(name, answer, truth[name], conversion.precision, tolerance)
+    truth, outputs = graph_and_network(conversion, inputs)
+    for name, output in outputs.items():
+        found = compare_value(name, output, truth[name], conversion.precision, tolerance)
         if not found.passed:
             return f"{_location(conversion, name)}: output {name!r}: {found.problem}"
     return "the outputs: all values before them are equal"

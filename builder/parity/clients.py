@@ -27,7 +27,7 @@ Parameters = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """The outputs by name as received, and the response's parameters ({} on servers without
     them).
     """
@@ -67,7 +67,7 @@ class Client(Protocol):
         parameters: Parameters | None = None,
         regions: Regions | None = None,
         position: SequencePosition | None = None,
-    ) -> Answer:
+    ) -> Response:
         """All outputs of the model for these inputs.
 
         With `regions`, the tensors of one golden are in shared memory. With `turn`, the request has
@@ -105,7 +105,7 @@ class HttpClient:
         parameters: Parameters | None = None,
         regions: Regions | None = None,
         position: SequencePosition | None = None,
-    ) -> Answer:
+    ) -> Response:
         options = {
             **_tensors(triton_http, inputs, regions),
             **(position.options() if position else {}),
@@ -120,7 +120,7 @@ class HttpClient:
             )
             for o in response.get("outputs", ())
         }
-        return Answer(outputs, dict(response.get("parameters", {})))
+        return Response(outputs, dict(response.get("parameters", {})))
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
         return nullcontext() if kind == BODY else Regions(kind, self._client, golden, self._connect)
@@ -149,7 +149,7 @@ class GrpcClient:
         parameters: Parameters | None = None,
         regions: Regions | None = None,
         position: SequencePosition | None = None,
-    ) -> Answer:
+    ) -> Response:
         options = {
             **_tensors(triton_grpc, inputs, regions),
             **(position.options() if position else {}),
@@ -164,11 +164,11 @@ class GrpcClient:
             )
             for o in response.outputs
         }
-        said = {
+        settings = {
             key: getattr(value, value.WhichOneof("parameter_choice"))
             for key, value in response.parameters.items()
         }
-        return Answer(outputs, said)
+        return Response(outputs, settings)
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
         return nullcontext() if kind == BODY else Regions(kind, self._client, golden)

@@ -103,13 +103,13 @@ def _output_dict(output: OutputComparison) -> dict[str, Any]:
     has the difference. The spread is only in records.
     """
     share = output.share if output.share is not None and np.isfinite(output.share) else None
-    said = asdict(output)
-    del said["spread"]
-    return {**said, "share": share, "passed": output.passed}
+    fields = asdict(output)
+    del fields["spread"]
+    return {**fields, "share": share, "passed": output.passed}
 
 
 def compare(
-    answer: Arrays,
+    outputs: Arrays,
     golden: Golden | Arrays,
     tolerance: Tolerance = DEFAULT,
     *,
@@ -122,10 +122,10 @@ def compare(
     (see tolerances). NaN passes only for NaN, an infinity only for the same one.
     """
     expected = golden.outputs if isinstance(golden, Golden) else golden
-    common = [_output(name, answer, expected, tolerance, precision) for name in expected]
+    common = [_output(name, outputs, expected, tolerance, precision) for name in expected]
     extra = [
-        OutputComparison(name, _extra(name, answer, expected))
-        for name in answer
+        OutputComparison(name, _extra(name, outputs, expected))
+        for name in outputs
         if name not in expected
     ]
     return Comparison((*common, *extra))
@@ -138,11 +138,13 @@ module's dtype.
 """
 
 
-def widened(answer: Arrays, golden: Golden) -> dict[str, Array]:
+def widened(outputs: Arrays, golden: Golden) -> dict[str, Array]:
     """The response with each output converted to the golden's dtype, if the network does not
     support that dtype.
     """
-    pairs = ((name, array, golden.outputs.get(name, array).dtype) for name, array in answer.items())
+    pairs = (
+        (name, array, golden.outputs.get(name, array).dtype) for name, array in outputs.items()
+    )
     return {
         n: a.astype(wanted) if (str(wanted), str(a.dtype)) in NARROWED else a
         for n, a, wanted in pairs
@@ -150,11 +152,11 @@ def widened(answer: Arrays, golden: Golden) -> dict[str, Array]:
 
 
 def _output(
-    name: str, answer: Arrays, expected: Arrays, tolerance: Tolerance, precision: str
+    name: str, outputs: Arrays, expected: Arrays, tolerance: Tolerance, precision: str
 ) -> OutputComparison:
-    if name not in answer:
-        return OutputComparison(name, _missing(name, answer, expected))
-    got, want = answer[name], expected[name]
+    if name not in outputs:
+        return OutputComparison(name, _missing(name, outputs, expected))
+    got, want = outputs[name], expected[name]
     if got.dtype != want.dtype:
         return OutputComparison(name, f"the element type is {got.dtype}, not {want.dtype}")
     if got.shape != want.shape:
@@ -162,16 +164,20 @@ def _output(
     return _values(name, got, want, tolerance, precision)
 
 
-def _missing(name: str, answer: Arrays, expected: Arrays) -> str:
+def _missing(name: str, outputs: Arrays, expected: Arrays) -> str:
     twins = [
-        other for other in answer if other not in expected and _alike(answer[other], expected[name])
+        other
+        for other in outputs
+        if other not in expected and _alike(outputs[other], expected[name])
     ]
     return f"is missing; {twins[0]!r} has its shape and dtype" if twins else "is missing"
 
 
-def _extra(name: str, answer: Arrays, expected: Arrays) -> str:
+def _extra(name: str, outputs: Arrays, expected: Arrays) -> str:
     twins = [
-        other for other in expected if other not in answer and _alike(answer[name], expected[other])
+        other
+        for other in expected
+        if other not in outputs and _alike(outputs[name], expected[other])
     ]
     if twins:
         return f"is not the model's; it has the shape and dtype of the missing {twins[0]!r}"
@@ -193,7 +199,7 @@ def _values(
     allowed = atol + rtol * magnitude
     passes = error <= allowed
     relative = np.divide(error, magnitude, out=np.zeros_like(error), where=magnitude > 0)
-    absolute_at, relative_at = _worst(error), _worst(relative)
+    absolute_at, relative_at = _index_of_max(error), _index_of_max(relative)
     noise = _noise(error, want)
     problem = None if passes.all() else _excess(got, want, passes, error)
     shares = _shares(error, allowed)
@@ -228,10 +234,10 @@ def _spread(got: Array, want: Array, shares: Array) -> Spread:
     counts = np.bincount(np.searchsorted(EDGES, wrong), minlength=len(EDGES) + 1)
     chosen = np.linspace(0, flat.size - 1, min(SAMPLED, flat.size)).astype(np.int64)
     chosen[0] = np.argmax(flat)
-    expected, answered = (array.ravel()[chosen].astype(np.float64) for array in (want, got))
+    expected, actual = (array.ravel()[chosen].astype(np.float64) for array in (want, got))
     return Spread(
         tuple(expected.tolist()),
-        tuple(answered.tolist()),
+        tuple(actual.tolist()),
         (flat.size - wrong.size, *counts.tolist()),
     )
 
@@ -255,19 +261,19 @@ def _error(got: Array, want: Array) -> tuple[Array, Array]:
     return np.where(same, 0.0, unequal), np.where(np.isfinite(b), np.abs(b), 0.0)
 
 
-def _worst(error: Array) -> tuple[int, ...]:
+def _index_of_max(error: Array) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
 
 
 def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
-    at = _worst(np.where(passes, 0.0, error))
+    at = _index_of_max(np.where(passes, 0.0, error))
     count = int((~passes).sum())
     text = (
         f"{count} of {passes.size} elements differ too much, worst at {list(at)}: {got[at]} instead"
         f" of {want[at]}"
     )
-    answered, recorded = (np.isfinite(array.astype(np.float64)) for array in (got, want))
-    new = int((~answered & recorded).sum())
+    actual, recorded = (np.isfinite(array.astype(np.float64)) for array in (got, want))
+    new = int((~actual & recorded).sum())
     return f"{text}; {new} are not finite" if new else text
 
 

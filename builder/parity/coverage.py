@@ -54,7 +54,7 @@ class Outcome:
         return self.kind in ("prim::If", "prim::Loop")
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The source location and the kind of node, such as `model.py:12: condition`."""
         name = {"prim::If": "condition", "prim::Loop": "loop condition"}.get(
             self.kind, self.kind.removeprefix("aten::")
@@ -62,7 +62,7 @@ class Outcome:
         return f"{self.where.removesuffix(':')}: {name}"
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.which}"
+        return f"{self.location}: {self.which}"
 
 
 class Coverage:

@@ -99,7 +99,7 @@ def _select_flavour(planned: Sequence[Planned]) -> None:
     """Raise EnvironmentProblem if this machine cannot run the plans; else select their flavor."""
     from builder.engine import flavour
 
-    if not flavour.gpu_answers():
+    if not flavour.has_gpu():
         raise EnvironmentProblem(
             "an engine requires a GPU; no CUDA device found",
             fix=(
@@ -176,17 +176,17 @@ def by_runtime(stack: ExitStack, model: Planned) -> Opened:
     for name in model.facts.get("libraries", ()):
         runtime.load_library(model.folder / published.current(model.folder) / "libraries" / name)
     instance = {"model_instance_kind": "GPU", "model_instance_device_id": "0"}
-    answerer = runtime.SegmentsAnswerer(
+    executor = runtime.SegmentsExecutor(
         model.folder / published.current(model.folder), model.facts, instance
     )
 
     def run(tensors: Tensors, profile: int | None) -> Tensors:
-        with torch.cuda.stream(answerer.stream) if answerer.stream else nullcontext():
-            made = answerer.run([tensors[name] for name in model.inputs])
+        with torch.cuda.stream(executor.stream) if executor.stream else nullcontext():
+            made = executor.run([tensors[name] for name in model.inputs])
         pairs = zip(model.outputs, made, strict=True)
         return {name: tensor for name, tensor in pairs if tensor is not None}
 
-    return Opened(run, answerer.kind, f"{answerer.summary}: {answerer.why}")
+    return Opened(run, executor.kind, f"{executor.summary}: {executor.why}")
 
 
 @lru_cache(maxsize=1)
@@ -237,12 +237,12 @@ def _ask(model: PublishedModel, run: Run, golden: Golden, repeat: int) -> Golden
     profile = _profile(golden)
     try:
         inputs = {name: _placed(to_torch(array)) for name, array in golden.inputs.items()}
-        answer = {name: to_numpy(tensor) for name, tensor in run(inputs, profile).items()}
+        outputs = {name: to_numpy(tensor) for name, tensor in run(inputs, profile).items()}
         times = [milliseconds(partial(run, inputs, profile)) for _ in range(repeat)]
     except EngineError as failure:
         return GoldenResult(golden.name, "engine", None, failure.message)
     comparison = compare(
-        widened(answer, golden), golden, model.tolerance, precision=model.precision
+        widened(outputs, golden), golden, model.tolerance, precision=model.precision
     )
     return GoldenResult(golden.name, "engine", comparison, None, *percentiles(times), tuple(times))
 

@@ -44,16 +44,16 @@ _NUDGES = 3
 elements by one factor is invisible in networks that are linear in scale.
 """
 
-Answer = Callable[[str, Sequence[torch.Tensor]], Golden]
+Record = Callable[[str, Sequence[torch.Tensor]], Golden]
 
 
 class GoldenSearch:
     """Which outcomes of a module the recorded goldens reach, and goldens for the others."""
 
     def __init__(
-        self, module: Any, spec: ModelSpec, answer: Answer, optional: Collection[str] = ()
+        self, module: Any, spec: ModelSpec, record: Record, optional: Collection[str] = ()
     ) -> None:
-        self.module, self.spec, self.answer, self.optional = module, spec, answer, optional
+        self.module, self.spec, self.record, self.optional = module, spec, record, optional
         self.coverage = Coverage(module)
         self.present: set[tuple[str, bool]] = set()
         """(output, whether it is a tensor) of the goldens, where outputs may be None."""
@@ -137,7 +137,7 @@ class GoldenSearch:
             reached = self._reached(tensors) - self.coverage.reached
             if not (reached or self.unseen):
                 return None
-            golden = self.answer(name, tensors)
+            golden = self.record(name, tensors)
             if not (reached or self._presence(golden) - self.present):
                 return None
             if not (is_finite(golden) and self._is_stable(golden, tensors)):
@@ -153,7 +153,7 @@ class GoldenSearch:
         generator = torch.Generator().manual_seed(0)
         for _ in range(_NUDGES):
             nudged = [_nudged(t, generator) if t.is_floating_point() else t for t in tensors]
-            other = self.answer(golden.name, nudged)
+            other = self.record(golden.name, nudged)
             if other.outputs.keys() != golden.outputs.keys():
                 return False
             if not all(

@@ -86,22 +86,22 @@ def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
             request = _request(model, client)
     except UsageError:  # not of trt-build, or its files are damaged: its server may still serve it
         request = None
-    name, asked = folder.name, None
+    name, golden_name = folder.name, None
     try:
         if not client.ready(name):
             return ModelHealth(name, protocol, None, "the server does not report it as ready")
         if request is None:
             return ModelHealth(name, protocol, None)
         golden, infer = request
-        asked = golden.name
+        golden_name = golden.name
         begin = time.perf_counter()
         outputs = infer()
-        taken = (time.perf_counter() - begin) * 1e3
+        elapsed = (time.perf_counter() - begin) * 1e3
     except FAILURES as error:
         raise_if_unreachable(error, protocol)
-        return ModelHealth(name, protocol, asked, str(error))
+        return ModelHealth(name, protocol, golden_name, str(error))
     problem = _problem(model, outputs, golden)
-    return ModelHealth(name, protocol, asked, problem, problem is not None, taken)
+    return ModelHealth(name, protocol, golden_name, problem, problem is not None, elapsed)
 
 
 def _problem(model: PublishedModel, outputs: Any, golden: Golden) -> str | None:

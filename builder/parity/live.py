@@ -32,8 +32,8 @@ def serving_models(
     chosen: Any = {}
     if models:
         names = list(served.chosen(repository, models))
-        said = [published.read(repository / name / published.SIDECAR) for name in names]
-        steps = [step for one in said for step in one.get(published.STEPS) or ()]
+        record = [published.read(repository / name / published.SIDECAR) for name in names]
+        steps = [step for one in record for step in one.get(published.STEPS) or ()]
         chosen = {"explicit": True, "models": list(dict.fromkeys([*steps, *names]))}
     ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
     chosen["client_shared_memory"] = any(memory != BODY for memory in memories)

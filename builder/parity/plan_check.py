@@ -74,7 +74,7 @@ def possible() -> bool:
     """Whether this machine can run the plans that it builds: TensorRT (not RTX) and a GPU."""
     from builder.engine import capabilities, flavour
 
-    return flavour.gpu_answers() and capabilities.current().flavour == "tensorrt"
+    return flavour.has_gpu() and capabilities.current().flavour == "tensorrt"
 
 
 def check(
@@ -123,8 +123,8 @@ class _Check:
             with self.tools.open(plan) as run:
                 for golden in self.goldens:
                     inputs = {name: to_torch(array) for name, array in golden.inputs.items()}
-                    for answer in run(inputs):
-                        arrays = {name: to_numpy(tensor.cpu()) for name, tensor in answer.items()}
+                    for output in run(inputs):
+                        arrays = {name: to_numpy(tensor.cpu()) for name, tensor in output.items()}
                         found = compare(
                             widened(arrays, golden),
                             golden,
@@ -213,10 +213,10 @@ class _Check:
 
         inputs = {key: to_torch(array) for key, array in golden.inputs.items()}
         with self.tools.open(self.tools.build(marked, self.options)) as run:
-            answer = run(inputs)[0]
-        if f"%{name}" not in answer:
+            output = run(inputs)[0]
+        if f"%{name}" not in output:
             return False
-        value = answer[f"%{name}"].cpu().to(truth.dtype)
+        value = output[f"%{name}"].cpu().to(truth.dtype)
         found = compare(
             {name: to_numpy(value)},
             {name: to_numpy(truth)},

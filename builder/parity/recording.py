@@ -15,7 +15,7 @@ import torch
 
 from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
-from builder.manifest import ModelSpec, Profile, TensorSpec, place, shared_first_axis
+from builder.manifest import ModelSpec, Profile, TensorSpec, manifest_location, shared_first_axis
 from builder.parity import inputs, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
@@ -84,11 +84,11 @@ class Recording:
         missing: dict[str, list[str]] = {}
         for outcome in self.unreached:
             if outcome.is_branch:
-                missing.setdefault(outcome.place, []).append(outcome.which)
+                missing.setdefault(outcome.location, []).append(outcome.which)
         found = [
-            f"no golden reaches {place}: {' or '.join(sorted(set(which)))}; add inputs that do"
+            f"no golden reaches {location}: {' or '.join(sorted(set(which)))}; add inputs that do"
             " (manifest: goldens: FILE.npz)"
-            for place, which in missing.items()
+            for location, which in missing.items()
         ]
         if len(found) > SHOWN_BRANCHES:
             more = len(found) - SHOWN_BRANCHES
@@ -173,8 +173,8 @@ def list_lengths(module: Module, spec: ModelSpec, name: str) -> list[int]:
     for golden in goldens:
         tensors = [to_torch(array) for array in golden.inputs.values()]
         with _evaluating(module), torch.no_grad():
-            answer = call_module(module, spec.inputs, tensors, spec.constants)
-        lengths.append(length_of(dict(leaves(answer)), name))
+            output = call_module(module, spec.inputs, tensors, spec.constants)
+        lengths.append(length_of(dict(leaves(output)), name))
     return lengths
 
 
@@ -203,7 +203,7 @@ class _Recorder:
         # a copy, because the first call of a module fixes whether its graph is optimized
         self.unoptimized = _copy(module) if _optimizer_may_err(module) else None
         with _evaluating(module):
-            self.search = GoldenSearch(module, spec, self.answer, optional)
+            self.search = GoldenSearch(module, spec, self.record, optional)
 
     def all(self) -> Iterator[Golden]:
         """The default goldens and the user's, then those for unreached outcomes."""
@@ -230,16 +230,16 @@ class _Recorder:
                 yield golden
                 if kind in ("opt", "max") and self._batch_like(merged) and self._count(golden) > 1:
                     if not batches:
-                        yield self._answered(f"p{index}-row", self._rows(golden))
+                        yield self._recorded(f"p{index}-row", self._rows(golden))
                     batches.append(golden)
             if batches:
                 yield from self._rolled(f"p{index}", batches[-1])
-        yield from sequences.record(self.spec, self.answer, self.styles[0])
+        yield from sequences.record(self.spec, self.record, self.styles[0])
         for name, tensors in user_inputs(self.spec):
-            golden = self._answered(name, tensors)
+            golden = self._recorded(name, tensors)
             yield golden
             if self.left_out and self._count(golden) > 1:
-                yield self._answered(f"{name}-row", self._rows(golden))
+                yield self._recorded(f"{name}-row", self._rows(golden))
                 yield from self._rolled(name, golden)
 
     def _drawn(self, name: str, sizes: Mapping[str, int], profile: Profile) -> Golden | None:
@@ -263,12 +263,12 @@ class _Recorder:
             t.roll(1, s.shape.index(self.batch)) if self.batch in s.shape else t for s, t in pairs
         ]
         try:
-            answer = self.answer(f"{name}{ROLLED}", rolled)
+            output = self.record(f"{name}{ROLLED}", rolled)
         except (*FAILURES, ListTooLong):  # such as rows that must be sorted by length
             return
         kept = {state.output for state in self.spec.state}
-        if moved(golden, answer, self._count(golden), kept):
-            yield answer
+        if moved(golden, output, self._count(golden), kept):
+            yield output
 
     def _user_shows(self, profile: Profile) -> bool:
         """Whether the user has sufficient inputs for the profile: more than one row if requests may
@@ -331,10 +331,10 @@ class _Recorder:
         seconds = sum(counts) * self.seconds_per_element
         return size > GOLDEN_MAX_BYTES or seconds > GOLDEN_MAX_SECONDS
 
-    def _answered(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
+    def _recorded(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
         """The outputs for these inputs. Raises ModelFileError if the module fails on them."""
         try:
-            return self.answer(name, tensors)
+            return self.record(name, tensors)
         except FAILURES as error:
             shapes = ", ".join(
                 f"{spec.name} {list(tensor.shape)}"
@@ -355,7 +355,7 @@ class _Recorder:
         for position, (style, numbers) in enumerate(self._drawn_from()):
             drawn = inputs.draw(self.spec.inputs, sizes, style, seed)
             try:
-                golden = self.answer(name, self._with_numbers(drawn, numbers))
+                golden = self.record(name, self._with_numbers(drawn, numbers))
             except (*FAILURES, ListTooLong) as error:
                 if failure is None or "out of range" in str(failure):  # ids were too large
                     failure = error
@@ -393,7 +393,7 @@ class _Recorder:
             for tensor, value in zip(drawn, values, strict=True)
         ]
 
-    def answer(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
+    def record(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
         sent = [self._received(t, s) for t, s in zip(tensors, self.spec.inputs, strict=True)]
         given = {
             s.name or f"input_{i}": to_numpy(t)
@@ -411,10 +411,10 @@ class _Recorder:
         if len(names) != len(outputs):
             raise UsageError(
                 f"the manifest names {len(names)} outputs, the module returns {len(outputs)}",
-                where=place(self.spec, "outputs"),
+                where=manifest_location(self.spec, "outputs"),
             )
-        answers = dict(zip(names, outputs, strict=True))
-        present = {n: self._sent(n, t) for n, t in answers.items() if t is not None}
+        results = dict(zip(names, outputs, strict=True))
+        present = {n: self._sent(n, t) for n, t in results.items() if t is not None}
         return Golden(name, given, {n: to_numpy(t) for n, t in present.items()})
 
     def _outputs(self, golden: str, module: Module, tensors: Sequence[torch.Tensor]) -> Outputs:
@@ -423,10 +423,10 @@ class _Recorder:
         Raises ListTooLong if a list is longer than the manifest declares.
         """
         copies = [tensor.clone() for tensor in tensors]
-        answer = call_module(module, self.spec.inputs, copies, self.spec.constants)
+        output = call_module(module, self.spec.inputs, copies, self.spec.constants)
         if not self.paths:
-            return [tensor for _, tensor in leaves(answer)]
-        found = dict(leaves(answer))
+            return [tensor for _, tensor in leaves(output)]
+        found = dict(leaves(output))
         check_lengths(found, self.spec.max_lengths, golden)
         if unknown := found.keys() - set(self.paths):
             raise ModelFileError(
@@ -439,11 +439,11 @@ class _Recorder:
         """An input in the endpoint's dtype."""
         return narrow(tensor) if spec.name in self.spec.narrowed else tensor
 
-    def _sent(self, name: str, answer: torch.Tensor) -> torch.Tensor:
+    def _sent(self, name: str, output: torch.Tensor) -> torch.Tensor:
         """An output in the endpoint's dtype."""
         if self.spec.io != "fp16" or name in {state.output for state in self.spec.state}:
-            return answer
-        return narrow(answer, name)
+            return output
+        return narrow(output, name)
 
     def _tensors(self, golden: Golden) -> list[torch.Tensor]:
         return [to_torch(array) for array in golden.inputs.values()]

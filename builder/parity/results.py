@@ -98,14 +98,14 @@ class ModelParity:
         """JSON data: everything, with `passed` and `problems` of every level."""
         results = [_result_dict(result) for result in self.results]
         share = self.share
-        said = {
+        fields = {
             "passed": self.passed,
             "plan_not_executed": self.plan_not_executed,
             "share": share if share is not None and np.isfinite(share) else None,
             "p50_ms": self.percentile(50),
             "p99_ms": self.percentile(99),
         }
-        return {**asdict(self), "results": results, **said}
+        return {**asdict(self), "results": results, **fields}
 
     def spread(self) -> dict[str, dict[str, list[Any]]]:
         """The spread of each output, over all responses and all requests of a sequence.
@@ -144,7 +144,7 @@ def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     ]
     return {
         "expected": [expected for expected, _ in shown],
-        "answered": [answered for _, answered in shown],
+        "answered": [actual for _, actual in shown],
         "counts": [sum(column) for column in zip(*(one.counts for one in spreads), strict=True)],
     }
 

@@ -17,7 +17,14 @@ import numpy as np
 import torch
 
 from builder.errors import ModelFileError, UsageError
-from builder.manifest import ModelSpec, State, TensorSpec, arrays, place, shared_first_axis
+from builder.manifest import (
+    ModelSpec,
+    State,
+    TensorSpec,
+    arrays,
+    manifest_location,
+    shared_first_axis,
+)
 from builder.parity import inputs
 from builder.parity.arrays import to_torch
 from builder.parity.inputs import Style
@@ -61,7 +68,7 @@ def play(spec: ModelSpec, ask: Ask, name: str, requests: Sequence[Request]) -> I
     kept = {state.input: initial(spec, state, sizes) for state in spec.state}
     for number, request in enumerate(requests):
         given = {**request, **kept}
-        golden = _asked(
+        golden = _golden_of(
             spec, ask, f"{name}.{number:03}", [given[str(tensor.name)] for tensor in spec.inputs]
         )
         check(spec, golden)
@@ -69,7 +76,7 @@ def play(spec: ModelSpec, ask: Ask, name: str, requests: Sequence[Request]) -> I
         kept = {state.input: to_torch(golden.outputs[state.output]) for state in spec.state}
 
 
-def _asked(spec: ModelSpec, ask: Ask, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
+def _golden_of(spec: ModelSpec, ask: Ask, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
     try:
         return ask(name, tensors)
     except (RuntimeError, IndexError) as failure:
@@ -77,7 +84,7 @@ def _asked(spec: ModelSpec, ask: Ask, name: str, tensors: Sequence[torch.Tensor]
         raise ModelFileError(
             f"the original module fails on request {name} of a sequence, with the state that it"
             f" gave: {reason}",
-            where=place(spec, "state"),
+            where=manifest_location(spec, "state"),
             fix="correct the pairs under 'state', or pass your own sequences in 'goldens'",
         ) from failure
 
@@ -91,7 +98,7 @@ def check(spec: ModelSpec, golden: Golden) -> None:
             known = ", ".join(golden.outputs)
             raise UsageError(
                 f"state[{index}].output: the model has no output {state.output!r}",
-                where=place(spec, "state", index, "output"),
+                where=manifest_location(spec, "state", index, "output"),
                 fix=f"one of {known}",
             )
         given, made = golden.inputs[state.input], golden.outputs[state.output]
@@ -99,7 +106,7 @@ def check(spec: ModelSpec, golden: Golden) -> None:
             raise UsageError(
                 f"output {state.output!r} is {_kind(made)}, and input {state.input!r}, which it is"
                 f" to become, {_kind(given)} (golden {golden.name})",
-                where=place(spec, "state", index),
+                where=manifest_location(spec, "state", index),
                 fix="correct the pair, or use a model that returns its state in the form of its "
                 "input",
             )
@@ -133,7 +140,7 @@ def loose_axes(spec: ModelSpec) -> dict[str, str]:
 def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, Any]:
     wanted = tuple(1 if isinstance(axis, str) else axis for axis in tensor.shape)
     index = spec.state.index(state)
-    where = place(spec, "state", index, "initial")
+    where = manifest_location(spec, "state", index, "initial")
     try:
         arrays.check_array_file(Path(str(state.initial)))
         array: np.ndarray[Any, Any] = np.load(str(state.initial), allow_pickle=False)

@@ -110,7 +110,7 @@ def read(folder: Path) -> PublishedModel:
 
 def _sidecar(folder: Path) -> dict[str, Any]:
     """The facts of trt-build.json. Raises ValueError if it is invalid."""
-    said = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
+    record = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
     wanted: dict[str, type] = {
         "tolerance": dict,
         "precision": str,
@@ -121,11 +121,11 @@ def _sidecar(folder: Path) -> dict[str, Any]:
     wrong = [
         key
         for key, kind in wanted.items()
-        if not isinstance(said, dict) or not isinstance(said.get(key), kind)
+        if not isinstance(record, dict) or not isinstance(record.get(key), kind)
     ]
     if wrong:
         raise ValueError(f"{SIDECAR} has no {', '.join(wrong)}")
-    return dict(said)
+    return dict(record)
 
 
 def damaged(model: PublishedModel) -> Iterator[str]:

@@ -96,7 +96,7 @@ def check(kinds: Sequence[str]) -> None:
             raise UsageError(
                 f"no shared memory is called {kind!r}", fix=f"one of {', '.join((BODY, *KINDS))}"
             )
-        if kind == "cuda" and not flavour.gpu_answers():
+        if kind == "cuda" and not flavour.has_gpu():
             raise EnvironmentProblem(
                 "CUDA shared memory requires a GPU; no CUDA device found",
                 fix="see trt-build doctor",
@@ -208,9 +208,9 @@ class Regions:
         return [self._output(module, name, region) for name, region in self._outputs.items()]
 
     def _output(self, module: ModuleType, name: str, region: _Region) -> Any:
-        asked = module.InferRequestedOutput(name)
-        asked.set_shared_memory(region.name, max(region.size, 1))
-        return asked
+        requested = module.InferRequestedOutput(name)
+        requested.set_shared_memory(region.name, max(region.size, 1))
+        return requested
 
     def read(self, name: str, datatype: str, shape: Sequence[int]) -> NDArray[Any]:
         """A copy of the output that the server wrote, with the dtype and shape that it reports."""

@@ -66,8 +66,8 @@ def ask_all(
 ) -> Iterator[GoldenResult]:
     """Send every sequence in all modes."""
     for memory, (protocol, client) in itertools.product(memories, clients.items()):
-        said = way(protocol, memory)
-        yield from (_Player(model, client, stream, said, memory).whole() for stream in recorded)
+        results = way(protocol, memory)
+        yield from (_Player(model, client, stream, results, memory).whole() for stream in recorded)
     if BODY in memories:
         for protocol, client in clients.items():
             yield _restarted(model, client, recorded, f"{protocol} restarted")
@@ -105,7 +105,7 @@ class _Player:
         try:
             with self.client.regions(self.memory, golden) as regions:
                 begin = time.perf_counter()
-                answer = self.client.infer(
+                response = self.client.infer(
                     self.model.name, golden.inputs, regions=regions, position=position
                 )
                 self.times.append((time.perf_counter() - begin) * 1e3)
@@ -113,7 +113,7 @@ class _Player:
             self.error = f"request {number}: {error}"
             return
         found = compare(
-            answer.outputs, golden, self.model.tolerance, precision=self.model.precision
+            response.outputs, golden, self.model.tolerance, precision=self.model.precision
         )
         self.outputs.append(_numbered(found, number))
 

@@ -99,10 +99,10 @@ _NUMBERS = {"IntType": int, "FloatType": float, "BoolType": bool, "NumberType": 
 
 def _tuple(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> Any:
     fields, kinds = field_names(kind), kind.elements()
-    places: Sequence[str | int] = fields or range(len(kinds))
+    keys: Sequence[str | int] = fields or range(len(kinds))
     parts = [
-        rebuilt(inner, tensors, join(name, place), lists)
-        for place, inner in zip(places, kinds, strict=True)
+        rebuilt(inner, tensors, join(name, key), lists)
+        for key, inner in zip(keys, kinds, strict=True)
     ]
     if not fields:
         return tuple(parts)

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.errors import EnvironmentProblem, UsageError
 from builder.parity import config_check, served, streams
-from builder.parity.clients import Answer, Client, connected, describe
+from builder.parity.clients import Client, Response, connected, describe
 from builder.parity.comparison import Comparison, compare
 from builder.parity.results import (
     FAILURES,
@@ -40,7 +40,7 @@ compared.
 """
 CONCURRENT_MAX_BYTES = 8 << 20
 
-_ANSWER = ("trt_build.answered_by", "trt_build.device", "trt_build.why")
+_PARAMETERS = ("trt_build.answered_by", "trt_build.device", "trt_build.why")
 
 
 def verify(
@@ -186,9 +186,9 @@ def _answered_by(
         return _who_of_steps(model, clients)
     position = streams.alone() if model.keeps_state else None
     try:
-        said = client.infer(model.name, golden.inputs, position=position).parameters
-        if "trt_build.answered_by" in said:
-            return said
+        messages = client.infer(model.name, golden.inputs, position=position).parameters
+        if "trt_build.answered_by" in messages:
+            return messages
         return describe(client, model.name, golden.inputs, position)
     except FAILURES:
         return {}
@@ -200,13 +200,13 @@ def _who_of_steps(model: PublishedModel, clients: Mapping[str, Client]) -> Mappi
         model.folder.parent / step.model_name for step in model.config.ensemble_scheduling.step
     ]
     steps = [served.read(folder) for folder in folders if folder.is_dir()]
-    said = [
+    messages = [
         _answered_by(step, clients, step.wire(step.goldens[0])) for step in steps if step.goldens
     ]
-    joined = {key: dict.fromkeys(s[key] for s in said if s.get(key)) for key in _ANSWER}
+    joined = {key: dict.fromkeys(s[key] for s in messages if s.get(key)) for key in _PARAMETERS}
     return {
         key: "+".join(sorted({one for v in values for one in v.split("+")}))
-        if key == _ANSWER[0]
+        if key == _PARAMETERS[0]
         else ", ".join(values)
         for key, values in joined.items()
         if values
@@ -224,18 +224,18 @@ def _ask(
     try:
         with client.regions(memory, golden) as regions:
             ask = partial(client.infer, model.name, golden.inputs, regions=regions)
-            answer = ask()
+            response = ask()
             times = [milliseconds(ask) for _ in range(repeat)]
     except FAILURES as error:
         return GoldenResult(golden.name, way(protocol, memory), None, str(error))
-    comparison = _compare(model, answer, golden)
+    comparison = _compare(model, response, golden)
     return GoldenResult(
         golden.name, way(protocol, memory), comparison, None, *percentiles(times), tuple(times)
     )
 
 
-def _compare(model: PublishedModel, answer: Answer, golden: Golden) -> Comparison:
-    return compare(answer.outputs, golden, model.tolerance, precision=model.precision)
+def _compare(model: PublishedModel, response: Response, golden: Golden) -> Comparison:
+    return compare(response.outputs, golden, model.tolerance, precision=model.precision)
 
 
 def _in_parallel(

@@ -25,7 +25,7 @@ def axes(
 ) -> dict[str, Axis]:
     """The data-dependent axis of each value. All data-dependent sizes of one node are one axis."""
     found: dict[str, Axis] = {}
-    taken = {name for profile in profiles for name in profile}
+    named = {name for profile in profiles for name in profile}
     for step in steps if ranges else ():
         key = next(
             (key for key in ranges if any(_names(key, step.kind, value) for value in step.outputs)),
@@ -33,9 +33,9 @@ def axes(
         )
         if key is not None and not step.is_free:
             name = f"{tensor_name(step.outputs[0])}_size"
-            while name in taken:
+            while name in named:
                 name += "_"
-            taken.add(name)
+            named.add(name)
             found.update(dict.fromkeys(step.outputs, Axis(name, ranges[key])))
     return found
 

@@ -47,7 +47,7 @@ def branches(lowered: LoweredGraph) -> list[int]:
     return [
         index
         for index, step in enumerate(seen.steps)
-        if step.kind == "prim::If" and _can_be_taken(seen, step)
+        if step.kind == "prim::If" and _is_reachable(seen, step)
     ]
 
 
@@ -62,7 +62,7 @@ def _view(graph: Graph) -> View:
     )
 
 
-def _can_be_taken(seen: View, step: Step) -> bool:
+def _is_reachable(seen: View, step: Step) -> bool:
     needed = _free_behind(seen, step.reads)
     read = [
         *inputs_of(seen, needed),
@@ -89,14 +89,14 @@ def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
         [i for i, stage in enumerate(stages) if stage == number]
         for number in range(len(chosen) + 1)
     ]
-    taken = [_ExtractedBranch(seen, names, index) for index in chosen]
+    extracted = [_ExtractedBranch(seen, names, index) for index in chosen]
     wanted = {value.debugName() for value in lowered.graph.outputs()}
     wanted.update(name for group in groups for name in inputs_of(seen, closure(seen, group)))
-    wanted.update(name for branch in taken for name in branch.read)
+    wanted.update(name for branch in extracted for name in branch.read)
     parts: list[Part] = []
     for number, group in enumerate(groups):
         parts += _torch(seen, names, group, wanted)
-        parts += [taken[number].branch()] if number < len(taken) else []
+        parts += [extracted[number].branch()] if number < len(extracted) else []
     return parts
 
 

@@ -179,9 +179,9 @@ def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterat
 
 def _draw_box(root: ElementTree.Element, box: Box) -> None:
     fill, stroke = COLOURS[box.kind]
-    place = {"x": MARGIN, "y": box.y, "width": WIDTH, "height": box.height, "rx": 6}
+    attributes = {"x": MARGIN, "y": box.y, "width": WIDTH, "height": box.height, "rx": 6}
     ElementTree.SubElement(
-        root, "rect", {k: str(v) for k, v in place.items()}, fill=fill, stroke=stroke
+        root, "rect", {k: str(v) for k, v in attributes.items()}, fill=fill, stroke=stroke
     )
     for row, line in enumerate([box.title, *box.lines]):
         shown = _fit(line, WIDTH - 2 * PADDING)
@@ -206,23 +206,23 @@ def _draw_arrow(
         path = f"M{x} {top} L{x} {bottom}"
         head = f"{x - 4},{bottom - 7} {x + 4},{bottom - 7} {x},{bottom}"
         left, first = x + 8, top + 14
-        step, room = 13, edge - x - 8
+        step, width = 13, edge - x - 8
     else:
         x = edge + LANE * arrow.lane
         start, end = top - PADDING, bottom + PADDING + LINE * arrow.row + 7
         path = f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}"
         head = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}"
         left, first = column, end + 4
-        step, room = LINE, LONGEST
+        step, width = LINE, LONGEST
     ElementTree.SubElement(root, "path", d=path)
     ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")
     for row, line in enumerate(arrow.labels):
-        _text(root, left, first + step * row, _fit(line, room))
+        _text(root, left, first + step * row, _fit(line, width))
 
 
-def _fit(words: str, room: float) -> str:
+def _fit(words: str, width: float) -> str:
     """The text; if it is wider than this many pixels, its middle is removed."""
-    most = int(room / LETTER)
+    most = int(width / LETTER)
     if len(words) <= most:
         return words
     return f"{words[: most // 2 - 1]}\u2026{words[len(words) - most // 2 :]}"

@@ -84,14 +84,14 @@ def values_between(
 
 def _between(seen: View, inputs: Collection[str], outputs: Sequence[str]) -> list[int]:
     """The indices of the nodes that compute these outputs from these inputs."""
-    cut = set(inputs) - set(outputs)
+    inside = set(inputs) - set(outputs)
     needed: set[int] = set()
     stack = list(outputs)
     while stack:
         index = seen.producer.get(stack.pop())
         if index is not None and index not in needed:
             needed.add(index)
-            stack += [name for name in seen.steps[index].reads if name not in cut]
+            stack += [name for name in seen.steps[index].reads if name not in inside]
     return sorted(needed)
 
 

@@ -44,7 +44,7 @@ from builder.partition.abstract_values import (
 )
 from builder.partition.view import Step
 
-MOST_TRIPS = 64
+MAX_TRIP_COUNT = 64
 """Maximum number of loop iterations that are interpreted one by one."""
 
 
@@ -245,23 +245,26 @@ class ShapeInterpreter(operators.Operators):
         ]
 
     def _loop(
-        self, node: Node, trips: Any = MISSING, condition: Any = MISSING, *carried: object
+        self, node: Node, trip_count: Any = MISSING, condition: Any = MISSING, *carried: object
     ) -> list[Any]:
         """Interpret a loop iteration by iteration while shapes determine its condition, up to a
         limit.
         """
         body, values = next(iter(node.blocks())), list(carried)
-        for trip in range(MOST_TRIPS):
-            if not (isinstance(trips, int) and isinstance(condition, bool)) or is_unknown(values):
+        for trip in range(MAX_TRIP_COUNT):
+            if not (isinstance(trip_count, int) and isinstance(condition, bool)) or is_unknown(
+                values
+            ):
                 break
-            if trip >= trips or not condition:
+            if trip >= trip_count or not condition:
                 return values
             condition, *values = self._trip(body, [trip, *values])
         return self._or_numbers(
-            node, self._any_trips(body, [self.walker.value(v) for v in list(node.inputs())[2:]])
+            node,
+            self._any_trip_count(body, [self.walker.value(v) for v in list(node.inputs())[2:]]),
         )
 
-    def _any_trips(self, body: Block, carried: list[Any]) -> list[Any]:
+    def _any_trip_count(self, body: Block, carried: list[Any]) -> list[Any]:
         """The outputs for any trip count: the loop-carried values whose shapes no iteration
         changes.
         """

@@ -29,13 +29,13 @@ class TensorNames(dict[str, str]):
             (v.debugName(), n)
             for v, n in zip(lowered.graph.outputs(), lowered.outputs, strict=True)
         )
-        self.taken = set(self.values())
+        self.used = set(self.values())
         self.containers = lowered.containers
 
     def __missing__(self, value: str) -> str:
         stem = tensor_name(value)
         candidates = itertools.chain([stem], (f"{stem}_{count}" for count in itertools.count(2)))
-        name = next(name for name in candidates if name not in self.taken)
-        self.taken.add(name)
+        name = next(name for name in candidates if name not in self.used)
+        self.used.add(name)
         self[value] = name
         return name

@@ -19,7 +19,7 @@ from builder.lowering import LoweredGraph
 from builder.manifest import Profile, Range, TensorSpec
 from builder.partition import bounds, view
 from builder.partition.interpreter import Memory, ShapeInterpreter
-from builder.partition.lockstep import Lockstep
+from builder.partition.joint_evaluation import JointEvaluation
 from builder.partition.view import Step
 
 Sizes = Mapping[str, int]
@@ -105,7 +105,7 @@ def infer_shapes(
     ]
     points, memory = probes(profiles), Memory()
     interpreters = [_interpreter(lowered, specs, sizes, memory, axes) for sizes in points]
-    flops = Lockstep(interpreters).run(steps)
+    flops = JointEvaluation(interpreters).run(steps)
     runs = [_known(interpreter) for interpreter in interpreters]
     common = set.intersection(*(set(run) for run in runs))
     known = {

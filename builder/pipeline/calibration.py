@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
-from builder.manifest import Calibration, ModelSpec, TensorSpec, place, shared_first_axis
+from builder.manifest import (
+    Calibration,
+    ModelSpec,
+    TensorSpec,
+    manifest_location,
+    shared_first_axis,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +34,7 @@ def batches(
     """
     found: list[list[torch.Tensor]] = []
     for index, item in enumerate(calibration.data):
-        where = place(spec, "calibration", "data", index)
+        where = manifest_location(spec, "calibration", "data", index)
         read = list(_sets(spec, item, where) if isinstance(item, Path) else _of_goldens(goldens))
         if not read:
             raise UsageError(f"{item} has no arrays for calibration", where=where)

@@ -165,9 +165,9 @@ class CompiledModule(torch.nn.Module):
             for spec, tensor in zip(self._specs, given, strict=True)
         }
         with torch.no_grad():
-            answers = self._runner(values)
+            outputs = self._runner(values)
         named = zip(self._results, self._outputs, strict=True)
-        found = {path: answers[name].to(device) for path, name in named if name in answers}
+        found = {path: outputs[name].to(device) for path, name in named if name in outputs}
         if self._result is not None:
             return parity.rebuilt(self._result, found, lists=self._lists)
         tensors = iter(found.values())
@@ -301,7 +301,7 @@ def _readable(
 
 def _runs_plans() -> bool:
     """Whether CUDA finds a device."""
-    return flavour.gpu_answers()
+    return flavour.has_gpu()
 
 
 def _build(options: BuildOptions) -> stages.Compile:
@@ -318,11 +318,11 @@ def _problem(runner: Runner, goldens: Sequence[Golden], spec: ModelSpec) -> str 
     for golden in goldens:
         inputs = {name: to_torch(array) for name, array in golden.inputs.items()}
         try:
-            answer = {name: to_numpy(tensor) for name, tensor in runner(inputs).items()}
+            outputs = {name: to_numpy(tensor) for name, tensor in runner(inputs).items()}
         except EngineError as failure:
             return failure.message
         found = parity.compare(
-            widened(answer, golden), golden, spec.tolerance, precision=spec.precision
+            widened(outputs, golden), golden, spec.tolerance, precision=spec.precision
         )
         if not found.passed:
             return f"golden {golden.name}: {'; '.join(found.problems)}"
@@ -334,8 +334,8 @@ def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any
     spec, golden = recorded.lowered.spec, recorded.goldens[0]
     tensors = [to_torch(array) for array in golden.inputs.values()]
     with evaluating(original), torch.no_grad():
-        answer = call_module(original, spec.inputs, tensors, spec.constants)
-    leaves, structure = pytree.tree_flatten(answer)
+        outputs = call_module(original, spec.inputs, tensors, spec.constants)
+    leaves, structure = pytree.tree_flatten(outputs)
     if sum(leaf is not None for leaf in leaves) != len(recorded.lowered.outputs):
         raise UsageError(
             f"the module returns {len(leaves)} values, and {len(recorded.lowered.outputs)} outputs"

@@ -58,12 +58,12 @@ def _check_model(artifact: ModelArtifact) -> list[Comparison]:
     run = Runner(artifact)
     compared: list[Comparison] = []
     for golden in artifact.goldens:
-        answer = run.answer(golden.inputs)
+        output = run.evaluate(golden.inputs)
         for name, array in golden.outputs.items():
             if not array.ndim:  # Triton's PyTorch backend has no 0-d tensors
-                answer[name] = answer[name].reshape(())
+                output[name] = output[name].reshape(())
         precision = segment_goldens.torch_precision(spec)
-        comparison = parity.compare(answer, golden, spec.tolerance, precision=precision)
+        comparison = parity.compare(output, golden, spec.tolerance, precision=precision)
         if not comparison.passed:
             raise ParityError(
                 f"golden {golden.name}: the files of {spec.name}, run by torch, differ from the"
@@ -109,7 +109,7 @@ class Runner:
         made = {name: values[name] for name in outputs}
         return present(made, artifact.flags, artifact.too_long)
 
-    def answer(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def evaluate(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs by name, for arrays of a golden. Raises the errors of a call."""
         from builder.parity import to_numpy, to_torch
 
@@ -145,15 +145,15 @@ class Runner:
         if id(plan) not in self.opened:
             self.opened[id(plan)] = Engine(plan)
         engine = self.opened[id(plan)]
-        answers = engine(*(values[name] for name in engine.inputs))
-        for name, answer in zip(engine.outputs, answers, strict=True):
-            values[name] = answer.to(getattr(torch, dtypes[name])) if name in dtypes else answer
+        outputs = engine(*(values[name] for name in engine.inputs))
+        for name, output in zip(engine.outputs, outputs, strict=True):
+            values[name] = output.to(getattr(torch, dtypes[name])) if name in dtypes else output
 
     def _execute(
         self, data: bytes, inputs: Sequence[str], outputs: Sequence[str], values: Tensors
     ) -> None:
-        answers = self._run(data, [values[name] for name in inputs])
-        values.update(zip(outputs, answers, strict=True))
+        results = self._run(data, [values[name] for name in inputs])
+        values.update(zip(outputs, results, strict=True))
 
     def _run(self, data: bytes, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         import torch
@@ -166,7 +166,7 @@ class Runner:
             tensors = [tensor.reshape(1) if not tensor.dim() else tensor for tensor in tensors]
         with torch.inference_mode(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             try:
-                answer = module(*tensors)
+                output = module(*tensors)
             except RuntimeError as error:
                 found = TORCH_DEFECT.search(str(error))
                 if found is None:
@@ -177,4 +177,4 @@ class Runner:
                     fix="this is a bug of PyTorch with several loops: use fewer loops, or loops "
                     "without `break`, to let TensorRT run the model",
                 ) from error
-        return [answer] if isinstance(answer, torch.Tensor) else list(answer)
+        return [output] if isinstance(output, torch.Tensor) else list(output)

@@ -129,7 +129,7 @@ def _list_reads(lowered: LoweredGraph) -> frozenset[int]:
 
 def _of_optional(lowered: LoweredGraph) -> ConversionError:
     """The error of `fallback.require_full` for a model with an output that may be None."""
-    name, where = next(iter(lowered.deciding.items()))
+    name, where = next(iter(lowered.decided_at.items()))
     return ConversionError(
         f"output {name!r} may be None, and an engine always returns all of its outputs",
         where=where,
@@ -305,13 +305,13 @@ def _of_branches(
     inner: Mapping[int, Sequence[LoweredGraph | branches.SplitBranch]],
 ) -> Iterator[str]:
     for number, found in inner.items():
-        taken = [part for part in found if isinstance(part, branches.SplitBranch)]
+        splits = [part for part in found if isinstance(part, branches.SplitBranch)]
         count = sum(
-            c is not None for part in taken for side in part.sides for c in side.conversions
+            c is not None for part in splits for side in part.sides for c in side.conversions
         )
         yield (
-            f"in torch segment {number}: {len(taken)} branch{'es' * (len(taken) != 1)} on data with"
-            f" {count} engine{'s' * (count != 1)} inside, which the fused layout runs if that "
+            f"in torch segment {number}: {len(splits)} branch{'es' * (len(splits) != 1)} on data "
+            f"with {count} engine{'s' * (count != 1)} inside, which the fused layout runs if that "
             "branch is taken"
         )
 

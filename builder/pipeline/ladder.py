@@ -120,7 +120,7 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
     """
     if isinstance(error, FINAL):
         raise error
-    found = unforeseen.ours(error)
+    found = unforeseen.as_defect(error)
     rounded = isinstance(found, ParityError) and spec.precision not in precisions.FULL
     if isinstance(found, FINAL) or spec.fallback.require_full or rounded:
         raise error  # callers distinguish EnvironmentProblem from converted Python errors
@@ -130,7 +130,7 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
 def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
     """The additional nodes that must stay in torch after this failure."""
     part, converted = failure.network, failure.converted
-    error = unforeseen.ours(failure.error)
+    error = unforeseen.as_defect(failure.error)
     nodes = dict(_nodes(part, converted))
     if len(part.location) > 1:
         reason = f"engines inside branches stay in torch: {part.label}: {_words(error)}"

@@ -48,8 +48,8 @@ def torch_served(model: SplitModel, serve_as: str, torch_steps: str) -> list[str
     """The reason why the Python runtime serves the torch steps, if the server of this machine has
     no PyTorch backend.
     """
-    asked = torch_steps == "pytorch" or (torch_steps == "auto" and natively(model, serve_as))
-    server = without_pytorch() if asked else None
+    requested = torch_steps == "pytorch" or (torch_steps == "auto" and natively(model, serve_as))
+    server = without_pytorch() if requested else None
     if server is None:
         return []
     if torch_steps == "pytorch":

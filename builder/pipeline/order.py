@@ -139,13 +139,15 @@ SPELLED = {
 def _written_options(options: BuildOptions) -> Iterator[str]:
     """The set builder options as command line arguments."""
     # the manifest's
-    said = {name: value for name, value in options.set().items() if name != "profiling_verbosity"}
-    said["compute_capabilities"] = [
+    settings = {
+        name: value for name, value in options.set().items() if name != "profiling_verbosity"
+    }
+    settings["compute_capabilities"] = [
         f"{major}.{minor}" for major, minor in options.compute_capabilities
     ]
-    pools = said.pop("memory_pools", {})
+    pools = settings.pop("memory_pools", {})
     for name, value in (
-        *said.items(),
+        *settings.items(),
         *(("pool", f"{pool}={limit}") for pool, limit in pools.items()),
     ):
         flag = f"--{SPELLED.get(name, name).replace('_', '-')}"

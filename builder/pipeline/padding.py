@@ -70,10 +70,10 @@ def _compare(
     """Raise ParityError if the outputs for the padded golden differ."""
     from builder import parity
 
-    answer = run.answer(padding.padded(golden.inputs, longest))
+    outputs = run.evaluate(padding.padded(golden.inputs, longest))
     sizes = padding.sizes(golden)
     comparison = parity.compare(
-        parity.widened(padding.cropped(answer, sizes), golden),
+        parity.widened(padding.cropped(outputs, sizes), golden),
         golden,
         run.artifact.spec.tolerance,
         precision=precision,

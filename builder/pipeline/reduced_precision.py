@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
-from builder.manifest import ModelSpec, place
+from builder.manifest import ModelSpec, manifest_location
 from builder.pipeline import calibration, patterns
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def quantized(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden])
             message = (
                 f"precision {spec.precision} requires calibration data: the model has no ranges"
             )
-            raise UsageError(message, where=place(spec, "precision"), fix=FIX)
+            raise UsageError(message, where=manifest_location(spec, "precision"), fix=FIX)
         return own
     return quantization.quantize(
         lowered,

@@ -47,9 +47,9 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
         return recorded
     made = {name: values[name] for name in partition.outputs}
     tensors = present(made, partition.flags, partition.too_long)
-    answer = {name: to_numpy(tensor) for name, tensor in tensors.items()}
+    outputs = {name: to_numpy(tensor) for name, tensor in tensors.items()}
     _raise_unless(
-        parity.compare(answer, golden, spec.tolerance, precision=torch_precision(spec)),
+        parity.compare(outputs, golden, spec.tolerance, precision=torch_precision(spec)),
         f"golden {golden.name}: the segments, run by torch, differ from the module",
         _kinds(partition.segments),
         _random(partition.segments),
@@ -156,11 +156,11 @@ def check_reference(
 
     for golden in goldens:
         tensors = network_inputs(conversion, golden)
-        answer = network_answer(conversion, tensors, golden)
-        comparison = parity.compare(answer, golden, spec.tolerance, precision=spec.precision)
+        outputs = network_outputs(conversion, tensors, golden)
+        comparison = parity.compare(outputs, golden, spec.tolerance, precision=spec.precision)
         if not comparison.passed:
-            own = replace(golden, outputs=answer)
-            nudged = network_answer(conversion, [_nudged(tensor) for tensor in tensors], golden)
+            own = replace(golden, outputs=outputs)
+            nudged = network_outputs(conversion, [_nudged(tensor) for tensor in tensors], golden)
             stable = parity.compare(nudged, own, spec.tolerance, precision=spec.precision)
             raise ParityError(
                 f"golden {golden.name}: {of} differs from the module:"
@@ -177,7 +177,7 @@ def network_inputs(conversion: Conversion, golden: Golden) -> list[torch.Tensor]
     return [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
 
 
-def network_answer(
+def network_outputs(
     conversion: Conversion, tensors: Sequence[torch.Tensor], golden: Golden
 ) -> dict[str, Any]:
     """The outputs of the network, evaluated on the CPU, as arrays of the golden's dtypes. Raises
@@ -186,8 +186,8 @@ def network_answer(
     from builder import reference
     from builder.parity import to_numpy, widened
 
-    answers = reference.run(conversion, tensors)
-    return widened(dict(zip(conversion.outputs, map(to_numpy, answers), strict=True)), golden)
+    outputs = reference.run(conversion, tensors)
+    return widened(dict(zip(conversion.outputs, map(to_numpy, outputs), strict=True)), golden)
 
 
 AMPLIFIES = (

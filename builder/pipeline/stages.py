@@ -86,8 +86,8 @@ class Lowered:
     def optional(self) -> dict[str, str]:
         """By the name of each output that may be None, the source line that decides it."""
         names = dict(zip(self.graph.results, self.outputs, strict=False))
-        deciding = self.graph.deciding.items()
-        return {names[name]: where for name, where in deciding if name in names}
+        decided_at = self.graph.decided_at.items()
+        return {names[name]: where for name, where in decided_at if name in names}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
-from builder.manifest import ModelSpec, TensorSpec, place
+from builder.manifest import ModelSpec, TensorSpec, manifest_location
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
         if state.output not in names:
             raise UsageError(
                 f"state[{index}].output: the model has no output {state.output!r}",
-                where=place(spec, "state", index, "output"),
+                where=manifest_location(spec, "state", index, "output"),
                 fix=f"one of {', '.join(names)}",
             )
     if kept:
@@ -55,7 +55,7 @@ def _of_one_size(spec: ModelSpec) -> None:
                 f"state {state.input!r} changes its size: axis {loose[state.input]!r} is"
                 " dynamic and not the batch axis, which is first in every other input and must be"
                 " in every state",
-                where=place(spec, "state", index),
+                where=manifest_location(spec, "state", index),
                 fix=f"use a fixed size for the axis, or {EXPLICIT}",
             )
 
@@ -64,7 +64,7 @@ def _left_for_clients(spec: ModelSpec, verb: str, names: set[str]) -> None:
     if not names:
         raise UsageError(
             f"all that a client would {verb} is state, which the server keeps",
-            where=place(spec, "state"),
+            where=manifest_location(spec, "state"),
             fix=EXPLICIT,
         )
 

@@ -35,28 +35,28 @@ class ForkServer:
         In a worker, the new worker is forked from the worker itself, and inherits its limits.
         Raises EnvironmentProblem if the fork server does not start.
         """
-        ours, theirs = map(_connection, socket.socketpair())
+        own_end, child_end = map(_connection, socket.socketpair())
         if worker.is_worker():
             worker.preload(modules)
-            worker.fork_nested(theirs, ours)
-            return ours
-        with theirs, self._lock:
+            worker.fork_nested(child_end, own_end)
+            return own_end
+        with child_end, self._lock:
             for _ in range(2):  # a server that was killed is replaced once
                 with contextlib.suppress(OSError):
-                    socket.send_fds(self._started(), [b"w"], [theirs.fileno()])
-                    ours.send(tuple(modules))
-                    return ours
+                    socket.send_fds(self._started(), [b"w"], [child_end.fileno()])
+                    own_end.send(tuple(modules))
+                    return own_end
                 self.close()
         raise EnvironmentProblem("the process that workers are forked from does not start")
 
     def _started(self) -> socket.socket:
         if self.process is None or self.process.poll() is not None or self.control is None:
             self.close()
-            self.control, theirs = socket.socketpair()
-            with theirs, _interrupts_ignored():
+            self.control, child_end = socket.socketpair()
+            with child_end, _interrupts_ignored():
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "builder.processes.server", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
+                    [sys.executable, "-m", "builder.processes.server", str(child_end.fileno())],
+                    pass_fds=[child_end.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=_environment(),
                 )

@@ -42,7 +42,7 @@ class Task(Generic[Result]):
     `reproduce`: the command that does the same. The message of a crash includes it, with the
     worker's environment.
     `sandbox`: confines the worker before it imports the function; None: no confinement.
-    `answers`: the functions of this process that the worker may call, by name. They must be safe
+    `handlers`: the functions of this process that the worker may call, by name. They must be safe
     for an untrusted worker.
     `done`: called with the result when the task has ended.
     """
@@ -52,7 +52,7 @@ class Task(Generic[Result]):
     reproduce: str = ""
     limits: Limits = UNLIMITED
     sandbox: Sandbox | None = None
-    answers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    handlers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     done: Callable[[Any], None] = _ignore
 
     def call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
@@ -133,7 +133,7 @@ class _Running:
     slot: int
     environment: Mapping[str, str]
     pid: int = 0
-    answer: tuple[str, Any] | None = None
+    reply: tuple[str, Any] | None = None
     stage: str = ""
     deadline: float = math.inf
 
@@ -184,7 +184,7 @@ class _Pool:
             if running.deadline <= time.monotonic() and running.pid:
                 running.deadline = math.inf
                 seconds = running.task.limits.stage_seconds or 0.0
-                running.answer = ("crashed", TimedOut(running.stage, seconds))
+                running.reply = ("crashed", TimedOut(running.stage, seconds))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(running.pid, signal.SIGKILL)
 
@@ -206,7 +206,7 @@ class _Pool:
                         os.getcwd(),
                         task.limits,
                         task.sandbox,
-                        tuple(task.answers),
+                        tuple(task.handlers),
                     )
                 )
 
@@ -225,17 +225,17 @@ class _Pool:
             running.task.report(*words[0])
         elif kind == "ask":
             with contextlib.suppress(OSError):  # its end is reported when the connection is read
-                connection.send(_answer(running.task, *words))
+                connection.send(_handle(running.task, *words))
         elif kind == "ended":
             connection.close()
             del self.active[connection]
-            running.answer = running.answer or (
+            running.reply = running.reply or (
                 "crashed",
                 Crashed(words[0], words[1], running.reproduce()),
             )
             return running
         else:
-            running.answer = (kind, words[0])
+            running.reply = (kind, words[0])
         return None
 
     def stop(self) -> None:
@@ -256,20 +256,20 @@ class _Pool:
 
     def _read_silently(self, connection: Connection) -> None:
         running = self.active[connection]
-        running.task = replace(running.task, report=_ignore, answers={}, done=_ignore)
+        running.task = replace(running.task, report=_ignore, handlers={}, done=_ignore)
         self._read(connection)
 
 
-def _answer(task: Task[Any], question: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+def _handle(task: Task[Any], question: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
     try:
-        return "answer", task.answers[question](*arguments)
+        return "reply", task.handlers[question](*arguments)
     except Exception as error:
         return "refusal", error
 
 
 def _outcome(running: _Running) -> Any:
-    assert running.answer is not None
-    kind, value = running.answer
+    assert running.reply is not None
+    kind, value = running.reply
     if kind == "raised":
         raise value
     return value

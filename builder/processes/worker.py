@@ -2,7 +2,7 @@
 
 Messages on a worker's connection, pickled:
     to the worker    ("module:function", arguments, keywords, environment, folder, limits, sandbox,
-                     the names of the caller's functions), then for each call ("answer", value) or
+                     the names of the caller's functions), then for each call ("reply", value) or
                      ("refusal", exception); any other message means stop
     from the worker  ("pid", pid), ("report", words) and ("ask", function, arguments) any number of
                      times, ("result", value) or ("raised", exception)
@@ -49,7 +49,7 @@ _own_connection: Connection | None = None
 
 
 _questions: tuple[str, ...] = ()
-_answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+_replies: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
 
 def can_ask(question: str) -> bool:
@@ -63,7 +63,7 @@ def ask(question: str, *arguments: object) -> Any:
     """
     assert _own_connection is not None
     _own_connection.send(("ask", question, arguments))
-    kind, value = _answers.get()
+    kind, value = _replies.get()
     if kind == "refusal":
         raise value
     return value
@@ -130,10 +130,10 @@ def _work(connection: Connection, private: Path) -> NoReturn:
                 _confine(sandbox, private)
             threading.Thread(target=_listen, args=(connection,), daemon=True).start()
             os.chdir(folder)  # the fork server may have been started in another folder
-            answer = ("result", _run(call, environment, limits, connection))
+            reply = ("result", _run(call, environment, limits, connection))
         except BaseException as error:
-            answer = ("raised", ExceptionWithTraceback(error, error.__traceback__))
-        _send(connection, answer)
+            reply = ("raised", ExceptionWithTraceback(error, error.__traceback__))
+        _send(connection, reply)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -160,12 +160,12 @@ def _run(
     return function(*arguments, lambda *words: connection.send(("report", words)), **keywords)
 
 
-def _send(connection: Connection, answer: tuple[str, Any]) -> None:
+def _send(connection: Connection, reply: tuple[str, Any]) -> None:
     try:
-        connection.send(answer)
+        connection.send(reply)
     # pickle's errors for an unsupported object
     except (TypeError, AttributeError, ValueError) as error:
-        message = f"the worker's answer {answer[1]!r} cannot be sent: {error}"
+        message = f"the worker's answer {reply[1]!r} cannot be sent: {error}"
         connection.send(("raised", RuntimeError(message)))
 
 
@@ -175,8 +175,8 @@ def _listen(connection: Connection) -> None:
     A library that polls CANCEL stops at its next step, Python immediately.
     """
     with contextlib.suppress(OSError, EOFError):
-        while (message := connection.recv())[0] in ("answer", "refusal"):
-            _answers.put(message)
+        while (message := connection.recv())[0] in ("reply", "refusal"):
+            _replies.put(message)
     CANCEL.set()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)

@@ -58,11 +58,11 @@ def additions(
     numbers = {one.node.output().debugName(): number for number, one in enumerate(products)}
     found = []
     for node in ir.nodes_of(graph, "aten::add"):
-        place = _residual(node)
-        if place is not None and not ir.in_fallback(node):
+        index = _residual(node)
+        if index is not None and not ir.in_fallback(node):
             readers = _readers(node.output(), numbers, set())
-            related = readers | _direct(node.inputsAt(place), numbers)
-            found.append(Addition(Product(node, names.stem(node), (Operand(place),)), related))
+            related = readers | _direct(node.inputsAt(index), numbers)
+            found.append(Addition(Product(node, names.stem(node), (Operand(index),)), related))
     return found
 
 
@@ -74,8 +74,8 @@ def _residual(node: Node) -> int | None:
     absorbed = [_absorbs(value) for value in operands]
     if not any(absorbed):
         return None
-    place = 1 if absorbed[0] else 0
-    return None if operands[place].node().kind() in FAKE else place
+    index = 1 if absorbed[0] else 0
+    return None if operands[index].node().kind() in FAKE else index
 
 
 def _computed(value: Value) -> bool:

@@ -38,10 +38,10 @@ _LIBRARY.impl("observe", _observe, "CompositeExplicitAutograd")
 _LIBRARY.impl("observe_both", _observe_both, "CompositeExplicitAutograd")
 
 
-def watch_input(graph: Graph, node: Node, place: int, observer: int) -> None:
+def watch_input(graph: Graph, node: Node, index: int, observer: int) -> None:
     """Insert a node that passes an input of the node to an observer whenever the node runs."""
-    args = [node.inputsAt(place), ir.insert_constant(graph, observer, node)]
-    node.replaceInput(place, ir.insert(graph, "trt_build::observe", args, node).output())
+    args = [node.inputsAt(index), ir.insert_constant(graph, observer, node)]
+    node.replaceInput(index, ir.insert(graph, "trt_build::observe", args, node).output())
 
 
 def watch_value(graph: Graph, value: Value, observer: int) -> None:

@@ -115,10 +115,10 @@ def layers(network: INetworkDefinition, found: Iterable[Beyond]) -> tuple[str, .
 
 def report(found: Sequence[Beyond], kept: Sequence[str]) -> str:
     """The warning about the layers that stay in float32, and the reason."""
-    worst = max(found, key=lambda one: one.greatest)
+    largest = max(found, key=lambda one: one.greatest)
     return (
-        f"keep_fp32: auto keeps {len(kept)} layers in float32: values reach {worst.greatest:.3g}"
-        f" (%{worst.value}), and float16 ends at {LIMIT:.0f}: {', '.join(kept)}"
+        f"keep_fp32: auto keeps {len(kept)} layers in float32: values reach {largest.greatest:.3g}"
+        f" (%{largest.value}), and float16 ends at {LIMIT:.0f}: {', '.join(kept)}"
     )
 
 

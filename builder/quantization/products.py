@@ -92,12 +92,12 @@ def products(graph: Graph, containers: Containers = MappingProxyType({})) -> lis
 
 def _operands(node: Node) -> Any:
     left, right, channels = PRODUCTS[node.kind()]
-    for place in (left, right):
-        value = node.inputsAt(place)
+    for index in (left, right):
+        value = node.inputsAt(index)
         weight = ir.constant(value)
         if value.node().kind() in FAKE:
             continue
         if isinstance(weight, torch.Tensor):
-            yield Operand(place, weight, channels(node, weight) if place == right else None)
+            yield Operand(index, weight, channels(node, weight) if index == right else None)
         else:
-            yield Operand(place)
+            yield Operand(index)

@@ -22,7 +22,7 @@ from builder.quantization.results import OWN, Layer, Quantized
 from builder.quantization.statistics import NOT_FINITE, Error, Histogram, Range
 
 Batches = Sequence[Sequence[torch.Tensor]]
-Places = Mapping[tuple[int, int], Any]
+Scales = Mapping[tuple[int, int], Any]
 """Values by (index of the product, index of the operand)."""
 
 PASSES = PIPELINE[[step.name for step in PIPELINE].index("precision") :]
@@ -200,7 +200,7 @@ class _Work:
         observing.run(graph, list(observers.values()), self.batches)
         return observers
 
-    def errors(self, scales: Places) -> dict[int, Error]:
+    def errors(self, scales: Scales) -> dict[int, Error]:
         """The error of each product's result due to rounding its operands, each product measured
         separately.
         """
@@ -215,13 +215,13 @@ class _Work:
         observing.run(graph, list(observers.values()), self.batches)
         return observers
 
-    def insert(self, graph: Graph, scales: Places) -> None:
+    def insert(self, graph: Graph, scales: Scales) -> None:
         """Insert quantizing nodes before every product that is to be quantized."""
         for number, product in list(self._wanted(graph)):
             self._round(graph, product.node, number, product, scales)
 
     def _round(
-        self, graph: Graph, node: Node, number: int, product: Product, scales: Places
+        self, graph: Graph, node: Node, number: int, product: Product, scales: Scales
     ) -> None:
         for operand in product.operands:
             value, scale = node.inputsAt(operand.place), scales[number, operand.place]
@@ -233,5 +233,5 @@ class _Work:
     def _layer(self, number: int, product: Product, errors: Mapping[int, Error]) -> Layer:
         reason = self.reasons.get(number, "")
         sqnr = errors[number].sqnr if number in errors and reason != NOT_FINITE else None
-        place = source_location(product.node)
-        return Layer(product.name, product.node.kind(), place, reason in ("", OWN), sqnr, reason)
+        location = source_location(product.node)
+        return Layer(product.name, product.node.kind(), location, reason in ("", OWN), sqnr, reason)

@@ -45,8 +45,8 @@ class Quantized:
         """
         done = [layer for layer in self.layers if layer.quantized]
         measured = [layer for layer in done if layer.sqnr is not None]
-        worst = min(measured, key=lambda layer: layer.sqnr or 0.0, default=None)
-        least = f"; least SQNR {worst.sqnr:.1f} dB in {worst.name}" if worst else ""
+        noisiest = min(measured, key=lambda layer: layer.sqnr or 0.0, default=None)
+        least = f"; least SQNR {noisiest.sqnr:.1f} dB in {noisiest.name}" if noisiest else ""
         added = f" and {self.additions} residual additions" if self.additions else ""
         return f"8 bits in {len(done)} of {len(self.layers)} products{added}{least}"
 
@@ -64,6 +64,8 @@ def own(lowered: LoweredGraph) -> Quantized | None:
             if product.operands
             else trained.unfit(product.node) or OWN
         )
-        place = source_location(product.node)
-        layers.append(Layer(product.name, product.node.kind(), place, reason == OWN, None, reason))
+        location = source_location(product.node)
+        layers.append(
+            Layer(product.name, product.node.kind(), location, reason == OWN, None, reason)
+        )
     return Quantized(lowered, tuple(layers))

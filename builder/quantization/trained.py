@@ -24,7 +24,7 @@ def unfit(node: Node) -> str:
     """
     left, right, _ = PRODUCTS[node.kind()]
     reasons = (
-        _reason(node, node.inputsAt(place).node(), place == right) for place in (left, right)
+        _reason(node, node.inputsAt(index).node(), index == right) for index in (left, right)
     )
     return next(filter(None, reasons), "")
 

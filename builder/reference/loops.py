@@ -148,12 +148,12 @@ class LoopStep:
         """
         for node in self.by_kind["ITERATOR"]:
             source, axis = frame[node.inputs[0]], node.layer.axis
-            place = iteration if not node.layer.reverse or limit is None else limit - 1 - iteration
-            if place >= source.shape[axis]:
+            index = iteration if not node.layer.reverse or limit is None else limit - 1 - iteration
+            if index >= source.shape[axis]:
                 raise node.error(
-                    f"iteration {iteration} reads place {place} of an axis of {source.shape[axis]}"
+                    f"iteration {iteration} reads place {index} of an axis of {source.shape[axis]}"
                 )
-            node.put(frame, source.select(axis, place))
+            node.put(frame, source.select(axis, index))
         self.body.evaluate(frame)
         return frame
 

@@ -82,9 +82,9 @@ class Node:
         except (KeyError, ValueError, RuntimeError) as error:
             # Without a GPU, TensorRT follows every error with one about CUDA. The message before it
             # has the cause.
-            said = next((m for m in reversed(MESSAGES) if "cudaError" not in m), str(error))
+            message = next((m for m in reversed(MESSAGES) if "cudaError" not in m), str(error))
             raise self.error(
-                f"TensorRT has no usable shape or dtype for an output: {said}"
+                f"TensorRT has no usable shape or dtype for an output: {message}"
             ) from error
 
 

@@ -24,8 +24,10 @@ LEAST = {"share": 0.01, "build_seconds": 1.0}
 def read_old(file: Path) -> dict[str, Any]:
     """Read a report that `--format json` wrote. Raises UsageError if the file is none."""
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-        if said["format"] != 1 or not all(isinstance(one["name"], str) for one in said["models"]):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if record["format"] != 1 or not all(
+            isinstance(one["name"], str) for one in record["models"]
+        ):
             raise ValueError("it has another format")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise UsageError(
@@ -33,7 +35,7 @@ def read_old(file: Path) -> dict[str, Any]:
             where=str(file),
             fix="trt-build report REPOSITORY --format json -o FILE writes one",
         ) from error
-    return dict(said)
+    return dict(record)
 
 
 def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]:

@@ -50,13 +50,13 @@ class _Drawing:
     shapes: list[Shape] = field(default_factory=list)
 
     def add(self, tag: str, text: str = "", note: str = "", **attributes: object) -> None:
-        said = {
+        labels = {
             key.rstrip("_").replace("_", "-"): value
             if not isinstance(value, float) or key.startswith("data")
             else f"{value:.1f}"
             for key, value in attributes.items()
         }
-        self.shapes.append(Shape(tag, said, text, note))
+        self.shapes.append(Shape(tag, labels, text, note))
 
     def text(self, x: float, y: float, text: str, kind: str = "", **more: Any) -> None:
         self.add("text", text, x=x, y=y, class_=f"label {kind}".strip(), **more)
@@ -162,8 +162,8 @@ def _phases(seconds: Mapping[str, float], at: str) -> Iterator[Chart]:
     for row, (name, value) in enumerate(known.items()):
         y, text = row * ROW, f"{value:.2f} s"
         drawing.text(0.0, y + 11.0, name)
-        place = f"{at}/{escaped(name)}"
-        drawing.bar(left, y, value * scale, "one", f"{name}: {text}", at=place, value=value)
+        pointer = f"{at}/{escaped(name)}"
+        drawing.bar(left, y, value * scale, "one", f"{name}: {text}", at=pointer, value=value)
         drawing.text(left + value * scale + 4.0, y + 11.0, text, "number")
     words = "Seconds of each phase of the build."
     yield Chart("Build time", words, len(known) * ROW, tuple(drawing.shapes))
@@ -343,9 +343,9 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
 
 def _scatter(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterator[Chart]:
     pairs = [
-        (expected, answered)
-        for expected, answered in zip(data["expected"], data["answered"], strict=True)
-        if expected is not None and answered is not None
+        (expected, actual)
+        for expected, actual in zip(data["expected"], data["answered"], strict=True)
+        if expected is not None and actual is not None
     ]
     if not pairs:
         return
@@ -401,8 +401,8 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
         line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
         drawing.add("path", d=line, class_=f"line {color}")
         for index, spot in zip(has, spots, strict=True):
-            place = f"{at}/{index}/latency_ms/{name}/value"
-            _latency_point(drawing, plane, levels[index], name, spot, color, place)
+            pointer = f"{at}/{index}/latency_ms/{name}/value"
+            _latency_point(drawing, plane, levels[index], name, spot, color, pointer)
     for index in order:
         first = levels[index]["latency_ms"].get(known[0])
         if first:
@@ -458,9 +458,9 @@ def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     for row, size in enumerate(shown):
         y, count = row * ROW, sizes[size]
         drawing.text(left - 6.0, y + 11.0, size, "end")
-        place = f"{at}/{index}/server/batch_sizes/{size}"
+        pointer = f"{at}/{index}/server/batch_sizes/{size}"
         note = f"{count} executions of batch {size}"
-        drawing.bar(left, y, count * scale, "three", note, at=place, value=count)
+        drawing.bar(left, y, count * scale, "three", note, at=pointer, value=count)
         drawing.text(left + count * scale + 4.0, y + 11.0, str(count), "number")
     left_out = len(sizes) - len(shown)
     more = f" {left_out} rarer sizes are left out." if left_out else ""

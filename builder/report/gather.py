@@ -87,11 +87,11 @@ def _others(repository: Path) -> list[str]:
 
 def _summary(models: Sequence[Facts]) -> Facts:
     states = Counter(model["status"] for model in models)
-    answered = Counter(model["answered_by"] or "unknown" for model in models)
+    answered_by = Counter(model["answered_by"] or "unknown" for model in models)
     return {
         "models": len(models),
         **{state: states[state] for state in (PASSED, FAILED, UNVERIFIED)},
-        "answered_by": dict(sorted(answered.items())),
+        "answered_by": dict(sorted(answered_by.items())),
     }
 
 
@@ -101,10 +101,10 @@ def _model(folder: Path, name: str, found: Records) -> Facts:
     empty = {**_published({}, []), **_recorded({kind: [] for kind in records.KINDS}, None)}
     try:
         with shaped(folder):
-            said = published.sidecar(folder) or {}
-            facts = _published(said, history.history(folder) if said else [])
-            facts |= {"graph": _graph(folder, said)}
-            facts |= {**_files(folder, said), "snippets": snippets.of(name, said)}
+            record = published.sidecar(folder) or {}
+            facts = _published(record, history.history(folder) if record else [])
+            facts |= {"graph": _graph(folder, record)}
+            facts |= {**_files(folder, record), "snippets": snippets.of(name, record)}
     except TrtBuildError as error:
         unread = {**empty, "unreadable": [error.message], "bytes": None, "steps": [], "files": {}}
         unread |= {"graph": []}
@@ -121,37 +121,37 @@ def _model(folder: Path, name: str, found: Records) -> Facts:
         ) from error
 
 
-def _published(said: Mapping[str, Any], versions: Sequence[Entry]) -> Facts:
+def _published(record: Mapping[str, Any], versions: Sequence[Entry]) -> Facts:
     """Return the contents of trt-build.json of the current version, and the list of all
     versions.
     """
-    result = said.get(published.RESULT) or {}
+    result = record.get(published.RESULT) or {}
     entries = [{**asdict(entry), "files": len(entry.files)} for entry in versions]
     return {
-        "is_published": bool(said),
-        "version": published.number_of(said) if said else None,
-        "published_at": said.get("published_at"),
-        "precision": said.get("precision") or result.get("precision"),
-        "serve_as": said.get("serve_as"),
-        "inputs": list(said.get("inputs") or ()),
-        "outputs": list(said.get("outputs") or ()),
-        "profiles": list(said.get("profiles") or ()),
-        "state": list(said.get("state") or ()),
-        "tolerance": dict(said.get("tolerance") or {}),
-        "batching": dict(said.get("batching") or {}),
-        "source": dict(said.get("source") or {}),
-        "versions": dict(said.get("versions") or {}),
+        "is_published": bool(record),
+        "version": published.number_of(record) if record else None,
+        "published_at": record.get("published_at"),
+        "precision": record.get("precision") or result.get("precision"),
+        "serve_as": record.get("serve_as"),
+        "inputs": list(record.get("inputs") or ()),
+        "outputs": list(record.get("outputs") or ()),
+        "profiles": list(record.get("profiles") or ()),
+        "state": list(record.get("state") or ()),
+        "tolerance": dict(record.get("tolerance") or {}),
+        "batching": dict(record.get("batching") or {}),
+        "source": dict(record.get("source") or {}),
+        "versions": dict(record.get("versions") or {}),
         "result": {**RESULT, **{key: value for key, value in result.items() if value is not None}},
         "history": entries,
         "unreadable": [],
     }
 
 
-def _files(folder: Path, said: Mapping[str, Any]) -> Facts:
+def _files(folder: Path, record: Mapping[str, Any]) -> Facts:
     """Return the size in bytes of the current version with its steps, and the digests."""
-    files = published.versions(folder)[0].files if said else {}
+    files = published.versions(folder)[0].files if record else {}
     sizes = {name: path.stat().st_size for name, path in files.items() if path.is_file()}
-    steps = [step for step in said.get(published.STEPS) or () if isinstance(step, str)]
+    steps = [step for step in record.get(published.STEPS) or () if isinstance(step, str)]
     of_steps = 0
     for step in (step for step in steps if Path(step).name == step):
         own = published.versions(folder.parent / step)[:1]
@@ -160,16 +160,16 @@ def _files(folder: Path, said: Mapping[str, Any]) -> Facts:
     return {
         "bytes": sum(sizes.values()) + of_steps if files else None,
         "steps": steps,
-        "files": dict(said.get("files") or {}),
+        "files": dict(record.get("files") or {}),
     }
 
 
-def _graph(folder: Path, said: Mapping[str, Any]) -> list[Facts]:
+def _graph(folder: Path, record: Mapping[str, Any]) -> list[Facts]:
     """Return the segments of a fused model or the steps of an ensemble, in order; empty for a model
     with one plan.
     """
     facts = published.read(folder / published.current(folder) / "plan.json")
-    steps = [step for step in said.get(published.STEPS) or () if Path(step).name == step]
+    steps = [step for step in record.get(published.STEPS) or () if Path(step).name == step]
     if steps:
         return [_step(folder.parent / step) for step in steps]
     return [
@@ -190,13 +190,13 @@ def _runs(segment: Mapping[str, Any]) -> str:
 
 
 def _step(folder: Path) -> Facts:
-    said = published.read(folder / SIDECAR)
-    plan = any(name.endswith(".plan") for name in said.get("files") or ())
+    record = published.read(folder / SIDECAR)
+    plan = any(name.endswith(".plan") for name in record.get("files") or ())
     return {
         "kind": "tensorrt" if plan else "torch",
-        "label": str(said.get("step") or folder.name),
+        "label": str(record.get("step") or folder.name),
         **{
-            side: [tensor["name"] for tensor in said.get(side) or ()]
+            side: [tensor["name"] for tensor in record.get(side) or ()]
             for side in ("inputs", "outputs")
         },
     }
@@ -223,7 +223,7 @@ def _stamped(one: Facts, identity: str | None) -> Facts:
     return {**one, "current": one.get(records.PUBLISHED) == identity}
 
 
-def _verified(said: Facts) -> Facts:
+def _verified(record: Facts) -> Facts:
     """Return the record of verify with its goldens sorted by error."""
     goldens = [
         {
@@ -231,16 +231,16 @@ def _verified(said: Facts) -> Facts:
             "protocol": one["protocol"],
             "passed": one["passed"],
             "problems": list(one["problems"]),
-            "share": _worst((one["comparison"] or {}).get("outputs") or ()),
+            "share": _largest((one["comparison"] or {}).get("outputs") or ()),
             "median_ms": one["median_ms"],
         }
-        for one in said["results"]
+        for one in record["results"]
     ]
     goldens.sort(key=lambda one: (one["passed"], -(one["share"] or 0.0)))
-    return {**{key: value for key, value in said.items() if key != "results"}, "goldens": goldens}
+    return {**{key: value for key, value in record.items() if key != "results"}, "goldens": goldens}
 
 
-def _worst(outputs: Sequence[Facts]) -> float | None:
+def _largest(outputs: Sequence[Facts]) -> float | None:
     shares = [one["share"] for one in outputs if one.get("share") is not None]
     return max(shares, default=None)
 
@@ -283,9 +283,9 @@ def _problems(facts: Facts) -> Any:
         failed = [one for one in verify["goldens"] if not one["passed"]]
         if failed:
             first = failed[0]
-            said = "; ".join(first["problems"])
+            record = "; ".join(first["problems"])
             more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-            yield f"verify: {first['golden']}, {first['protocol']}: {said}{more}"
+            yield f"verify: {first['golden']}, {first['protocol']}: {record}{more}"
     for one in facts["ladder"]:
         if one["current"] and one["breaks_at"]:
             yield f"ladder: the first step that differs is {one['breaks_at']}"

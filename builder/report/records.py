@@ -48,10 +48,10 @@ def identity(folder: Path) -> str | None:
 
     None if trt-build published nothing there. Edits of a config do not change it.
     """
-    said = published.sidecar(folder)
-    if said is None:
+    record = published.sidecar(folder)
+    if record is None:
         return None
-    return digest([said.get(key) for key in ("files", published.SEALS, "tolerance")])
+    return digest([record.get(key) for key in ("files", published.SEALS, "tolerance")])
 
 
 def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
@@ -95,9 +95,9 @@ def models(repository: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
     file = path(repository, kind)
     if not file.exists():
         return {}
-    said = published.read(file)
-    entries = _entries(said)
-    if "models" not in said or not all(_name(one) for one in entries):
+    record = published.read(file)
+    entries = _entries(record)
+    if "models" not in record or not all(_name(one) for one in entries):
         raise UsageError(
             "not a document that trt-build --record wrote",
             where=str(file),
@@ -134,8 +134,8 @@ def write_text(file: Path, text: str) -> None:
         ) from error
 
 
-def _entries(said: Mapping[str, Any]) -> list[Any]:
-    entries = said.get("models")
+def _entries(record: Mapping[str, Any]) -> list[Any]:
+    entries = record.get("models")
     return entries if isinstance(entries, list) else []
 
 

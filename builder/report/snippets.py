@@ -14,28 +14,28 @@ MOST_VALUES = 64
 """The most values that a curl body contains literally."""
 
 
-def of(name: str, said: Mapping[str, Any]) -> dict[str, str]:
+def of(name: str, record: Mapping[str, Any]) -> dict[str, str]:
     """Return `python` and `curl` code for a request with zeros at the smallest size of the first
     profile. Empty if the model is not published.
     """
-    if not said:
+    if not record:
         return {}
-    batched = bool((said.get("batching") or {}).get("max_batch_size"))
-    stateful = bool(said.get("state"))
+    batched = bool((record.get("batching") or {}).get("max_batch_size"))
+    stateful = bool(record.get("state"))
     tensors = [
-        (one["name"], dtypes.by_name(one["served_dtype"]), _shape(one, said, batched))
-        for one in said["inputs"]
+        (one["name"], dtypes.by_name(one["served_dtype"]), _shape(one, record, batched))
+        for one in record["inputs"]
     ]
-    outputs = [one["name"] for one in said["outputs"]]
+    outputs = [one["name"] for one in record["outputs"]]
     return {
         "python": _python(name, tensors, outputs, stateful),
         "curl": _curl(name, tensors, stateful),
     }
 
 
-def _shape(one: Mapping[str, Any], said: Mapping[str, Any], batched: bool) -> list[int]:
+def _shape(one: Mapping[str, Any], record: Mapping[str, Any], batched: bool) -> list[int]:
     """Return the shape that a client sends: Triton has no tensor without axes."""
-    profiles = said.get("profiles") or [{}]
+    profiles = record.get("profiles") or [{}]
     least = (profiles[0].get(one["name"]) or {}).get("min")
     shape = list(least or (max(axis, 1) for axis in one["shape"]))
     return [*shape, 1] if len(shape) == (1 if batched else 0) else shape

@@ -56,16 +56,16 @@ def build_repository(
 
     chosen = resolved(settings, keywords)
     without: dict[str, ManifestError] = {}
-    asked = chosen.orders(
+    orders = chosen.orders(
         chosen.specs(models, without),
         Path(out),
         rebuild=rebuild or graphs is not None,
         graphs=Path(graphs) if graphs is not None else None,
     )
-    results = _results(asked, chosen, progress or _silent, jobs, isolate)
+    results = _results(orders, chosen, progress or _silent, jobs, isolate)
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
-    for order, result in zip(asked, results, strict=True):
+    for order, result in zip(orders, results, strict=True):
         elsewhere = preflight.missing(
             order.options.over(order.spec.build), order.flavour, models, out
         )
@@ -95,15 +95,15 @@ def build_variant(
     which also documents the errors.
     """
     chosen = resolved(settings, keywords)
-    asked = chosen.orders([spec], Path(out))
-    (result,) = _results(asked, chosen, progress or _silent, 1, isolate, kept)
+    orders = chosen.orders([spec], Path(out))
+    (result,) = _results(orders, chosen, progress or _silent, 1, isolate, kept)
     if kept is not None:
         kept.digests.update(result.kept)
     return result
 
 
 def _results(
-    asked: Sequence[Order],
+    orders: Sequence[Order],
     chosen: Settings,
     progress: Progress,
     jobs: int,
@@ -115,12 +115,12 @@ def _results(
     from builder.store import Hashes, signing, tidy
     from builder.triton import signatures
 
-    if asked:
-        tidy(asked[0].out)
+    if orders:
+        tidy(orders[0].out)
     if chosen.store:
         signing.prepare()  # workers must not write to the folder of the key
     with Hashes() as hashes:
-        found = [request.unless_unchanged(order, hashes) for order in asked]
+        found = [request.unless_unchanged(order, hashes) for order in orders]
     wanted = [one for one in found if isinstance(one, Order)]
     if wanted:
         preflight.check(wanted[0].out)
@@ -188,12 +188,12 @@ def _in_workers(
             for order, stage in zip(orders, stages, strict=True)
         ]
         modules = slots.modules(order.spec.path for order in orders)
-        answers = processes.run(tasks, jobs, slots.environments(), modules=modules)
+        results = processes.run(tasks, jobs, slots.environments(), modules=modules)
     return [
-        answer
-        if isinstance(answer, ModelResult)
-        else ModelResult(order.spec.name, error=answer, because=order.because)
-        for order, answer in zip(orders, answers, strict=True)
+        result
+        if isinstance(result, ModelResult)
+        else ModelResult(order.spec.name, error=result, because=order.because)
+        for order, result in zip(orders, results, strict=True)
     ]
 
 
@@ -208,9 +208,9 @@ def _task(
     hidden = (*sandbox.hidden, *signatures.secrets())
     writable = sandbox.writable if kept is None else (*sandbox.writable, kept.writable())
 
-    def done(answer: Any) -> None:
-        ok = isinstance(answer, ModelResult) and answer.ok
-        words = f"{answer.state}, {sum(answer.seconds.values()):.1f} s" if ok else "failed"
+    def done(result: Any) -> None:
+        ok = isinstance(result, ModelResult) and result.ok
+        words = f"{result.state}, {sum(result.seconds.values()):.1f} s" if ok else "failed"
         progress(order.spec.name, f"{FINISHED}: {words} ({next(count)} of {total})")
 
     return processes.Task(
@@ -219,7 +219,7 @@ def _task(
         order.reproduce,
         limits=slots.limits(order.spec.limits),
         sandbox=replace(sandbox, hidden=hidden, writable=writable),
-        answers={**signing.ANSWERS, **signatures.answers(order.stage)},
+        handlers={**signing.HANDLERS, **signatures.handlers(order.stage)},
         done=done,
     )
 
@@ -241,7 +241,7 @@ def perform(order: Order, kept: Kept | None, progress: Progress) -> ModelResult:
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
-        result.error = unforeseen.ours(error)
+        result.error = unforeseen.as_defect(error)
     return result
 
 

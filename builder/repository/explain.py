@@ -37,11 +37,11 @@ def explain(
         with stores.shaped(folder):
             return [_published(folder, kept)]
     _refuse_repository(folder)
-    asked = chosen.orders(
+    orders = chosen.orders(
         chosen.specs(folder), Path(out) if out is not None else Path("/nonexistent")
     )
     with stores.Hashes() as hashes:
-        return [_report(order, hashes, kept) for order in asked]
+        return [_report(order, hashes, kept) for order in orders]
 
 
 def _refuse_repository(folder: Path) -> None:
@@ -66,33 +66,33 @@ def _refuse_repository(folder: Path) -> None:
 def _report(order: Order, hashes: stores.Hashes, kept: stores.Store | None) -> dict[str, Any]:
     """The verdict on one model, and its last build."""
     wanted = request.request_of(order, hashes)
-    said = request.recorded(order, wanted)
-    reason = request.stale_because(order, wanted, said, hashes)
+    record = request.recorded(order, wanted)
+    reason = request.stale_because(order, wanted, record, hashes)
     verdict = "unchanged" if reason is None else f"would be built because: {reason}"
     return {
         "name": order.spec.name,
         "verdict": verdict,
         "because": reason,
         "request": wanted,
-        **_last(said, kept),
+        **_last(record, kept),
     }
 
 
 def _published(folder: Path, kept: stores.Store | None) -> dict[str, Any]:
-    said = stores.sidecar(folder) or {}
+    record = stores.sidecar(folder) or {}
     broken = next(stores.damaged(folder), None)
     return {
         "name": folder.resolve().name,
         "verdict": f"{broken} of the published model is damaged" if broken else "published",
         "because": None,
-        "request": said.get("request", {}),
-        **_last(said, kept),
+        "request": record.get("request", {}),
+        **_last(record, kept),
     }
 
 
-def _last(said: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
-    plans = {label: _plan(made, kept) for label, made in (said.get("plans") or {}).items()}
-    return {"last_because": (said.get("result") or {}).get("because"), "plans": plans}
+def _last(record: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
+    plans = {label: _plan(made, kept) for label, made in (record.get("plans") or {}).items()}
+    return {"last_because": (record.get("result") or {}).get("because"), "plans": plans}
 
 
 def _plan(made: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:

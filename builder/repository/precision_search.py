@@ -108,16 +108,16 @@ def search_precision(
     ]
     for spec in specs:
         editing.check(_manifest(spec))
-    asked = chosen.orders(specs, Path(out))
-    return perform_all(asked, progress or (lambda model, phase: None), jobs, isolate)
+    orders = chosen.orders(specs, Path(out))
+    return perform_all(orders, progress or (lambda model, phase: None), jobs, isolate)
 
 
 def perform_all(
-    asked: Sequence[Order], progress: Progress, jobs: int, isolate: bool
+    orders: Sequence[Order], progress: Progress, jobs: int, isolate: bool
 ) -> list[Search]:
     """The searches of the orders, each in a separate process unless disabled."""
     if not isolate:
-        return [perform(order, progress) for order in asked]
+        return [perform(order, progress) for order in orders]
     tasks = [
         processes.Task(
             partial(perform, order),
@@ -126,13 +126,13 @@ def perform_all(
             limits=slots.limits(order.spec.limits),
             sandbox=_sandbox(order),
         )
-        for order in asked
+        for order in orders
     ]
-    modules = slots.modules(order.spec.path for order in asked)
-    answers = processes.run(
+    modules = slots.modules(order.spec.path for order in orders)
+    results = processes.run(
         tasks, jobs or slots.default_jobs(), slots.environments(), modules=modules
     )
-    pairs = zip(asked, answers, strict=True)
+    pairs = zip(orders, results, strict=True)
     return [
         a if isinstance(a, Search) else Search(o.spec.name, o.spec.manifest, error=a)
         for o, a in pairs
@@ -167,7 +167,7 @@ def perform(order: Order, progress: Progress) -> Search:
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
-        found.error = unforeseen.ours(error)
+        found.error = unforeseen.as_defect(error)
     found.seconds = round(time.monotonic() - started, 3)
     return found
 
@@ -190,7 +190,7 @@ class _Trials:
         )
         self.recorded = replace(recorded, goldens=tuple(goldens))
         self.found.judge = (
-            "engine" if flavour.name() == "tensorrt" and flavour.gpu_answers() else "reference"
+            "engine" if flavour.name() == "tensorrt" and flavour.has_gpu() else "reference"
         )
         self.known: dict[tuple[str, ...], str] = {}
         self._refused = False
@@ -320,10 +320,10 @@ def _differences(
     from builder.parity import to_numpy, to_torch, widened
 
     tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
-    answer = widened(
+    outputs = widened(
         dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True)), golden
     )
-    return parity.compare(answer, golden, spec.tolerance, precision=spec.precision).problems
+    return parity.compare(outputs, golden, spec.tolerance, precision=spec.precision).problems
 
 
 def literal(name: str) -> str:
@@ -341,8 +341,8 @@ def patterns(kept: Sequence[str], layers: Sequence[str]) -> list[str]:
         for scope, names in scopes.items()
         if scope and len(names) > 1 and set(names) <= set(kept)
     }
-    said = (
+    message = (
         f"{literal(s)}/*" if (s := name.rpartition("/")[0]) in whole else literal(name)
         for name in kept
     )
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(message))

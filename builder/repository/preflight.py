@@ -19,15 +19,15 @@ def check(out: Path) -> None:
     its parent is not writable. Raises PublishBlocked if it is a mount point, because models are
     staged beside the repository and moved into it.
     """
-    for place in (out, *out.parents):
-        if place.is_symlink() and not place.exists():
+    for path in (out, *out.parents):
+        if path.is_symlink() and not path.exists():
             raise UsageError(
-                f"{place} is a link to {place.readlink()}, which does not exist",
+                f"{path} is a link to {path.readlink()}, which does not exist",
                 fix="use another --out",
             )
     root = out.resolve()
     for folder in (root, root.parent):
-        nearest = next(place for place in (folder, *folder.parents) if place.exists())
+        nearest = next(path for path in (folder, *folder.parents) if path.exists())
         if not nearest.is_dir():
             raise UsageError(
                 f"{nearest} is no folder, so {out} cannot be the repository",

@@ -43,16 +43,16 @@ def record_goldens(
             progress,
             limits=slots.limits(order.spec.limits),
             sandbox=slots.sandbox(order, publishes=False),
-            answers=signing.ANSWERS,
+            handlers=signing.HANDLERS,
         )
         for order in orders
     ]
-    answers = processes.run(tasks, 1, slots.environments(), modules=slots.MODULES)
-    return [_result(order, answer) for order, answer in zip(orders, answers, strict=True)]
+    results = processes.run(tasks, 1, slots.environments(), modules=slots.MODULES)
+    return [_result(order, result) for order, result in zip(orders, results, strict=True)]
 
 
-def _result(order: Order, answer: Any) -> Recorded:
-    return answer if isinstance(answer, Recorded) else Recorded(order.spec.name, error=answer)
+def _result(order: Order, result: Any) -> Recorded:
+    return result if isinstance(result, Recorded) else Recorded(order.spec.name, error=result)
 
 
 def perform(order: Order, progress: Progress) -> Recorded:
@@ -65,5 +65,5 @@ def perform(order: Order, progress: Progress) -> Recorded:
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
-        found.error = unforeseen.ours(error)
+        found.error = unforeseen.as_defect(error)
     return found

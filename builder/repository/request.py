@@ -18,17 +18,17 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     model is unchanged.
     """
     wanted = request_of(order, hashes)
-    said = recorded(order, wanted)
-    reason = "--rebuild" if order.rebuild else stale_because(order, wanted, said, hashes)
+    record = recorded(order, wanted)
+    reason = "--rebuild" if order.rebuild else stale_because(order, wanted, record, hashes)
     if reason is None and order.edits == edits.OVERWRITE and edits.edits(order.folder, hashes):
         reason = "--overwrite-edits"
     if reason is None:
         notes = edits.notes(order.folder, hashes)
-        return _unchanged(order, said, notes, edited=bool(notes))
+        return _unchanged(order, record, notes, edited=bool(notes))
     if not order.rebuild and (other := _replaced_by_rollback(order, wanted)):
         number, shown = other
         noted = (
-            f"version {published.number_of(said)} is served: version {number}, which matches the "
+            f"version {published.number_of(record)} is served: version {number}, which matches the "
             f"model file and manifest, was rolled back. `trt-build rollback {order.out}"
             f" {order.spec.name} --to {number}` serves it again",
         )
@@ -38,7 +38,7 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         edits.refuse(order.folder, hashes, order.edits)
     except UsageError as error:
         return ModelResult(order.spec.name, error=error, because=reason)
-    parts = {label: made["parts"] for label, made in (said.get("plans") or {}).items()}
+    parts = {label: made["parts"] for label, made in (record.get("plans") or {}).items()}
     return replace(order, options=options_of(order), request=wanted, because=reason, last=parts)
 
 
@@ -53,10 +53,10 @@ def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
 
 
 def _unchanged(
-    order: Order, said: Mapping[str, Any], noted: Sequence[str], *, edited: bool = False
+    order: Order, record: Mapping[str, Any], noted: Sequence[str], *, edited: bool = False
 ) -> ModelResult:
     shown = {
-        key: _tuple(said.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN
+        key: _tuple(record.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN
     }
     shown["warnings"] = (*shown["warnings"], *noted)
     state = "edited" if edited else "unchanged"
@@ -71,8 +71,8 @@ def _replaced_by_rollback(
     """
     replaced = (published.sidecar(order.folder) or {}).get(published.ROLLED_BACK)
     for version in published.versions(order.folder)[1:]:
-        if version.number == replaced and version.said.get("request") == wanted:
-            return version.number, version.said
+        if version.number == replaced and version.sidecar.get("request") == wanted:
+            return version.number, version.sidecar
     return None
 
 
@@ -95,21 +95,21 @@ def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
     The store's record is used if it has the same file and name, because a store may be shared, and
     another project's model may have the name. Empty without either.
     """
-    said = store.sidecar(order.folder) or {}
-    if "request" in said or not order.store:
-        return said
+    record = store.sidecar(order.folder) or {}
+    if "request" in record or not order.store:
+        return record
     last = store.last(order.store, order.spec.name) or {}
     return last if (last.get("request") or {}).get("source") == wanted["source"] else {}
 
 
 def stale_because(
-    order: Order, wanted: Mapping[str, Any], said: Mapping[str, Any], hashes: store.Hashes
+    order: Order, wanted: Mapping[str, Any], record: Mapping[str, Any], hashes: store.Hashes
 ) -> str | None:
     """The reason why the model must be built; None if the published model is current."""
     reason = store.stale(order.folder, wanted, hashes)
     if reason is None or store.recorded_request(order.folder) is not None:
         return reason
-    return store.because(said.get("request"), wanted) or "it is not published"
+    return store.because(record.get("request"), wanted) or "it is not published"
 
 
 def _tuple(value: Any) -> Any:

@@ -54,7 +54,7 @@ class Control:
     """The model-control API of one server.
 
     If there is `grpc`, it loads and unloads. Triton's HTTP threads each serve several connections,
-    and a thread that loads a model answers none of them.
+    and a thread that loads a model does not run them meanwhile.
     """
 
     def __init__(self, url: str, client: Any, grpc: _Grpc | None = None) -> None:
@@ -86,10 +86,10 @@ class Control:
 
     def load(self, folder: Path) -> None:
         """Load the new steps of the model in `folder`, then the model. Raises ServerError."""
-        said = published.read(folder / published.SIDECAR)
+        record = published.read(folder / published.SIDECAR)
         try:
             ready = self.ready()
-            for step in said.get(published.STEPS) or ():
+            for step in record.get(published.STEPS) or ():
                 if step not in ready:
                     self.loader.load_model(step)
             self.loader.load_model(folder.name)
@@ -138,7 +138,7 @@ class _Grpc:
     def unload_model(self, name: str) -> None:
         self.client.unload_model(name, client_timeout=self.timeout)
 
-    def answers(self) -> bool:
+    def is_explicit(self) -> bool:
         """Whether the server loads models for this client."""
         try:
             self.unload_model(NO_MODEL)
@@ -164,7 +164,7 @@ def connected(
             over_grpc = _for_grpc(access).grpc(grpc_url)
             stack.callback(over_grpc.close)
             found = _Grpc(over_grpc, timeout)
-        yield Control(url, client, found if found and found.answers() else None)
+        yield Control(url, client, found if found and found.is_explicit() else None)
 
 
 def _for_grpc(access: Access) -> Access:

@@ -39,11 +39,13 @@ class Judge:
         with contextlib.closing(
             triton_http.InferenceServerClient(self.server.http_url, network_timeout=60.0)
         ) as client:
-            answer = _load(client, message)
-        if ACCEPTED in answer:
+            reply = _load(client, message)
+        if ACCEPTED in reply:
             return None
-        said = log.failures(self.server.log()[before:])
-        return next((failure.reason for failure in said if failure.model == message.name), answer)
+        failures = log.failures(self.server.log()[before:])
+        return next(
+            (failure.reason for failure in failures if failure.model == message.name), reply
+        )
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ class Server:
         The metrics endpoint starts last, after HTTP reports ready.
         """
         return all(
-            map(_answers, (f"{self.http_url}/v2/health/ready", f"{self.metrics_url}/metrics"))
+            map(_is_healthy, (f"{self.http_url}/v2/health/ready", f"{self.metrics_url}/metrics"))
         )
 
     def crashed(self) -> bool:
@@ -182,8 +182,8 @@ class Server:
             return True
         try:
             token = {flags.CONTROL_HEADER: self.control_token} if self.control_token else {}
-            index = _asked(f"{self.http_url}/v2/repository/index", b"{}", token)
-            config = _asked(f"{self.http_url}/v2/models/{quote(name)}/config")
+            index = _requested(f"{self.http_url}/v2/repository/index", b"{}", token)
+            config = _requested(f"{self.http_url}/v2/models/{quote(name)}/config")
         except (OSError, ValueError):
             return False  # not loaded, or the server is stopping
         versions = sum(one["name"] == name and one.get("state") == "READY" for one in index)
@@ -405,19 +405,19 @@ def _opened(log_path: Path) -> BinaryIO:
         ) from error
 
 
-def _answers(address: str) -> bool:
+def _is_healthy(address: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{address}", timeout=2) as answer:
-            return bool(answer.status == 200)
+        with urllib.request.urlopen(f"http://{address}", timeout=2) as response:
+            return bool(response.status == 200)
     except OSError:
         return False
 
 
-def _asked(address: str, body: bytes | None = None, headers: Mapping[str, str] = NONE) -> Any:
+def _requested(address: str, body: bytes | None = None, headers: Mapping[str, str] = NONE) -> Any:
     """Return the response to a GET, or to a POST of `body`. Raises OSError, ValueError."""
-    asked = urllib.request.Request(f"http://{address}", data=body, headers=dict(headers))
-    with urllib.request.urlopen(asked, timeout=5) as answer:
-        return json.load(answer)
+    request = urllib.request.Request(f"http://{address}", data=body, headers=dict(headers))
+    with urllib.request.urlopen(request, timeout=5) as response:
+        return json.load(response)
 
 
 def _stopped(text: str, code: int) -> str:

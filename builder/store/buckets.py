@@ -89,7 +89,7 @@ class Mirror:
             self._write([name for name in changed if self._model_of(name) == model])
         with _explained(self.url, "written"):
             for name in sorted(gone, key=lambda name: PurePosixPath(name).name != CONFIG):
-                self.fs.rm_file(self._place(name))
+                self.fs.rm_file(self._path(name))
         self.before = now
         self.marks = self._listed()
 
@@ -100,7 +100,7 @@ class Mirror:
             with _explained(self.url, "written"):
                 for name in sorted(names, key=self._rank):
                     written.append(name)
-                    self.fs.put_file(str(self.copy / name), self._place(name))
+                    self.fs.put_file(str(self.copy / name), self._path(name))
         except BaseException:
             for name in reversed(written):
                 with contextlib.suppress(Exception):
@@ -109,9 +109,9 @@ class Mirror:
 
     def _take_back(self, name: str) -> None:
         if name not in self.before:
-            self.fs.rm_file(self._place(name))
+            self.fs.rm_file(self._path(name))
         else:
-            self.fs.put_file(str(self.first / name), self._place(name))
+            self.fs.put_file(str(self.first / name), self._path(name))
 
     def _rank(self, name: str) -> tuple[int, str]:
         """The rank of a file: the config last, the record of the model before it."""
@@ -202,7 +202,7 @@ class Mirror:
         target = self.copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with _explained(self.url, "copied"):
-            self.fs.get_file(self._place(name), str(target))
+            self.fs.get_file(self._path(name), str(target))
         return sha256(target)
 
     def _in_copy(self) -> list[str]:
@@ -212,12 +212,12 @@ class Mirror:
         ]
         return [name.as_posix() for name in names if not name.parts[0].startswith(".")]
 
-    def _place(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return str(self.folder.parent / name)
 
     def _try_to_write(self) -> None:
         """Check write access before hours of builds."""
-        probe = self._place(f".trt-build-{uuid.uuid4().hex}")
+        probe = self._path(f".trt-build-{uuid.uuid4().hex}")
         with _explained(self.url, "written"):
             self.fs.pipe_file(probe, b"trt-build can write here")
             self.fs.rm_file(probe)

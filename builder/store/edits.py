@@ -63,8 +63,8 @@ def _fields(text: str) -> dict[str, Any] | None:
 
 def edits(folder: Path, hashes: Hashes) -> list[Edit]:
     """The edited configs of a published model and of its steps."""
-    said = published.sidecar(folder) or {}
-    steps = [step for step in said.get(published.STEPS, ()) if isinstance(step, str)]
+    record = published.sidecar(folder) or {}
+    steps = [step for step in record.get(published.STEPS, ()) if isinstance(step, str)]
     return [
         edit
         for one in (folder, *(folder.parent / Path(step).name for step in steps))
@@ -72,11 +72,11 @@ def edits(folder: Path, hashes: Hashes) -> list[Edit]:
     ]
 
 
-def _edit(folder: Path, said: Mapping[str, Any], hashes: Hashes) -> Iterator[Edit]:
+def _edit(folder: Path, record: Mapping[str, Any], hashes: Hashes) -> Iterator[Edit]:
     file = folder / published.CONFIG
-    expected = said.get("files", {}).get(published.CONFIG)
+    expected = record.get("files", {}).get(published.CONFIG)
     if expected and file.is_file() and hashes.sha256(file) != expected:
-        before = said.get(GENERATED)
+        before = record.get(GENERATED)
         yield Edit(file, before if isinstance(before, str) else None)
 
 
@@ -84,10 +84,10 @@ def foreign(folder: Path) -> list[str]:
     """The versions and files in a published model's folder that trt-build did not write, such as
     `2/` and `1/notes.txt`.
     """
-    said = published.sidecar(folder)
-    if said is None:
+    record = published.sidecar(folder)
+    if record is None:
         return []
-    own = {published.SIDECAR, published.SIGNATURE, *said.get("files", {})}
+    own = {published.SIDECAR, published.SIGNATURE, *record.get("files", {})}
     for version in published.versions(folder)[1:]:
         paths = (*version.files.values(), version.record / published.SIDECAR)
         own |= {path.relative_to(folder).as_posix() for path in paths}

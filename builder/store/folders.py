@@ -103,10 +103,10 @@ class Folders:
         None if it has no record that this builder's key signed, or if one of its files is missing.
         """
         with _explained(self.store.url, "read"):
-            said = self.store.read_record(self._record(key))
-            if said is None or said.get("key") != key:
+            record = self.store.read_record(self._record(key))
+            if record is None or record.get("key") != key:
                 return None
-            found = Publication(said["name"], said["folders"], said["result"])
+            found = Publication(record["name"], record["folders"], record["result"])
             names = [
                 f"{folder}/{name}" for folder, files in found.folders.items() for name in files
             ]
@@ -134,10 +134,10 @@ class Folders:
         `fetch` raises an error for those.
         """
         with _explained(self.store.url, "read"):
-            said = self.store.read_record(self._record(key, kind))
-        if said is None or (said.get("key"), said.get("kind")) != (key, kind):
+            record = self.store.read_record(self._record(key, kind))
+        if record is None or (record.get("key"), record.get("kind")) != (key, kind):
             return None
-        found = FileSet(said["files"], said["facts"])
+        found = FileSet(record["files"], record["facts"])
         return found if all(_stays_inside(name) for name in found.files) else None
 
     def restore(self, found: Publication, repository: Path) -> Path:
@@ -150,10 +150,10 @@ class Folders:
         return repository / found.name
 
     def _file(self, digest: str) -> str:
-        return self.store.place("files", digest[:2], digest)
+        return self.store.entry_path("files", digest[:2], digest)
 
     def _record(self, key: str, kind: str = "published") -> str:
-        return self.store.place(kind, key[:2], f"{key}.json")
+        return self.store.entry_path(kind, key[:2], f"{key}.json")
 
 
 def _stays_inside(name: str) -> bool:

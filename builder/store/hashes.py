@@ -34,7 +34,9 @@ class Hashes:
         with contextlib.suppress(OSError, ValueError):
             read = json.loads(self.file.read_text(encoding="utf-8"))
             known = read.items() if isinstance(read, dict) else ()
-            self._known = {path: said for path, said in known if isinstance(said, list) and said}
+            self._known = {
+                path: entry for path, entry in known if isinstance(entry, list) and entry
+            }
 
     def sha256(self, path: Path) -> str:
         """The file's SHA-256 in hexadecimal. Raises OSError if it cannot be read."""

@@ -90,11 +90,11 @@ def option_parts(options: BuildOptions) -> dict[str, Any]:
     The timing cache is included by content, and only if tactics must come from it. Otherwise it
     only saves measurements: a plan is equally valid whichever tactic was faster.
     """
-    said = options.set()
-    said.pop("timing_cache", None)
+    fields = options.set()
+    fields.pop("timing_cache", None)
     if options.error_on_timing_cache_miss:
-        said["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))
-    return said
+        fields["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))
+    return fields
 
 
 def weights_digest(graph: Graph) -> str:

@@ -107,17 +107,17 @@ def read(file: Path) -> dict[str, Any]:
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return {}
-        said = json.loads(file.read_text(encoding="utf-8"))
+        record = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
-def write(folder: Path, said: Mapping[str, Any]) -> None:
+def write(folder: Path, record: Mapping[str, Any]) -> None:
     """Write the trt-build.json of the model in `folder`, completely and with its seal. Raises
     OSError.
     """
-    kept = plain({key: value for key, value in said.items() if key != SEAL})
+    kept = plain({key: value for key, value in record.items() if key != SEAL})
     staged = folder / f".{SIDECAR}.{os.getpid()}.tmp"
     try:
         staged.write_text(json.dumps({**kept, SEAL: digest(kept)}, indent=2) + "\n")
@@ -126,30 +126,30 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
         staged.unlink(missing_ok=True)
 
 
-def is_sealed(said: Mapping[str, Any]) -> bool:
+def is_sealed(record: Mapping[str, Any]) -> bool:
     """Whether the content of a trt-build.json is unchanged since `write`."""
-    kept = {key: value for key, value in said.items() if key != SEAL}
-    return said.get(SEAL) == digest(kept)
+    kept = {key: value for key, value in record.items() if key != SEAL}
+    return record.get(SEAL) == digest(kept)
 
 
 def sidecar(folder: Path) -> dict[str, Any] | None:
     """The content of the model's trt-build.json; None if it cannot be read, or trt-build did not
     write it.
     """
-    said = read(folder / SIDECAR)
-    return said if said and _ours(said) else None
+    record = read(folder / SIDECAR)
+    return record if record and _is_well_formed(record) else None
 
 
-def _ours(said: dict[str, Any]) -> bool:
+def _is_well_formed(record: dict[str, Any]) -> bool:
     """Whether the data has the structure that trt-build writes. It may only name files in the
     model's folder, and steps beside it.
     """
-    return _shaped(said) and _stays_inside(said)
+    return _shaped(record) and _stays_inside(record)
 
 
-def _stays_inside(said: dict[str, Any]) -> bool:
-    names = [*said.get(STEPS, ()), *said.get(SEALS, ()), *said.get(RETIRED, ())]
-    files, kept, number = said.get("files", {}), said.get(KEPT, {}), said.get(VERSION, 1)
+def _stays_inside(record: dict[str, Any]) -> bool:
+    names = [*record.get(STEPS, ()), *record.get(SEALS, ()), *record.get(RETIRED, ())]
+    files, kept, number = record.get("files", {}), record.get(KEPT, {}), record.get(VERSION, 1)
     return (
         all(_is_file(name) for name in files)
         and all(_is_file(name) and "/" not in name for name in names)
@@ -170,7 +170,7 @@ def _is_file(name: object) -> bool:
     )
 
 
-def _shaped(said: dict[str, Any]) -> bool:
+def _shaped(record: dict[str, Any]) -> bool:
     shapes: dict[str, type] = {
         REQUEST: dict,
         PLANS: dict,
@@ -180,9 +180,9 @@ def _shaped(said: dict[str, Any]) -> bool:
         SEALS: dict,
     }
     shapes.update({VERSION: int, KEPT: dict, RETIRED: dict})
-    made = said.get(PLANS)
+    made = record.get(PLANS)
     return all(
-        isinstance(said.get(name, shape()), shape) for name, shape in shapes.items()
+        isinstance(record.get(name, shape()), shape) for name, shape in shapes.items()
     ) and all(
         isinstance(one, dict)
         and isinstance(one.get("parts"), dict)
@@ -204,7 +204,7 @@ class Version:
     record: Path
 
     @property
-    def said(self) -> dict[str, Any]:
+    def sidecar(self) -> dict[str, Any]:
         """The content of its trt-build.json; empty if it is not as trt-build wrote it."""
         return sidecar(self.record) or {}
 
@@ -216,7 +216,7 @@ class Version:
         own = f"{self.number}/"
         return {
             name: (self.model if name.startswith(own) else self.record) / name
-            for name in self.said.get("files", {})
+            for name in self.sidecar.get("files", {})
         }
 
     def damaged(self, hashes: Hashes | None = None) -> Iterator[str]:
@@ -224,38 +224,38 @@ class Version:
         does not count; a link always does.
         """
         hashes = hashes or Hashes()
-        said = self.said
-        for folder in (self.model, *(self.model.parent / step for step in said.get(STEPS, ()))):
+        record = self.sidecar
+        for folder in (self.model, *(self.model.parent / step for step in record.get(STEPS, ()))):
             if folder.exists():
                 for path, what in special(folder):
                     yield f"{path.relative_to(folder.parent)} is {what}"
         sealed = read(self.model / SIDECAR).get(KEPT, {}).get(str(self.number))
         whole = self.record == self.model or _hash(self.record / SIDECAR, hashes) == sealed
-        if not is_sealed(said) or not whole:
+        if not is_sealed(record) or not whole:
             yield SIDECAR
             return
         for name, path in self.files.items():
-            if _hash(path, hashes) != said["files"][name] and not _is_edit(path):
+            if _hash(path, hashes) != record["files"][name] and not _is_edit(path):
                 yield name
-        for step in said.get(STEPS, ()):
-            yield from (f"../{step}/{name}" for name in _of_step(self.model, said, step, hashes))
+        for step in record.get(STEPS, ()):
+            yield from (f"../{step}/{name}" for name in _of_step(self.model, record, step, hashes))
 
 
 def versions(folder: Path) -> list[Version]:
     """The versions of a published model: the current one, then the kept ones, newest first. Empty
     if trt-build published none there.
     """
-    said = sidecar(folder)
-    if said is None:
+    record = sidecar(folder)
+    if record is None:
         return []
-    kept = sorted((int(key) for key in said.get(KEPT, {}) if key.isdigit()), reverse=True)
+    kept = sorted((int(key) for key in record.get(KEPT, {}) if key.isdigit()), reverse=True)
     earlier = [Version(number, folder, folder / VERSIONS / str(number)) for number in kept]
-    return [Version(number_of(said), folder, folder), *earlier]
+    return [Version(number_of(record), folder, folder), *earlier]
 
 
-def number_of(said: Mapping[str, Any]) -> int:
+def number_of(record: Mapping[str, Any]) -> int:
     """The version number in a trt-build.json, by default 1."""
-    number = said.get(VERSION, 1)
+    number = record.get(VERSION, 1)
     return number if isinstance(number, int) else 1
 
 
@@ -269,7 +269,7 @@ def step_names(folder: Path) -> set[str]:
     return {
         step
         for version in versions(folder)
-        for step in version.said.get(STEPS) or ()
+        for step in version.sidecar.get(STEPS) or ()
         if isinstance(step, str)
     }
 
@@ -303,8 +303,8 @@ def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None
     """
     from builder.store.differences import because
 
-    said = sidecar(folder)
-    if said is not None and REQUEST in said and not is_sealed(said):
+    record = sidecar(folder)
+    if record is not None and REQUEST in record and not is_sealed(record):
         return f"{SIDECAR} of the published model is damaged"
     before = recorded_request(folder)
     if before is None or before != wanted:
@@ -325,16 +325,18 @@ def damaged(folder: Path, hashes: Hashes | None = None) -> Iterator[str]:
     Each file is compared with the trt-build.json, and that of each step with the ensemble's.
     """
     hashes = hashes or Hashes()
-    said = sidecar(folder)
-    if said is None or not is_sealed(said):
+    record = sidecar(folder)
+    if record is None or not is_sealed(record):
         yield SIDECAR
         return
-    yield from _changed(folder, said, hashes)
-    for step in said.get(STEPS, ()):
-        yield from (f"../{step}/{name}" for name in _of_step(folder, said, step, hashes))
+    yield from _changed(folder, record, hashes)
+    for step in record.get(STEPS, ()):
+        yield from (f"../{step}/{name}" for name in _of_step(folder, record, step, hashes))
 
 
-def _of_step(folder: Path, said: Mapping[str, Any], step: object, hashes: Hashes) -> Iterator[str]:
+def _of_step(
+    folder: Path, record: Mapping[str, Any], step: object, hashes: Hashes
+) -> Iterator[str]:
     """The damaged files of one step. A name that is not that of a folder beside the ensemble is not
     from trt-build.
     """
@@ -343,15 +345,15 @@ def _of_step(folder: Path, said: Mapping[str, Any], step: object, hashes: Hashes
         return
     other = folder.parent / step
     own = sidecar(other)
-    sealed = SEALS not in said or _hash(other / SIDECAR, hashes) == said[SEALS].get(step)
+    sealed = SEALS not in record or _hash(other / SIDECAR, hashes) == record[SEALS].get(step)
     if own is None or not sealed:
         yield SIDECAR
     else:
         yield from _changed(other, own, hashes)
 
 
-def _changed(folder: Path, said: Mapping[str, Any], hashes: Hashes) -> Iterator[str]:
-    for name, expected in said.get("files", {}).items():
+def _changed(folder: Path, record: Mapping[str, Any], hashes: Hashes) -> Iterator[str]:
+    for name, expected in record.get("files", {}).items():
         if _hash(folder / name, hashes) != expected:
             yield name
 

@@ -61,10 +61,10 @@ def shared_request(spec: ModelSpec, hashes: Hashes, plugins: Sequence[str] = ())
     OSError if a file is missing.
     """
     fields = dataclasses.asdict(spec).items()
-    said = {name: value for name, value in fields if name not in ELSEWHERE}
+    settings = {name: value for name, value in fields if name not in ELSEWHERE}
     parts = {
         "source": hashes.sha256(spec.path),
-        **said,
+        **settings,
         "goldens": hashes.sha256(spec.goldens) if spec.goldens else None,
         "libraries": [hashes.sha256(path) for path in spec.libraries],
         "state": _states(spec, hashes),
@@ -101,10 +101,10 @@ def _options(options: BuildOptions) -> dict[str, Any]:
     """All options. The timing cache is included by content if tactics must come from it, else by
     path.
     """
-    said = dataclasses.asdict(options)
+    fields = dataclasses.asdict(options)
     if options.error_on_timing_cache_miss:
-        said["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))
-    return said
+        fields["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))
+    return fields
 
 
 def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:

@@ -63,8 +63,8 @@ def record(name: str, kept: Iterable[str], repository: Path, stage: Path) -> Non
         for step in sorted(steps(name, repository) - {name, *kept})
     }
     if found:
-        said = published.read(stage / name / published.SIDECAR)
-        published.write(stage / name, {**said, RETIRED: found})
+        record = published.read(stage / name / published.SIDECAR)
+        published.write(stage / name, {**record, RETIRED: found})
         staging.sync(stage / name / published.SIDECAR)
 
 

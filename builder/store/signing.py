@@ -2,7 +2,7 @@
 
 Others may write to a store's folder or bucket, and a plan in it is code that a server runs. A
 record is valid only if it is signed (HMAC-SHA256) with this builder's key. The process that runs a
-model cannot read the key. It requests signatures from the process that started it (`ANSWERS`).
+model cannot read the key. It requests signatures from the process that started it (`HANDLERS`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def is_signed(text: str, signature: object) -> bool:
     )
 
 
-ANSWERS: dict[str, Callable[..., Any]] = {SIGN: sign, IS_SIGNED: is_signed}
+HANDLERS: dict[str, Callable[..., Any]] = {SIGN: sign, IS_SIGNED: is_signed}
 """The functions that a worker which uses the store calls in its parent (processes.Task)."""
 
 

@@ -99,7 +99,7 @@ class Store:
 
     def get(self, key: str) -> Entry | None:
         """The entry of this key; None if there is none, or it is damaged."""
-        path = self.place("plans", key[:2], key, "record.json")
+        path = self.entry_path("plans", key[:2], key, "record.json")
         record = self._signed(path)
         if record is None:
             return None
@@ -109,7 +109,7 @@ class Store:
         ):
             self._refused(path, "is not the record of this key")
             return None
-        data = self._read(self.place("plans", key[:2], key, f"{record['sha256']}.plan"))
+        data = self._read(self.entry_path("plans", key[:2], key, f"{record['sha256']}.plan"))
         if data is None or hashlib.sha256(data).hexdigest() != record["sha256"]:
             self._refused(path, "names a plan that is missing or damaged")
             return None
@@ -118,25 +118,25 @@ class Store:
     def put(self, key: str, parts: Mapping[str, Any], plan: Plan) -> None:
         """Store a plan under its key: the data, then the record."""
         sha256 = hashlib.sha256(plan.data).hexdigest()
-        self._write(self.place("plans", key[:2], key, f"{sha256}.plan"), plan.data)
+        self._write(self.entry_path("plans", key[:2], key, f"{sha256}.plan"), plan.data)
         record = {"key": key, "sha256": sha256, "parts": parts, "facts": plan.facts}
-        self._write(self.place("plans", key[:2], key, "record.json"), _sign(record))
+        self._write(self.entry_path("plans", key[:2], key, "record.json"), _sign(record))
 
     def last(self, name: str) -> dict[str, Any] | None:
         """The last record that any builder stored with `remember` for a model of this name; None
         without one.
         """
-        return self._signed(self.place("models", f"{name}.json"))
+        return self._signed(self.entry_path("models", f"{name}.json"))
 
     def remember(self, name: str, record: Mapping[str, Any]) -> None:
         """Store the record of what was built under this name."""
-        self._write(self.place("models", f"{name}.json"), _sign(record))
+        self._write(self.entry_path("models", f"{name}.json"), _sign(record))
 
     def base(self, structure: str) -> dict[str, Any] | None:
         """The plan that `remember_base` stored last for this structure: its `key`, and the digests
         of its `weights`.
         """
-        path = self.place("structures", f"{structure}.json")
+        path = self.entry_path("structures", f"{structure}.json")
         record = self._signed(path)
         if record is not None and not (
             isinstance(record.get("key"), str) and isinstance(record.get("weights"), dict)
@@ -147,9 +147,9 @@ class Store:
 
     def remember_base(self, structure: str, base: Mapping[str, Any]) -> None:
         """Record which plan has this structure and can be refitted."""
-        self._write(self.place("structures", f"{structure}.json"), _sign(base))
+        self._write(self.entry_path("structures", f"{structure}.json"), _sign(base))
 
-    def place(self, *parts: str) -> str:
+    def entry_path(self, *parts: str) -> str:
         """The path of an entry on the store's file system."""
         return posixpath.join(self.root, *parts)
 
@@ -260,5 +260,5 @@ class Store:
 
 
 def _sign(record: Mapping[str, Any]) -> bytes:
-    said = plain(record)
-    return text({**said, "format": FORMAT, "signature": signing.sign(text(said))}).encode()
+    content = plain(record)
+    return text({**content, "format": FORMAT, "signature": signing.sign(text(content))}).encode()

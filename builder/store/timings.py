@@ -51,13 +51,13 @@ class Timings:
         caches.beside(path)
         with timing.locked(path):
             own = [path.read_bytes()] if path.is_file() else []
-            data, taken = self.combine([*own, *found.values()])
-            used = dict(zip(found, taken[len(own) :], strict=True))
+            data, accepted = self.combine([*own, *found.values()])
+            used = dict(zip(found, accepted[len(own) :], strict=True))
             if any(used.values()):
                 timing.replace(path, data)
-        for name in (name for name, was_taken in used.items() if not was_taken):
+        for name in (name for name, was_used in used.items() if not was_used):
             self.warnings.append(f"the timing cache {name[:12]} in the store is not of this kind")
-        return {name: found[name] for name, was_taken in used.items() if was_taken}
+        return {name: found[name] for name, was_used in used.items() if was_used}
 
     def keep(self, path: Path, fetched: Mapping[str, bytes]) -> None:
         """Store the machine's timing cache, with the new measurements of a build, and remove the
@@ -68,34 +68,34 @@ class Timings:
         with timing.locked(path):
             own = path.read_bytes()
         # once more, because the machine's cache may have been removed meanwhile
-        data, taken = self.combine([own, *fetched.values()])
+        data, used = self.combine([own, *fetched.values()])
         name = hashlib.sha256(data).hexdigest()
-        if not taken[0] or name in fetched:
+        if not used[0] or name in fetched:
             return
-        self.store.write(self._place(name, "cache"), data)
-        self.store.write_record(self._place(name, "json"), {"kind": self.kind, "sha256": name})
-        for other, was_taken in zip(fetched, taken[1:], strict=True):
-            if was_taken:
-                self.store.remove(self._place(other, "json"))
-                self.store.remove(self._place(other, "cache"))
+        self.store.write(self._path(name, "cache"), data)
+        self.store.write_record(self._path(name, "json"), {"kind": self.kind, "sha256": name})
+        for other, was_used in zip(fetched, used[1:], strict=True):
+            if was_used:
+                self.store.remove(self._path(other, "json"))
+                self.store.remove(self._path(other, "cache"))
 
     def _entries(self) -> dict[str, bytes]:
         """The complete entries that this builder's key signed, by SHA-256."""
         found = {}
-        for file in self.store.names(self.store.place(FOLDER, self.kind)):
+        for file in self.store.names(self.store.entry_path(FOLDER, self.kind)):
             name, _, suffix = file.partition(".")
             if suffix != "json":
                 continue
-            said = self.store.read_record(self._place(name, "json"))
-            data = self.store.read(self._place(name, "cache")) if said else None
-            if said is None or data is None:
+            record = self.store.read_record(self._path(name, "json"))
+            data = self.store.read(self._path(name, "cache")) if record else None
+            if record is None or data is None:
                 continue  # removed meanwhile, or not signed
             whole = hashlib.sha256(data).hexdigest()
-            if (said.get("kind"), said.get("sha256"), whole) == (self.kind, name, name):
+            if (record.get("kind"), record.get("sha256"), whole) == (self.kind, name, name):
                 found[name] = data
             else:
                 self.warnings.append(f"the timing cache {name[:12]} in the store is damaged")
         return found
 
-    def _place(self, name: str, suffix: str) -> str:
-        return self.store.place(FOLDER, self.kind, f"{name}.{suffix}")
+    def _path(self, name: str, suffix: str) -> str:
+        return self.store.entry_path(FOLDER, self.kind, f"{name}.{suffix}")

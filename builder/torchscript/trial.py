@@ -75,25 +75,25 @@ def check_in_child(
     names = [str(path.resolve()) for path in libraries]
     load = partial(target or load_here, str(facts.path.resolve()), names, plugins.loaded())
     task = processes.Task(load, limits=limits, sandbox=processes.Sandbox())
-    (answer,) = processes.run([task], modules=modules, grace=0)
-    if answer:
+    (outcome,) = processes.run([task], modules=modules, grace=0)
+    if outcome:
         raise ModelFileError(
-            f"{facts.path.name} {_reason(answer, limits)}", where=str(facts.path)
+            f"{facts.path.name} {_reason(outcome, limits)}", where=str(facts.path)
         ) from None
     _known_good.add(digest)
 
 
-def _reason(answer: str | processes.Crashed | processes.TimedOut, limits: processes.Limits) -> str:
+def _reason(outcome: str | processes.Crashed | processes.TimedOut, limits: processes.Limits) -> str:
     """The error text of torch, or how the process ended."""
     memory = (limits.memory_bytes or 0) >> 20
-    if isinstance(answer, processes.Crashed):
-        text = _REASONS.get(answer.code, "cannot be loaded (exit code {code})")
-        return text.format(seconds=limits.seconds, memory=memory, code=answer.code)
-    if isinstance(answer, processes.TimedOut):
-        return answer.message
-    if "memory" in answer.lower() and "alloc" in answer.lower():
-        answer = f"it needs more than {memory} MiB: {answer}"
-    return f"cannot be loaded: {_first_lines(answer)}"
+    if isinstance(outcome, processes.Crashed):
+        text = _REASONS.get(outcome.code, "cannot be loaded (exit code {code})")
+        return text.format(seconds=limits.seconds, memory=memory, code=outcome.code)
+    if isinstance(outcome, processes.TimedOut):
+        return outcome.message
+    if "memory" in outcome.lower() and "alloc" in outcome.lower():
+        outcome = f"it needs more than {memory} MiB: {outcome}"
+    return f"cannot be loaded: {_first_lines(outcome)}"
 
 
 def _first_lines(text: str, most: int = 12) -> str:

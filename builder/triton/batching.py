@@ -105,12 +105,12 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
     if not others or spans[most][1] <= size:
         return None
     pair = sorted((most, min(others, key=lambda number: reaches[number])))
-    said = " and ".join(
+    sizes = " and ".join(
         f"p{number} ({axis} {spans[number][0]} to {spans[number][1]})" for number in pair
     )
     what = f"joins and takes batches up to {size} only" if size else "does not batch the model"
     return (
-        f"profiles {said} differ in their batch, and Triton has one greatest batch for all shapes:"
+        f"profiles {sizes} differ in their batch, and Triton has one greatest batch for all shapes:"
         f" it {what}. Give both the range 1 to {spans[most][1]}, or each a model of its own; with"
         " `batching: {enabled: false}` Triton joins no requests, and clients may send what each"
         " profile has"

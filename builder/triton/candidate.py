@@ -63,7 +63,7 @@ def add(source: Path, repository: Path) -> Candidate:
     versions.whole(current)
     digest = hashlib.sha256((source / SIDECAR).read_bytes()).hexdigest()[:8]
     name = f"{source.name}{INFIX}{digest}"
-    steps = [step for step in current.said.get(published.STEPS) or () if isinstance(step, str)]
+    steps = [step for step in current.sidecar.get(published.STEPS) or () if isinstance(step, str)]
     with blocked(source.name, repository), staging.staging(repository) as stage:
         (stage / name).mkdir()
         versions.copied(current, stage / name)
@@ -82,20 +82,20 @@ def add(source: Path, repository: Path) -> Candidate:
 
 def _rename(folder: Path, name: str) -> None:
     """Write the folder's name into its config, which serves only the current version."""
-    said = published.read(folder / SIDECAR)
+    record = published.read(folder / SIDECAR)
     message = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder))
     message.name = folder.name
     message.version_policy.CopyFrom(
         pb.ModelVersionPolicy(
-            specific=pb.ModelVersionPolicy.Specific(versions=[published.number_of(said)])
+            specific=pb.ModelVersionPolicy.Specific(versions=[published.number_of(record)])
         )
     )
     text = config_text(message)
     (folder / CONFIG).unlink()
     (folder / CONFIG).write_text(text, encoding="utf-8")
     digest = hashlib.sha256(text.encode()).hexdigest()
-    files = {**said.get("files", {}), CONFIG: digest}
-    published.write(folder, {**said, "step_of": name, "files": files, GENERATED: text})
+    files = {**record.get("files", {}), CONFIG: digest}
+    published.write(folder, {**record, "step_of": name, "files": files, GENERATED: text})
 
 
 @dataclass(frozen=True)

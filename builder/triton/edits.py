@@ -209,11 +209,11 @@ def _field(
 def _parameters(old: pb.ModelConfig, by_hand: pb.ModelConfig, new: pb.ModelConfig) -> None:
     """Compare each parameter separately: provenance changes with every build."""
     for key in {*old.parameters, *by_hand.parameters}:
-        ours, theirs = (side.parameters.get(key) for side in (old, by_hand))
-        if ours != theirs and theirs is None:
+        generated, edited = (side.parameters.get(key) for side in (old, by_hand))
+        if generated != edited and edited is None:
             new.parameters.pop(key, None)
-        elif ours != theirs:
-            new.parameters[key].CopyFrom(theirs)
+        elif generated != edited:
+            new.parameters[key].CopyFrom(edited)
 
 
 def _only(message: pb.ModelConfig, field: FieldDescriptor) -> Any:

@@ -49,19 +49,19 @@ def history(folder: Path) -> list[Entry]:
 
 
 def _entry(version: Version, current: Version, served: Sequence[int]) -> Entry:
-    said = version.said
-    result = said.get(published.RESULT) or {}
+    record = version.sidecar
+    result = record.get(published.RESULT) or {}
     state = SERVED if version.number in served else KEPT
     return Entry(
         version.number,
         CURRENT if version.number == current.number else state,
-        said.get(versions.PUBLISHED),
-        (said.get("source") or {}).get("sha256"),
-        said.get("precision"),
-        dict(said.get("versions") or {}),
+        record.get(versions.PUBLISHED),
+        (record.get("source") or {}).get("sha256"),
+        record.get("precision"),
+        dict(record.get("versions") or {}),
         result.get("parity"),
         str(result.get("because") or ""),
-        dict(said.get("files") or {}),
+        dict(record.get("files") or {}),
         next(version.damaged(), None),
     )
 
@@ -152,7 +152,7 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
             return Promotion(name, there[0].number, "unchanged")
         if there:
             edits.refuse(target, hashes, edits.REPORT)
-    steps = [step for step in current.said.get(published.STEPS) or () if isinstance(step, str)]
+    steps = [step for step in current.sidecar.get(published.STEPS) or () if isinstance(step, str)]
     with blocked(name, repository):
         repository.mkdir(parents=True, exist_ok=True)
         with staging.staging(repository) as stage, staging.alone(repository):

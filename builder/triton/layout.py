@@ -76,16 +76,16 @@ def name_by_content(folder: Path, base: str) -> str:
 
     Equal steps have equal names. `step` in trt-build.json is `base`.
     """
-    said = {**published.read(folder / published.SIDECAR), "name": base, "step": base}
-    said.pop(published.SEAL, None)
-    name = f"{base}.{digest(said)[:DIGITS]}"
+    record = {**published.read(folder / published.SIDECAR), "name": base, "step": base}
+    record.pop(published.SEAL, None)
+    name = f"{base}.{digest(record)[:DIGITS]}"
     file = folder / "config.pbtxt"
     message = parse_config(file.read_text(encoding="utf-8"), str(file))
     message.name = name
     file.write_text(config_text(message))
-    files = {**said["files"], file.name: sha256(file.read_bytes())}
+    files = {**record["files"], file.name: sha256(file.read_bytes())}
     text = file.read_text(encoding="utf-8")
-    published.write(folder, {**said, "name": name, "files": files, GENERATED: text})
+    published.write(folder, {**record, "name": name, "files": files, GENERATED: text})
     return name
 
 
@@ -95,8 +95,8 @@ def seal_steps(folder: Path, names: Sequence[str]) -> None:
     """
     sidecars = {name: folder.parent / name / published.SIDECAR for name in names}
     seals = {name: sha256(path.read_bytes()) for name, path in sidecars.items()}
-    said = published.read(folder / published.SIDECAR)
-    published.write(folder, {**said, published.STEPS: list(names), published.SEALS: seals})
+    record = published.read(folder / published.SIDECAR)
+    published.write(folder, {**record, published.STEPS: list(names), published.SEALS: seals})
 
 
 def ensemble_sidecar(
@@ -265,9 +265,11 @@ def _branch(branch: BranchFiles, stem: str, folder: Path) -> dict[str, Any]:
 
 
 def _segments(
-    pieces: Sequence[SegmentFiles | BranchFiles], stem: str, folder: Path
+    segments: Sequence[SegmentFiles | BranchFiles], stem: str, folder: Path
 ) -> list[dict[str, Any]]:
-    return [_segment(piece, f"{stem}_{number}", folder) for number, piece in enumerate(pieces)]
+    return [
+        _segment(segment, f"{stem}_{number}", folder) for number, segment in enumerate(segments)
+    ]
 
 
 def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
@@ -338,9 +340,9 @@ def _hashes(folder: Path) -> dict[str, str]:
     }
 
 
-def _sidecar(folder: Path, said: Mapping[str, Any]) -> None:
+def _sidecar(folder: Path, record: Mapping[str, Any]) -> None:
     text = (folder / published.CONFIG).read_text(encoding="utf-8")
-    published.write(folder, {**json.loads(json.dumps(said, default=str)), GENERATED: text})
+    published.write(folder, {**json.loads(json.dumps(record, default=str)), GENERATED: text})
 
 
 def _json(path: Path, value: object) -> None:

@@ -169,14 +169,14 @@ def _must_be_whole(folder: Path) -> None:
     """Raise PublishError if a file differs from its published state: merging would compute a new
     hash for it. The config may have been edited.
     """
-    said = _json(folder / SIDECAR)
-    if published.sidecar(folder) is None or not published.is_sealed(said):
+    record = _json(folder / SIDECAR)
+    if published.sidecar(folder) is None or not published.is_sealed(record):
         raise PublishError(
             f"{SIDECAR} of {folder.name!r} is damaged: it has changed since publication",
             where=str(folder),
             fix="build the model again",
         )
-    for name, is_there in damaged(folder, said.get("files") or {}):
+    for name, is_there in damaged(folder, record.get("files") or {}):
         what = "damaged: it is not the file that was published" if is_there else "missing"
         raise PublishError(
             f"{name} of {folder.name!r} is {what}", where=str(folder), fix="build the model again"
@@ -224,9 +224,9 @@ def _must_fit(one: Variant, other: Variant) -> None:
             where=where,
             fix=_ONE_RTX_PLAN if _flavour(one) == "tensorrt-rtx" else _NO_RUNTIME,
         )
-    ours, theirs = _comparable(one.config), _comparable(other.config)
-    for field in sorted({*ours, *theirs}):
-        a, b = ours.get(field), theirs.get(field)
+    first, second = _comparable(one.config), _comparable(other.config)
+    for field in sorted({*first, *second}):
+        a, b = first.get(field), second.get(field)
         if a != b:
             raise PublishError(
                 f"model {one.folder.name!r} is not the same in both: {field}: {a} and {b}",
@@ -331,11 +331,11 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
     known = sorted(message.cc_model_filenames)
     base = {**_json(folder / VERSION / "plan.json"), "compute_capabilities": known, "plans": facts}
     _save(folder / VERSION / "plan.json", base)
-    said = _json(folder / SIDECAR)
-    _seal(folder, {key: said[key] for key in said if key not in ("request", "plans")})
+    record = _json(folder / SIDECAR)
+    _seal(folder, {key: record[key] for key in record if key not in ("request", "plans")})
 
 
-def _seal(folder: Path, said: Mapping[str, Any]) -> None:
+def _seal(folder: Path, record: Mapping[str, Any]) -> None:
     """Write trt-build.json of a folder with the digests of its present files."""
     files = {
         path.relative_to(folder).as_posix(): sha256(path)
@@ -343,7 +343,7 @@ def _seal(folder: Path, said: Mapping[str, Any]) -> None:
         if path.is_file() and path.name != SIDECAR
     }
     text = _text(folder / "config.pbtxt")
-    published.write(folder, {**said, "files": files, GENERATED: text})
+    published.write(folder, {**record, "files": files, GENERATED: text})
 
 
 def _file(capability: str) -> str:

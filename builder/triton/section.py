@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import UsageError
-from builder.manifest import ModelSpec, place
+from builder.manifest import ModelSpec, manifest_location
 
 OWNED: Mapping[str, str] = {
     "name": "the model's file names it",
@@ -74,14 +74,14 @@ def parsed(spec: ModelSpec) -> Any:
             json_format.ParseDict({field: value}, part)
         except (json_format.ParseError, ValueError, TypeError) as error:
             raise UsageError(
-                f"triton.{field}: {error}", where=place(spec, "triton", field)
+                f"triton.{field}: {error}", where=manifest_location(spec, "triton", field)
             ) from error
     if part.version_policy.HasField("specific"):
         versions = list(part.version_policy.specific.versions)
         if 1 not in versions:
             raise UsageError(
                 f"triton.version_policy: {versions} has not version 1, which is published",
-                where=place(spec, "triton", "version_policy"),
+                where=manifest_location(spec, "triton", "version_policy"),
             )
     bad = [key for key in part.parameters if key.startswith(PREFIX)]
     if bad:
@@ -95,7 +95,7 @@ def _check_field(spec: ModelSpec, field: str, value: object) -> None:
     if field not in known:
         raise UsageError(
             f"triton.{field}: Triton's ModelConfig has no such field",
-            where=place(spec, "triton", field),
+            where=manifest_location(spec, "triton", field),
             fix=f"one of {', '.join(sorted(set(known) - set(OWNED)))}",
         )
     if field in OWNED:
@@ -115,7 +115,7 @@ def _merge(message: pb.ModelConfig, spec: ModelSpec, takes: Any) -> None:
     if part.HasField("dynamic_batching") and not message.HasField("dynamic_batching"):
         raise UsageError(
             f"triton.dynamic_batching: Triton does not batch model {message.name!r}",
-            where=place(spec, "triton", "dynamic_batching"),
+            where=manifest_location(spec, "triton", "dynamic_batching"),
             fix="leave it out, or batching: {enabled: true}",
         )
     if part.instance_group:
@@ -139,6 +139,6 @@ def _instances(message: pb.ModelConfig, part: pb.ModelConfig) -> None:
 def _owned(spec: ModelSpec, why: str, *route: str) -> UsageError:
     return UsageError(
         f"triton.{'.'.join(route)} is not for the manifest: {why}",
-        where=place(spec, "triton", *route),
+        where=manifest_location(spec, "triton", *route),
         fix="remove it",
     )

@@ -59,8 +59,8 @@ def signing_with(key: Path | None) -> Iterator[None]:
         _key.reset(token)
 
 
-def answers(stage: Path) -> dict[str, Callable[..., Any]]:
-    """The requests of a worker that publishes from the folder `stage` (processes.Task.answers): to
+def handlers(stage: Path) -> dict[str, Callable[..., Any]]:
+    """The requests of a worker that publishes from the folder `stage` (processes.Task.handlers): to
     sign a folder inside. Empty if nothing is signed.
     """
     key = _key.get()

@@ -62,8 +62,8 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
     earlier = before
     number, last = 1, 0
     if before:
-        said = before[0].said
-        last = max(said.get(LAST) or 0, *(version.number for version in before))
+        record = before[0].sidecar
+        last = max(record.get(LAST) or 0, *(version.number for version in before))
         number = last + 1
         if same(own, before[0]):
             number, earlier = before[0].number, before[1:]
@@ -85,7 +85,7 @@ def _contents(version: Version) -> dict[str, str]:
     own = f"{version.number}/"
     return {
         name.replace(own, "N/", 1) if name.startswith(own) else name: digest
-        for name, digest in version.said.get("files", {}).items()
+        for name, digest in version.sidecar.get("files", {}).items()
         if name != CONFIG
     }
 
@@ -115,7 +115,7 @@ def _together(one: Version, other: Version) -> bool:
         }
         for version in (one, other)
     ]
-    made = [version.said.get("versions", {}) for version in (one, other)]
+    made = [version.sidecar.get("versions", {}) for version in (one, other)]
     return (
         beside[0] == beside[1]
         and made[0].get("tensorrt") == made[1].get("tensorrt")
@@ -125,15 +125,15 @@ def _together(one: Version, other: Version) -> bool:
 
 def _renumber(folder: Path, number: int) -> None:
     """Renumber the only version in `folder`."""
-    said = published.read(folder / SIDECAR)
-    old = published.number_of(said)
+    record = published.read(folder / SIDECAR)
+    old = published.number_of(record)
     if old != number:
         (folder / str(old)).rename(folder / str(number))
     files = {
         name.replace(f"{old}/", f"{number}/", 1) if name.startswith(f"{old}/") else name: digest
-        for name, digest in said.get("files", {}).items()
+        for name, digest in record.get("files", {}).items()
     }
-    published.write(folder, {**said, "files": files, VERSION: number})
+    published.write(folder, {**record, "files": files, VERSION: number})
 
 
 def _complete(
@@ -150,13 +150,13 @@ def _complete(
     below = [version for version in kept if version.number < current.number]
     able = [version.number for version in below if _together(current, version)]
     served = sorted([current.number, *able[: serve - 1]])
-    said = {key: value for key, value in current.said.items() if key not in _OF_THE_FOLDER}
+    record = {key: value for key, value in current.sidecar.items() if key not in _OF_THE_FOLDER}
     seals = {str(version.number): sha256(version.record / SIDECAR) for version in kept}
-    text = _with_policy(str(said[GENERATED]), served)
+    text = _with_policy(str(record[GENERATED]), served)
     file = folder / CONFIG
     file.write_text(_with_policy(file.read_text(encoding="utf-8"), served))
-    files = {**said["files"], CONFIG: hashlib.sha256(text.encode()).hexdigest()}
-    published.write(folder, {**said, **facts, KEPT: seals, "files": files, GENERATED: text})
+    files = {**record["files"], CONFIG: hashlib.sha256(text.encode()).hexdigest()}
+    published.write(folder, {**record, **facts, KEPT: seals, "files": files, GENERATED: text})
 
 
 def _with_policy(text: str, served: Sequence[int]) -> str:
@@ -185,8 +185,8 @@ def _make_current(version: Version, folder: Path, add: Callable[[Path, Path], No
 
 def _of_version(version: Version) -> dict[str, Any]:
     """The facts of one version from its trt-build.json."""
-    said = {key: value for key, value in version.said.items() if key not in _OF_THE_FOLDER}
-    return {**said, VERSION: version.number}
+    record = {key: value for key, value in version.sidecar.items() if key not in _OF_THE_FOLDER}
+    return {**record, VERSION: version.number}
 
 
 def _link(source: Path, target: Path) -> None:
@@ -209,16 +209,16 @@ def _copy(source: Path, target: Path) -> None:
 def rolled_back(folder: Path, to: Version, new: Path) -> None:
     """Fill the empty folder `new` with the model in `folder`, serving version `to`."""
     current, *kept = published.versions(folder)
-    said = current.said
+    record = current.sidecar
     _make_current(to, new, _link)
     facts = {
-        POLICY: said.get(POLICY),
-        LAST: said.get(LAST),
+        POLICY: record.get(POLICY),
+        LAST: record.get(LAST),
         **({ROLLED_BACK: current.number} if to.number < current.number else {}),
     }
     others = [version for version in (current, *kept) if version.number != to.number]
     others.sort(key=lambda version: version.number, reverse=True)
-    _complete(new, facts, others, (said.get(POLICY) or {}).get("serve", 1))
+    _complete(new, facts, others, (record.get(POLICY) or {}).get("serve", 1))
 
 
 def pruned(folder: Path, keep: int, new: Path) -> list[int]:
@@ -228,13 +228,13 @@ def pruned(folder: Path, keep: int, new: Path) -> list[int]:
     Returns the removed numbers.
     """
     current, *kept = published.versions(folder)
-    said = current.said
+    record = current.sidecar
     _make_current(current, new, _link)
     stay = kept[: keep - 1]
-    facts = {key: said[key] for key in (POLICY, LAST, ROLLED_BACK) if key in said}
-    if said.get(ROLLED_BACK) not in {version.number for version in stay}:
+    facts = {key: record[key] for key in (POLICY, LAST, ROLLED_BACK) if key in record}
+    if record.get(ROLLED_BACK) not in {version.number for version in stay}:
         facts.pop(ROLLED_BACK, None)
-    _complete(new, facts, stay, (said.get(POLICY) or {}).get("serve", 1))
+    _complete(new, facts, stay, (record.get(POLICY) or {}).get("serve", 1))
     return [version.number for version in kept[keep - 1 :]]
 
 
@@ -245,8 +245,8 @@ def copied(version: Version, new: Path) -> None:
 
 def policy_of(folder: Path) -> Versions:
     """The manifest's `versions` as recorded in a published model."""
-    said = published.read(folder / SIDECAR).get(POLICY)
-    return Versions(**said) if isinstance(said, dict) else Versions()
+    record = published.read(folder / SIDECAR).get(POLICY)
+    return Versions(**record) if isinstance(record, dict) else Versions()
 
 
 def find(folder: Path, number: int | None) -> Version:

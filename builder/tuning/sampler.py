@@ -72,10 +72,10 @@ class GridSampler(optuna.samplers.BaseSampler):
         """The upper confidence bound of each position in `rest`, in standard deviations of the
         values.
         """
-        seen, asked = (np.array(one, dtype=np.float64) / self.spans for one in (known, rest))
+        seen, requested = (np.array(one, dtype=np.float64) / self.spans for one in (known, rest))
         spread = float(np.std(values)) or 1.0
         scaled = (np.array(values) - np.mean(values)) / spread
-        between = _kernel(asked, seen)
+        between = _kernel(requested, seen)
         covariance = _kernel(seen, seen) + NOISE * np.eye(len(seen))
         solved = np.linalg.solve(covariance, np.column_stack([scaled, between.T]))
         variance = 1.0 - np.einsum("ij,ji->i", between, solved[:, 1:])

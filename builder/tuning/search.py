@@ -88,16 +88,16 @@ class _Search:
     def rest(self) -> None:
         repeated = 0
         while len(self.known) < self.most and repeated < PROPOSALS:
-            asked = self.study.ask(self.distributions)
+            trial = self.study.ask(self.distributions)
             configuration = self.space.canonical(
-                {d.name: d.values[asked.params[d.name]] for d in self.space.dimensions}
+                {d.name: d.values[trial.params[d.name]] for d in self.space.dimensions}
             )
             before = self.known.get(key(configuration))
             repeated = repeated + 1 if before else 0
             if before is None:
                 before = self.measure(configuration, SAMPLED)
                 self.known[key(configuration)] = before
-            self.study.tell(asked, self._value(before))
+            self.study.tell(trial, self._value(before))
         self._fill()
 
     def _fill(self) -> None:

@@ -60,7 +60,7 @@ class Facts:
     max_batch_size: int
     dynamic: bool
     segments: int
-    plan_answers: bool
+    plan_executes: bool
     backend: bool
     no_graphs: str | None = None
 
@@ -188,7 +188,7 @@ def _batch_range(spec: ModelSpec) -> tuple[str, tuple[int, int, int]] | None:
 def _profiles(
     spec: ModelSpec, facts: Facts, wanted: Values, fixed: dict[str, str]
 ) -> Sequence[Value]:
-    if not facts.plan_answers:
+    if not facts.plan_executes:
         fixed[PROFILES] = "torch answers on this host"
     elif not facts.max_batch_size or _batch_range(spec) is None:
         fixed[PROFILES] = "the model has no batch axis with one range"
@@ -215,7 +215,7 @@ def _layout(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Val
 
 
 def _runtime(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Value]:
-    if not facts.plan_answers:
+    if not facts.plan_executes:
         fixed[RUNTIME] = "torch answers on this host"
         return ()
     return wanted.runtime or (PLAN, TORCH)

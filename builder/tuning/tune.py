@@ -495,7 +495,7 @@ def _facts(model: PublishedModel, result: ModelResult) -> Facts:
         max_batch_size=config.max_batch_size,
         dynamic=config.HasField("dynamic_batching") or bool(config.ensemble_scheduling.step),
         segments=max(1, len(result.segments)),
-        plan_answers=bool(result.plan_executed),
+        plan_executes=bool(result.plan_executed),
         backend=model.sidecar.get("serve_as") == "tensorrt_plan",
         no_graphs=triton.graphs.refused(str(model.sidecar["versions"].get("tensorrt"))),
     )

@@ -138,8 +138,8 @@ def test_perf_analyzer_agrees_within_five_percent(
     for _ in range(3):
         options = Options(loads=[Load(concurrency)], goldens=["p0-opt"], seconds=4.0, processes=1)
         (found,) = bench(repository, endpoint, ["paused"], options)
-        theirs = _perf_analyzer(str(endpoint.grpc), repository, concurrency)
-        ratios.append(found.levels[0].throughput.value / theirs)
+        reference = _perf_analyzer(str(endpoint.grpc), repository, concurrency)
+        ratios.append(found.levels[0].throughput.value / reference)
     assert statistics.median(ratios) == pytest.approx(1.0, abs=0.05), ratios
 
 

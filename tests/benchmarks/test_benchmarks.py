@@ -159,8 +159,8 @@ def test_the_stored_rows_are_whole() -> None:
 
 
 def test_the_page_of_performance_is_current() -> None:
-    said = (Path(__file__).resolve().parents[2] / "docs/performance.md").read_text("utf-8")
-    assert said == page.text(), "run: python docs/generate.py performance"
+    text = (Path(__file__).resolve().parents[2] / "docs/performance.md").read_text("utf-8")
+    assert text == page.text(), "run: python docs/generate.py performance"
 
 
 def _row(batch: int, ratio: float, **more: object) -> records.Row:
@@ -189,12 +189,12 @@ def test_the_page_says_the_mean_what_is_above_the_limit_and_what_was_tried(
     monkeypatch.setattr(records, "TORCH", tmp_path / "torch.jsonl")
     superseded, tried = _row(1, 9.0), _row(8, 0.5, settings="x=1")
     records.append(records.ENGINES, [superseded, _row(1, 1.25), _row(8, 0.8), tried])
-    said = page.text()
-    assert "| all | 2 | 1.000 |  | 1 |" in said  # the square root of 1.25 * 0.8
-    assert "Above 1.03: unet fp16 batch 1 (1.250)." in said
-    assert "| `x=1` | unet | fp16 | 8 | 0.500 | 0.800 |" in said
-    assert "| 40.0 | 8.0 | 20% |" in said
-    assert "9.000" not in said
+    text = page.text()
+    assert "| all | 2 | 1.000 |  | 1 |" in text  # the square root of 1.25 * 0.8
+    assert "Above 1.03: unet fp16 batch 1 (1.250)." in text
+    assert "| `x=1` | unet | fp16 | 8 | 0.500 | 0.800 |" in text
+    assert "| 40.0 | 8.0 | 20% |" in text
+    assert "9.000" not in text
 
 
 def test_the_page_has_our_engine_beside_torch_alone() -> None:
@@ -202,9 +202,12 @@ def test_the_page_has_our_engine_beside_torch_alone() -> None:
         **_row(8, 0.8),
         "milliseconds": {"eager": 4.0, "torchscript": 3.0, "compile": 1.0},
     }
-    said = "\n".join(page._torch([torch_alone], [_row(8, 0.8), _row(8, 0.4, settings="x=1")]))
-    ours = _row(8, 0.8)["milliseconds"]["ours"]
-    assert f"| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 | {ours:.3f} | {1 / ours:.2f} |" in said
+    text = "\n".join(page._torch([torch_alone], [_row(8, 0.8), _row(8, 0.4, settings="x=1")]))
+    milliseconds = _row(8, 0.8)["milliseconds"]["ours"]
+    assert (
+        f"| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 | {milliseconds:.3f} | {1 / milliseconds:.2f} |"
+        in text
+    )
     assert "| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 |  |  |" in "\n".join(
         page._torch([torch_alone], [])
     )
@@ -268,14 +271,14 @@ def test_what_stands_of_serving_is_not_measured_again(
         records, "host", lambda: {"gpu": "H200", "torch": "2.11", "method": records.METHOD}
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    asked = argparse.Namespace(again=False, precision="fp16", optimization_level=None)
+    args = argparse.Namespace(again=False, precision="fp16", optimization_level=None)
     rows = list(serving.wanted("unet", ["default", "mapped"], [8, 32], several=False))
     assert [(row["setting"], row["batch"], row["way"]) for row in rows[:3]] == [
         ("default", 8, "none"),
         ("default", 8, "system"),
         ("default", 8, "cuda"),
     ]
-    assert len(rows) == 8 and not any(map(serving.standing(asked), rows))
+    assert len(rows) == 8 and not any(map(serving.standing(args), rows))
     common = {
         **records.host(),
         "tensorrt": serving.trt.__version__,
@@ -283,9 +286,9 @@ def test_what_stands_of_serving_is_not_measured_again(
         "settings": None,
     }
     records.append(records.SERVING, [{**common, **row} for row in rows])
-    assert all(map(serving.standing(asked), rows))
+    assert all(map(serving.standing(args), rows))
     several = list(serving.wanted("unet", ["default"], [8], several=True))
-    assert not any(map(serving.standing(asked), several))
+    assert not any(map(serving.standing(args), several))
 
 
 @pytest.mark.skipif(
@@ -302,6 +305,6 @@ def test_the_page_keeps_a_warm_build_that_a_later_run_did_not_measure(
     monkeypatch.setattr(records, "ENGINES", tmp_path / "engine.jsonl")
     later = _row(1, 1.0, ours={"layers": 37, "cold_s": 50.0}, onnx_error=2e-3)
     records.append(records.ENGINES, [_row(1, 1.0), _row(1, 1.0, gpu="other"), later])
-    said = page.text()
-    assert "| unet | fp16 | 37 | 38 |  |  |  | 40.0 | 8.0 | 20%* |" in said
-    assert "| 1.0e-03 | 2.0e-03 |" in said
+    text = page.text()
+    assert "| unet | fp16 | 37 | 38 |  |  |  | 40.0 | 8.0 | 20%* |" in text
+    assert "| 1.0e-03 | 2.0e-03 |" in text

@@ -20,15 +20,15 @@ Found = tuple[int, dict[str, Any]]
 
 def main() -> int:
     """Run the command line."""
-    asked, began = _asked(), time.monotonic()
-    if asked.command == "sum" or getattr(asked, "streams", 0):
-        return _streams(asked, began)
+    args, began = _asked(), time.monotonic()
+    if args.command == "sum" or getattr(args, "streams", 0):
+        return _streams(args, began)
     with tempfile.TemporaryDirectory() as name:
-        bad, said = RUNS[asked.command](asked, Path(name))
-    said["wall_seconds"] = round(time.monotonic() - began, 1)
-    print(json.dumps(said, indent=2))
-    if asked.record:
-        page.record(_command(), said)
+        bad, record = RUNS[args.command](args, Path(name))
+    record["wall_seconds"] = round(time.monotonic() - began, 1)
+    print(json.dumps(record, indent=2))
+    if args.record:
+        page.record(_command(), record)
     return int(bad > 0)
 
 
@@ -76,65 +76,65 @@ def _command() -> str:
     return " ".join(words)
 
 
-def _streams(asked: argparse.Namespace, began: float) -> int:
+def _streams(args: argparse.Namespace, began: float) -> int:
     """Run several processes, or read the records of several. Returns one row for each mode."""
-    if asked.command == "sum":
-        found, command = streams.read(asked.out), asked.command_line
+    if args.command == "sum":
+        found, command = streams.read(args.out), args.command_line
     else:
-        words = [f"--{name}={getattr(asked, name)}" for name in ("pushes", "clients", "pause")]
-        words += [f"--minutes={asked.minutes}", *(["--plans"] if asked.plans else [])]
-        out = asked.out or Path(tempfile.mkdtemp(prefix="trt-build-chaos-"))
-        found, command = streams.run(out, asked.streams, words, asked.minutes * 60), _command()
+        words = [f"--{name}={getattr(args, name)}" for name in ("pushes", "clients", "pause")]
+        words += [f"--minutes={args.minutes}", *(["--plans"] if args.plans else [])]
+        out = args.out or Path(tempfile.mkdtemp(prefix="trt-build-chaos-"))
+        found, command = streams.run(out, args.streams, words, args.minutes * 60), _command()
     for mode, counts in found.items():
-        took = counts.seconds if asked.command == "sum" else time.monotonic() - began
-        said = {**counts.as_dict(), "wall_seconds": round(took, 1)}
-        print(json.dumps(said))
-        if asked.record:
-            page.record(f"{command} (mode {mode})", said)
+        took = counts.seconds if args.command == "sum" else time.monotonic() - began
+        record = {**counts.as_dict(), "wall_seconds": round(took, 1)}
+        print(json.dumps(record))
+        if args.record:
+            page.record(f"{command} (mode {mode})", record)
     return int(not found or any(counts.bad for counts in found.values()))
 
 
-def _load(asked: argparse.Namespace, folder: Path) -> Found:
+def _load(args: argparse.Namespace, folder: Path) -> Found:
     counts = load.run(
-        folder / "repository", asked.mode, publications=asked.publications, clients=asked.clients
+        folder / "repository", args.mode, publications=args.publications, clients=args.clients
     )
     return counts.bad, counts.as_dict()
 
 
-def _push(asked: argparse.Namespace, folder: Path) -> Found:
+def _push(args: argparse.Namespace, folder: Path) -> Found:
     counts = pushing.run(
         folder,
-        asked.mode,
-        pushes=asked.pushes,
-        clients=asked.clients,
-        pause=asked.pause,
-        plans=asked.plans,
-        seconds=asked.minutes * 60,
-        out=asked.lines,
+        args.mode,
+        pushes=args.pushes,
+        clients=args.clients,
+        pause=args.pause,
+        plans=args.plans,
+        seconds=args.minutes * 60,
+        out=args.lines,
     )
     return counts.bad, counts.as_dict()
 
 
-def _reload(asked: argparse.Namespace, folder: Path) -> Found:
-    counts = reload.run(folder, asked.mode, asked.loads, new_names=asked.new_names)
+def _reload(args: argparse.Namespace, folder: Path) -> Found:
+    counts = reload.run(folder, args.mode, args.loads, new_names=args.new_names)
     return 0, counts.as_dict()
 
 
-def _limit(asked: argparse.Namespace, folder: Path) -> Found:
-    if asked.out is not None:
-        asked.out.mkdir(parents=True, exist_ok=True)
-    out = asked.out / "limit.jsonl" if asked.out else None
-    counts = limit.run(folder, asked.minutes, out)
+def _limit(args: argparse.Namespace, folder: Path) -> Found:
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+    out = args.out / "limit.jsonl" if args.out else None
+    counts = limit.run(folder, args.minutes, out)
     return counts.bad, counts.as_dict()
 
 
-def _kill(asked: argparse.Namespace, folder: Path) -> Found:
+def _kill(args: argparse.Namespace, folder: Path) -> Found:
     counts = kill.run(
         folder,
-        exchange=not asked.no_exchange,
-        stride=asked.stride,
-        serve_states=asked.serve,
-        change=asked.change,
+        exchange=not args.no_exchange,
+        stride=args.stride,
+        serve_states=args.serve,
+        change=args.change,
     )
     return counts.torn + counts.served_wrong + counts.not_repaired, counts.as_dict()
 

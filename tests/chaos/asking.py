@@ -66,11 +66,11 @@ class Window:
         return {**vars(self), "buckets": {str(key): n for key, n in self.buckets.items()}}
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> Window:
+    def of(cls, record: dict[str, Any]) -> Window:
         """Create a window from as_dict; other keys are ignored."""
-        found = cls(*(said[name] for name in ("requests", "failed", "wrong", "slowest_ms")))
-        found.buckets = Counter({int(key): n for key, n in said["buckets"].items()})
-        found.errors = Counter(said["errors"])
+        found = cls(*(record[name] for name in ("requests", "failed", "wrong", "slowest_ms")))
+        found.buckets = Counter({int(key): n for key, n in record["buckets"].items()})
+        found.errors = Counter(record["errors"])
         return found
 
 
@@ -153,8 +153,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=float, default=0.0)
-    asked = parser.parse_args()
-    Asking(asked.http, asked.grpc, asked.clients, asked.seed, asked.pause).run()
+    args = parser.parse_args()
+    Asking(args.http, args.grpc, args.clients, args.seed, args.pause).run()
 
 
 if __name__ == "__main__":

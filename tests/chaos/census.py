@@ -106,9 +106,9 @@ def _instances(folder: Path) -> int:
 
 
 def _held(server: Server) -> tuple[Counter[str], Counter[str]]:
-    asked = urllib.request.Request(f"http://{server.http_url}/v2/repository/index", data=b"{}")
-    with urllib.request.urlopen(asked, timeout=60) as answer:
-        index = json.load(answer)
+    request = urllib.request.Request(f"http://{server.http_url}/v2/repository/index", data=b"{}")
+    with urllib.request.urlopen(request, timeout=60) as response:
+        index = json.load(response)
     models = Counter(
         str(one["name"]) for one in index if one.get("state") in ("READY", "LOADING", "UNLOADING")
     )
@@ -174,17 +174,17 @@ def _weigh(server: int, found: Census) -> None:
 
 def _details(pid: int) -> dict[str, Any]:
     """The model of a process, its age, and the state of each of its threads."""
-    folder, said = Path("/proc") / str(pid), dict[str, Any](pid=pid)
+    folder, record = Path("/proc") / str(pid), dict[str, Any](pid=pid)
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
         ticks = float((Path("/proc/uptime").read_text()).split()[0]) * 100 - float(fields[19])
-        said |= {"state": fields[0], "age_seconds": round(ticks / 100, 1)}
-        said["model"] = (folder / "cmdline").read_text().split("\0")[1:2]
-        said["threads"] = Counter(
+        record |= {"state": fields[0], "age_seconds": round(ticks / 100, 1)}
+        record["model"] = (folder / "cmdline").read_text().split("\0")[1:2]
+        record["threads"] = Counter(
             f"{_text(task / 'comm')} {_text(task / 'wchan')}"
             for task in (folder / "task").iterdir()
         )
-    return said
+    return record
 
 
 def _text(file: Path) -> str:

@@ -108,11 +108,11 @@ def single(generation: int, name: str = NAME) -> ModelArtifact:
 def _fused(generation: int) -> ModelArtifact:
     """Create the ensemble's two steps as segments of one model."""
     whole = single(generation)
-    pieces = (
+    models = (
         SegmentFiles("torch", ("x",), ("h",), lowered(Raise(generation))),
         SegmentFiles("torch", ("h",), ("y", "g"), lowered(Lower(generation))),
     )
-    return replace(whole, segments=pieces)
+    return replace(whole, segments=models)
 
 
 def _one_folder(make: Callable[[int], ModelArtifact]) -> Change:
@@ -297,12 +297,12 @@ def _generation(repository: Path) -> int | None:
     """The generation that is complete in the repository; None for none."""
     folder = repository / NAME
     try:
-        said = published.read(folder / published.SIDECAR)
+        record = published.read(folder / published.SIDECAR)
         message = parse_config((folder / "config.pbtxt").read_text(), str(folder))
         named = [step.model_name for step in message.ensemble_scheduling.step]
     except OSError:
         return None
-    if named != (said.get("steps") or []) or any(published.damaged(folder)):
+    if named != (record.get("steps") or []) or any(published.damaged(folder)):
         return None
     if any(name for version in published.versions(folder) for name in version.damaged()):
         return None
@@ -316,8 +316,8 @@ def _staged(repository: Path) -> list[Path]:
 
 def _unnamed(repository: Path) -> set[str]:
     """The steps that are neither in the manifest nor in its list of retired steps."""
-    said = published.read(repository / NAME / published.SIDECAR)
-    known = {NAME, *published.step_names(repository / NAME), *(said.get("retired") or ())}
+    record = published.read(repository / NAME / published.SIDECAR)
+    known = {NAME, *published.step_names(repository / NAME), *(record.get("retired") or ())}
     return {path.name for path in repository.iterdir()} - known
 
 

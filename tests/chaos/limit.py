@@ -75,11 +75,11 @@ def _limit(server: Server, counts: Counts) -> int:
     """The number of clients from which on twice as many receive hardly more responses."""
     number, reached = EACH, 0.0
     while True:
-        with Clients(server, number) as asking:
-            while not asking.taken().requests:
+        with Clients(server, number) as clients_running:
+            while not clients_running.taken().requests:
                 time.sleep(0.1)
             time.sleep(RAMP_SECONDS)
-            found = asking.taken().requests / RAMP_SECONDS
+            found = clients_running.taken().requests / RAMP_SECONDS
         counts.ramp[str(number)] = round(found, 1)
         if found < GAIN * reached or number >= MOST:
             return number
@@ -89,8 +89,8 @@ def _limit(server: Server, counts: Counts) -> int:
 def _samples(
     server: Server, served: Path, counts: Counts, seconds: float
 ) -> Iterator[dict[str, Any]]:
-    with Clients(server, counts.clients) as asking:
-        while not asking.taken().requests:
+    with Clients(server, counts.clients) as clients_running:
+        while not clients_running.taken().requests:
             time.sleep(0.1)
         began = time.monotonic()
         while (at := time.monotonic() - began) < seconds:
@@ -98,8 +98,12 @@ def _samples(
             held = census.take(server, served, "none", wait=0.0)
             for name in ("leaked_models", "leaked_processes", "missing"):
                 setattr(counts, name, max(getattr(counts, name), len(getattr(held, name))))
-            yield {"at": round(at, 1), "window": asking.taken().as_dict(), **held.as_dict()}
-    counts.failed += asking.died
+            yield {
+                "at": round(at, 1),
+                "window": clients_running.taken().as_dict(),
+                **held.as_dict(),
+            }
+    counts.failed += clients_running.died
 
 
 def _sum(counts: Counts, total: Window, took: float) -> None:

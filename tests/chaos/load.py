@@ -79,11 +79,11 @@ def run(repository: Path, mode: str, *, publications: int, clients: int) -> Coun
 
 def _load(server: Server, repository: Path, counts: Counts, publications: int) -> None:
     ended, lock, began = threading.Event(), threading.Lock(), time.monotonic()
-    asking = [
+    clients_running = [
         threading.Thread(target=_ask, args=(_client(server, n), n, ended, lock, counts))
         for n in range(counts.clients)
     ]
-    for thread in asking:
+    for thread in clients_running:
         thread.start()
     try:
         for generation in range(2, 2 + publications):
@@ -94,7 +94,7 @@ def _load(server: Server, repository: Path, counts: Counts, publications: int) -
             counts.publications += 1
     finally:
         ended.set()
-        for thread in asking:
+        for thread in clients_running:
             thread.join()
         counts.seconds = round(time.monotonic() - began, 1)
 

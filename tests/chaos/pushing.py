@@ -142,15 +142,15 @@ def _pushed(
     target = Target(served, server.http_url, server.grpc_url, timeout=120, drain=DRAIN_SECONDS)
     began = time.monotonic()
     head = {"mode": mode, "clients": clients}
-    with Clients(server, clients, pause) as asking:
-        while not asking.taken().requests:  # until the first response
+    with Clients(server, clients, pause) as clients_running:
+        while not clients_running.taken().requests:  # until the first response
             time.sleep(0.1)
         for generation in generations:
             if time.monotonic() - began > seconds:
                 break
             source = folder / str(generation)
             (found,) = push(source, target)
-            during = asking.taken()
+            during = clients_running.taken()
             held = census.take(server, served, mode)
             shutil.rmtree(source)
             yield {
@@ -159,10 +159,10 @@ def _pushed(
                 "at": round(time.monotonic() - began, 1),
                 "verdict": _verdict(found, generation),
                 "during": during.as_dict(),
-                "between": asking.taken().as_dict(),
+                "between": clients_running.taken().as_dict(),
                 **held.as_dict(),
             }
-    last = {"between": asking.taken().as_dict(), "died": asking.died}
+    last = {"between": clients_running.taken().as_dict(), "died": clients_running.died}
     yield {**head, "at": round(time.monotonic() - began, 1), **last}
 
 

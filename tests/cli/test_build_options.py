@@ -48,16 +48,16 @@ def test_an_option_that_the_flavour_lacks_is_refused_though_the_plan_is_in_the_s
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     """The timing cache is in no key: where a plan was found, TensorRT never saw the option."""
-    asked = ("repo", small, "--out", tmp_path / "out", "--store", tmp_path / "store", *RTX)
-    assert run(*asked).exit_code == 0
-    refused = run(*asked, "--timing-cache", tmp_path / "a.cache")
+    arguments = ("repo", small, "--out", tmp_path / "out", "--store", tmp_path / "store", *RTX)
+    assert run(*arguments).exit_code == 0
+    refused = run(*arguments, "--timing-cache", tmp_path / "a.cache")
     assert refused.exit_code == 2
     assert "tensorrt-rtx has no timing cache" in refused.output
     assert "rebuilt" not in refused.output
 
 
 @on_rtx
-@pytest.mark.skipif(flavour.gpu_answers(), reason="there is a GPU here")
+@pytest.mark.skipif(flavour.has_gpu(), reason="there is a GPU here")
 @pytest.mark.parametrize("option", ["--refit", "--strip-plan"])
 @pytest.mark.parametrize("command", ["repo", "check"])
 def test_what_needs_a_gpu_is_refused_before_anything_is_lowered(
@@ -93,7 +93,7 @@ def test_the_command_that_reproduces_a_crash_has_every_option(small: Path, name:
     )
     assert words[:2] == ["trt-build", "repo"]
     context = repo_command.make_context("repo", words[2:])
-    assert build_options.taken(dict(context.params)) == chosen
+    assert build_options.take(dict(context.params)) == chosen
 
 
 @pytest.mark.parametrize(

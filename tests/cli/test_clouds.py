@@ -99,8 +99,8 @@ def cloud(
     if azurite is None:
         pytest.skip("azurite-blob is not in the PATH")
     endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
-    said = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
-    monkeypatch.setenv(urls.CONNECTION, f"{said}BlobEndpoint={endpoint};")
+    connection = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+    monkeypatch.setenv(urls.CONNECTION, f"{connection}BlobEndpoint={endpoint};")
     words = ["--blobPort", str(port), "--location", str(folder), "--skipApiVersionCheck"]
     with running([azurite, *words], port, folder):
         adlfs.AzureBlobFileSystem(account_name=ACCOUNT).mkdir("models")
@@ -138,13 +138,13 @@ def test_a_farm_builds_there(tmp_path: Path, cloud: Cloud) -> None:
     pytest.importorskip("ray")
     write(tmp_path / "models", 1.0)
     cloud.upload(tmp_path / "models")
-    said: dict[str, Any] = {
+    connection: dict[str, Any] = {
         "address": "local",
         "store": f"{cloud.root}/store",
         "targets": {"ada": {"build": {"compute_capabilities": ["8.9"]}}},
         "environment": list(cloud.environment),
     }
-    (tmp_path / "farm.yaml").write_text(json.dumps(said))
+    (tmp_path / "farm.yaml").write_text(json.dumps(connection))
     words = ["repo", f"{cloud.root}/in", "--out", f"{cloud.root}/out"]
     done = subprocess.run(
         [*PROGRAM, *words, "--farm", str(tmp_path / "farm.yaml"), "--json"],

@@ -39,10 +39,10 @@ def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
     assert (tmp_path / "out" / "small" / "config.pbtxt").is_file()
     (recorded,) = json.loads((tmp_path / "out.results" / "build.json").read_text())["models"]
     assert recorded["ok"] and "build" in recorded["seconds"] and len(recorded["published"]) == 64
-    said = json.loads((tmp_path / "out" / "small" / "trt-build.json").read_text())["result"]
-    (dtypes,) = said["dtypes"]
-    assert sum(count for _, count in dtypes["runs"]) == said["layers"]
-    nodes = [(one["before"], one["after"]) for one in said["lowering"]]
+    record = json.loads((tmp_path / "out" / "small" / "trt-build.json").read_text())["result"]
+    (dtypes,) = record["dtypes"]
+    assert sum(count for _, count in dtypes["runs"]) == record["layers"]
+    nodes = [(one["before"], one["after"]) for one in record["lowering"]]
     assert nodes and all(a[1] == b[0] for a, b in itertools.pairwise(nodes))
 
 
@@ -627,9 +627,9 @@ def test_serve_answers_until_it_is_told_to_stop(
 ) -> None:
     process = start("serve", published, "--port", "0", "--json")
     assert process.stdout is not None
-    said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+    record = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
     result = run(
-        "verify", published, "--url", said["http"], "--grpc-url", said["grpc"], "--repeat", "0"
+        "verify", published, "--url", record["http"], "--grpc-url", record["grpc"], "--repeat", "0"
     )
     assert result.exit_code == 0, result.output
     process.send_signal(stop)
@@ -637,7 +637,7 @@ def test_serve_answers_until_it_is_told_to_stop(
     assert process.returncode == 0
     time.sleep(0.1)
     with pytest.raises(ProcessLookupError):
-        os.kill(said["pid"], 0)
+        os.kill(record["pid"], 0)
 
 
 @pytest.mark.live

@@ -76,9 +76,9 @@ def test_a_store_that_does_not_answer_stops_no_explanation(
 ) -> None:
     run("repo", small, "--out", tmp_path / "out", "--no-store")
     (tmp_path / "file").touch()
-    said = run("explain", small, "--out", tmp_path / "out", "--store", tmp_path / "file", "--all")
-    assert said.exit_code == 0, said.output
-    assert "small: unchanged" in said.stdout and "no store that answers" in said.stdout
+    record = run("explain", small, "--out", tmp_path / "out", "--store", tmp_path / "file", "--all")
+    assert record.exit_code == 0, record.output
+    assert "small: unchanged" in record.stdout and "no store that answers" in record.stdout
 
 
 def test_explain_imports_neither_torch_nor_tensorrt(small: Path) -> None:

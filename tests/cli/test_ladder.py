@@ -113,7 +113,7 @@ def test_a_wrong_plan_breaks_the_engine_alone(
     def endpoint(*given: Any, **more: Any) -> list[ModelParity]:
         return [answered(True, "torch", "cpu")]
 
-    monkeypatch.setattr("builder.engine.flavour.gpu_answers", lambda: True)
+    monkeypatch.setattr("builder.engine.flavour.has_gpu", lambda: True)
     monkeypatch.setattr("builder.parity.engines.verify_engines", engines)
     monkeypatch.setattr("builder.parity.verification.verify", endpoint)
     models = published_once.parent / "models"

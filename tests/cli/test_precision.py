@@ -88,7 +88,7 @@ def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--hardware-compatible", "ampere_plus"], "has no hardware compatibility"),
         (["--target", "sm_89", "--target", "sm_90"], "builds nothing for sm_90"),
@@ -96,10 +96,10 @@ def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> N
     ],
 )
 def test_check_takes_the_builders_options(
-    small: Path, run: Run, words: list[str], said: str
+    small: Path, run: Run, words: list[str], message: str
 ) -> None:
     result = run("check", small, "--flavour", "tensorrt-rtx", *words)
-    assert result.exit_code == 2 and said in result.output
+    assert result.exit_code == 2 and message in result.output
     assert (
         run(
             "check",

@@ -63,9 +63,9 @@ def served_version() -> int:
     found = objects()
     config = found["models/out/net/config.pbtxt"].decode()
     served = [int(number) for number in re.findall(r"versions: (\d+)", config)]
-    said = json.loads(found["models/out/net/trt-build.json"])
-    assert served == [said["version"]]
-    for name in said["files"]:
+    record = json.loads(found["models/out/net/trt-build.json"])
+    assert served == [record["version"]]
+    for name in record["files"]:
         assert f"models/out/net/{name}" in found
     return served[0]
 
@@ -143,10 +143,10 @@ def test_a_farm_builds_from_one_bucket_into_another(tmp_path: Path, s3: Server) 
             [*PROGRAM, *words], env=environment, capture_output=True, text=True, cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr
-        said = json.loads(done.stdout)
-        assert said["results"][0]["published"] == "published"
-        assert said["repository"] == OUT
-        assert said["events"] == "s3://models/out.farm/events.jsonl"
+        record = json.loads(done.stdout)
+        assert record["results"][0]["published"] == "published"
+        assert record["repository"] == OUT
+        assert record["events"] == "s3://models/out.farm/events.jsonl"
         written = objects()
         assert {"models/out/ada/net/config.pbtxt", "models/out.farm/events.jsonl"} <= set(written)
         assert any(name.startswith("models/store/published/") for name in written)

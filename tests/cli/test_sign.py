@@ -55,16 +55,16 @@ def test_a_wrong_key_or_name_is_a_usage_error(
 @pytest.mark.live
 @pytest.mark.slow
 def test_verify_fails_for_what_is_not_signed(published: Path, run: Run, keys: Path) -> None:
-    asked = ("verify", published, "--serve", "--signature", keys / "sign.pub", "--json")
+    arguments = ("verify", published, "--serve", "--signature", keys / "sign.pub", "--json")
     run("sign", published, "--key", keys / "sign.key")
-    assert run(*asked).exit_code == 0
-    assert run(*asked).exit_code == 0, "what the server compiled is no change"
+    assert run(*arguments).exit_code == 0
+    assert run(*arguments).exit_code == 0, "what the server compiled is no change"
     (published / "unknown").mkdir()
-    assert "unknown: it has no trt-build.sig" in _error(run(*asked), 2)
+    assert "unknown: it has no trt-build.sig" in _error(run(*arguments), 2)
     with serve(
         published, explicit=True, models=["small"], http_port=0, grpc_port=0, metrics_port=0
     ) as server:
-        result = run("verify", published, "--url", server.http_url, *asked[3:])
+        result = run("verify", published, "--url", server.http_url, *arguments[3:])
     assert result.exit_code == 3
     assert json.loads(result.stdout)["signatures"]["problems"] == {
         "unknown": "it has no trt-build.sig"

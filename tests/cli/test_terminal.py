@@ -30,24 +30,24 @@ terminal.line("done", color="green")
 
 def on_a_terminal(**more: str) -> str:
     """What the script writes when both streams are a terminal."""
-    ours, theirs = pty.openpty()
+    parent_end, child_end = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
         env=environment(**{"TERM": "xterm", **more}),
-        stdout=theirs,
-        stderr=theirs,
+        stdout=child_end,
+        stderr=child_end,
     )
-    os.close(theirs)
+    os.close(child_end)
     seen = b""
     while True:
         try:
-            chunk = os.read(ours, 4096)
+            chunk = os.read(parent_end, 4096)
         except OSError:
             break
         if not chunk:
             break
         seen += chunk
-    os.close(ours)
+    os.close(parent_end)
     assert process.wait() == 0
     return seen.decode()
 

@@ -23,8 +23,8 @@ def result(golden: str, off: float = 0.0, error: str | None = None) -> GoldenRes
 
 
 def model(name: str, *results: GoldenResult, **more: Any) -> ModelParity:
-    said: dict[str, Any] = {"answered_by": "torch", "device": "cpu", "why": "torch sees no GPU"}
-    return ModelParity(name, "python", results=results, has_plan=True, **{**said, **more})
+    facts: dict[str, Any] = {"answered_by": "torch", "device": "cpu", "why": "torch sees no GPU"}
+    return ModelParity(name, "python", results=results, has_plan=True, **{**facts, **more})
 
 
 def shown(capsys: pytest.CaptureFixture[str], *models: ModelParity, verbose: bool = False) -> str:
@@ -44,8 +44,8 @@ def test_one_line_a_model_and_the_summary_last(capsys: pytest.CaptureFixture[str
 def test_a_share_is_the_worst_error_by_its_own_tolerance() -> None:
     """The first element has the smallest tolerance, so half of it is the largest share."""
     allowed = 1e-4 * float(np.sqrt(np.mean(WANTED.astype(float) ** 2))) + 1e-4 * 1.0
-    answer = WANTED + np.array([allowed / 2, 0, 0], np.float32)
-    found = compare({"y": answer}, {"y": WANTED})
+    outputs = WANTED + np.array([allowed / 2, 0, 0], np.float32)
+    found = compare({"y": outputs}, {"y": WANTED})
     assert found.share == pytest.approx(0.5, rel=1e-3) and found.passed
     whole = compare({"y": np.array([1, 2])}, {"y": np.array([1, 3])})
     assert whole.share == float("inf")

@@ -30,8 +30,8 @@ def write(models: Path, factor: float, more: str = "versions: {keep: 3}\n") -> N
 
 
 def states(run: Run, out: Path) -> list[tuple[int, str]]:
-    said = json.loads(run("history", out, "--json").stdout)["models"][0]
-    return [(one["number"], one["state"]) for one in said["versions"]]
+    record = json.loads(run("history", out, "--json").stdout)["models"][0]
+    return [(one["number"], one["state"]) for one in record["versions"]]
 
 
 @pytest.mark.slow
@@ -42,10 +42,12 @@ def test_versions_are_added_shown_rolled_back_pruned_and_promoted(tmp_path: Path
         done = run("repo", models, "--out", out)
         assert done.exit_code == 0, done.output
     assert states(run, out) == [(2, "current"), (1, "kept")]
-    said = json.loads(run("history", out, "--json").stdout)["models"][0]["versions"][0]
-    assert said["parity"]["answers"] > 0 and said["parity"]["absolute"] == 0.0
+    record = json.loads(run("history", out, "--json").stdout)["models"][0]["versions"][0]
+    assert record["parity"]["answers"] > 0 and record["parity"]["absolute"] == 0.0
     assert (
-        len(said["source"]) == 64 and said["versions"]["torch"] and "2/plan.json" in said["files"]
+        len(record["source"]) == 64
+        and record["versions"]["torch"]
+        and "2/plan.json" in record["files"]
     )
     assert "unchanged" in run("repo", models, "--out", out).stdout
     assert run("promote", out, live).exit_code == 0 and states(run, live) == [(1, "current")]

@@ -165,8 +165,8 @@ def _check_engine(
         for case in cases:
             if not any(t.is_floating_point() and t.isnan().any() for t in case):
                 # 8.6 lists them in its own order
-                answers = dict(zip(engine.outputs, engine(*case), strict=True))
-                got = [answers[name] for name in conversion.outputs]
+                outputs = dict(zip(engine.outputs, engine(*case), strict=True))
+                got = [outputs[name] for name in conversion.outputs]
                 _compare(
                     got,
                     list(conversion.lowered.run(*case)),
@@ -200,11 +200,11 @@ def _compare(
     slack: float = 1,
 ) -> None:
     assert len(got) == len(wanted)
-    for answer, truth in zip(got, wanted, strict=True):
+    for output, truth in zip(got, wanted, strict=True):
         truth = truth.to(carried(truth.dtype))
         exact = not truth.dtype.is_floating_point
         torch.testing.assert_close(
-            answer.cpu(),
+            output.cpu(),
             truth,
             rtol=0 if exact else slack * (FLOAT_RTOL[truth.dtype] if rtol is None else rtol),
             atol=0 if exact else slack * (FLOAT_ATOL[truth.dtype] if atol is None else atol),

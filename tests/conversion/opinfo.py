@@ -311,15 +311,15 @@ def _evaluate(
     name: str, conversion: Any, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
 ) -> None:
     """Raise AssertionError where the network's answers are not torch's."""
-    answers = builder.reference.run(conversion, tensors)
-    assert len(answers) == len(wanted), f"{len(answers)} outputs for {len(wanted)}"
+    outputs = builder.reference.run(conversion, tensors)
+    assert len(outputs) == len(wanted), f"{len(outputs)} outputs for {len(wanted)}"
     tolerance = WIDER.get(name, RTOL)
     count = 1 if name in ANY_OF_EQUALS else len(wanted)
-    for answer, truth in zip(answers[:count], wanted[:count], strict=True):
+    for output, truth in zip(outputs[:count], wanted[:count], strict=True):
         truth = truth.to(carried(truth.dtype))
         exact = not truth.dtype.is_floating_point
         torch.testing.assert_close(
-            answer,
+            output,
             truth,
             rtol=0 if exact else tolerance,
             atol=0 if exact else max(ATOL, tolerance),

@@ -189,8 +189,8 @@ def test_bags_of_embeddings(mode: str) -> None:
 def test_pooling_undone() -> None:
     class Around(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y, places = F.max_pool2d(x, [2, 2], return_indices=True)
-            return F.max_unpool2d(y * 2, places, [2, 2], output_size=[x.shape[2], x.shape[3]])
+            y, positions = F.max_pool2d(x, [2, 2], return_indices=True)
+            return F.max_unpool2d(y * 2, positions, [2, 2], output_size=[x.shape[2], x.shape[3]])
 
     more = [(torch.randn(1, 3, 2, 4),), (torch.randn(2, 3, 16, 10),)]
     check(Around(), torch.randn(2, 3, 8, 6), dynamic={0: {0: "n", 2: "h", 3: "w"}}, more=more)

@@ -52,9 +52,9 @@ def shop(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_every_command_of_the_page_works(shop: Path) -> None:
     (commands,) = COMMANDS.findall(PAGE.read_text(encoding="utf-8"))
-    said = [_command(line, shop) for line in commands.strip().splitlines()]
-    assert "-  %" in said[1] and "aten::relu" in said[1]
-    assert re.search(r"shop +ok", said[2]) and "in torch" not in said[2]
+    outputs = [_command(line, shop) for line in commands.strip().splitlines()]
+    assert "-  %" in outputs[1] and "aten::relu" in outputs[1]
+    assert re.search(r"shop +ok", outputs[2]) and "in torch" not in outputs[2]
     assert (shop / "model_repository" / "shop" / "1" / "model.plan").is_file()
     without = _command("trt-build check models", shop)
     assert "in torch: shop::halve" in without

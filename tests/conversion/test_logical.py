@@ -64,13 +64,13 @@ def test_shifts(name: str, dtype: torch.dtype) -> None:
     remains.
     """
     operation = getattr(torch, name)
-    places = [0, 1, 3, 7, torch.iinfo(dtype).bits - 1, torch.iinfo(dtype).bits]
-    places += [-1] if dtype.is_signed else []
+    positions = [0, 1, 3, 7, torch.iinfo(dtype).bits - 1, torch.iinfo(dtype).bits]
+    positions += [-1] if dtype.is_signed else []
     for value in (93, -93) if dtype.is_signed else (93, 200):
         check(
             operation,
-            torch.full((len(places),), value, dtype=dtype),
-            torch.tensor(places, dtype=dtype),
+            torch.full((len(positions),), value, dtype=dtype),
+            torch.tensor(positions, dtype=dtype),
         )
     check(lambda x: x << 2, A.to(dtype), compile=False)
     check(lambda x: x >> 1, A.to(dtype), compile=False)

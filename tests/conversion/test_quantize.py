@@ -208,10 +208,10 @@ def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
         "HALF",
     )
     x = torch.randn(2, 4, 8, 8)
-    answer, truth = builder.reference.run(conversion, [x])[0], module(x)
+    output, truth = builder.reference.run(conversion, [x])[0], module(x)
     # A scale rounded to half (5e-4) moves the outmost of 127 levels by 0.06 of a step: so many
     # values take another one.
-    assert (answer - truth).norm() < 1e-2 * truth.norm()
+    assert (output - truth).norm() < 1e-2 * truth.norm()
     assert builder.build_engine(conversion)
 
 
@@ -239,8 +239,8 @@ def test_a_wrong_scale_or_axis_is_another_answer(factor: float, axis: int) -> No
     conversion = builder.convert(
         module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8"
     )
-    answer, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
-    assert compare({"y": answer.numpy()}, {"y": truth.numpy()}, precision="int8").problems
+    output, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
+    assert compare({"y": output.numpy()}, {"y": truth.numpy()}, precision="int8").problems
 
 
 def test_the_right_scale_and_axis_are_the_answer() -> None:
@@ -251,8 +251,8 @@ def test_the_right_scale_and_axis_are_the_answer() -> None:
     conversion = builder.convert(
         module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8"
     )
-    answer, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
-    assert not compare({"y": answer.numpy()}, {"y": truth.numpy()}, precision="int8").problems
+    output, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
+    assert not compare({"y": output.numpy()}, {"y": truth.numpy()}, precision="int8").problems
 
 
 class Pair(torch.nn.Module):

@@ -51,14 +51,14 @@ def main() -> int:
     parser.add_argument("--only", help="a regular expression on names")
     parser.add_argument("--again", action="store_true", help="also models that have a row")
     parser.add_argument("--page", action="store_true", help="write the page and run nothing")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     kept: dict[str, Row] = {row["name"]: row for row in _read()}
-    until = time.monotonic() + asked.seconds
-    names = [] if asked.page else list(corpus())
-    names = [name for name in names if not asked.only or re.search(asked.only, name)]
-    names = [name for name in names if asked.again or name not in kept]
+    until = time.monotonic() + args.seconds
+    names = [] if args.page else list(corpus())
+    names = [name for name in names if not args.only or re.search(args.only, name)]
+    names = [name for name in names if args.again or name not in kept]
     while names and time.monotonic() < until:
-        for row in rows(names, asked.jobs, until):
+        for row in rows(names, args.jobs, until):
             kept[row["name"]] = row
             names.remove(row["name"])
             print(row["name"], row["verdict"], row.get("reason", "")[:100], flush=True)

@@ -323,8 +323,8 @@ def _status(url: str, process: subprocess.Popen[bytes], seconds: float) -> int |
     status = None
     while process.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return int(answer.status)
+            with urllib.request.urlopen(url, timeout=10) as response:
+                return int(response.status)
         except urllib.error.HTTPError as error:
             status = error.code
         except OSError:

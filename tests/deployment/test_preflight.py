@@ -130,8 +130,8 @@ def test_disk_and_ports_of_this_machine_are_looked_at(
     clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = {"--http-port": taken.getsockname()[1]}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ports = {"--http-port": server.getsockname()[1]}
         found = preflight(clean, replace(HOST, ports=ports))
     assert [one.number for one in found] == ["P13", "P17"]
 
@@ -156,9 +156,9 @@ def run(*words: object) -> Result:
 
 def test_doctor_shows_findings_with_numbers(clean: Path) -> None:
     wrong = run(clean, "--image", "nvcr.io/nvidia/tritonserver:24.10-py3", "--json")
-    said = json.loads(wrong.stdout)
-    assert wrong.exit_code == 4 and not said["ok"]
-    assert {"P06", "P18"} <= {one["number"] for one in said["findings"]}
+    record = json.loads(wrong.stdout)
+    assert wrong.exit_code == 4 and not record["ok"]
+    assert {"P06", "P18"} <= {one["number"] for one in record["findings"]}
     assert "P06 error: planned: " in run(clean, "--image", "24.10").stdout
     fine = run(clean, "--image", releases.for_tensorrt("10.13.3.9").release.tag)  # type: ignore[union-attr]
     assert fine.exit_code == 0 and "0 errors" in fine.stdout, fine.output

@@ -115,8 +115,8 @@ def test_models_are_switched_under_requests_and_bad_ones_are_not(
     with Clients(server) as clients:
         good = run(repository_of(tmp_path, 2), server, served, "--json")
         assert good.exit_code == 0, good.output
-        said = json.loads(good.stdout)
-        assert {one["name"]: one["state"] for one in said["models"]} == {
+        record = json.loads(good.stdout)
+        assert {one["name"]: one["state"] for one in record["models"]} == {
             "net": "pushed",
             "pair": "pushed",
         }
@@ -141,13 +141,13 @@ def test_a_model_that_fails_after_the_switch_is_put_back(
     server, served = running
     source = repository_of(tmp_path, 2)
     target = Target(served, server.http_url, server.grpc_url, timeout=60, drain=0)
-    original, asked = _Push._live_problems, set[str]()
+    original, requested = _Push._live_problems, set[str]()
 
     def first_fails(self: _Push, before: Any) -> tuple[str, ...]:
         found = original(self, before)
-        if self.name in asked:
+        if self.name in requested:
             return found
-        asked.add(self.name)
+        requested.add(self.name)
         return ("planted",)
 
     monkeypatch.setattr(_Push, "_live_problems", first_fails)

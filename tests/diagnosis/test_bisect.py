@@ -33,8 +33,8 @@ def run_test(folder: Path) -> None:
 
 def found_of(folder: Path, defect: Defect) -> Bisection:
     torch.manual_seed(0)
-    asked = order(folder, defect.module(), FLOATS, defect.manifest)
-    return bisect(asked, folder / "reduced", lambda *_: None)
+    target = order(folder, defect.module(), FLOATS, defect.manifest)
+    return bisect(target, folder / "reduced", lambda *_: None)
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
@@ -92,7 +92,7 @@ def test_a_node_that_only_enlarges_the_error_of_its_inputs_is_told_from_a_wrong_
         return ctx.elementwise("PROD", *ctx.operands(layer.get_output(0), 1.0 + 4e-7))
 
     plant(monkeypatch, "aten::sigmoid", nudged)
-    asked = order(tmp_path, Chaotic(), FLOATS)
-    found = bisect(asked, None, lambda *_: None)
+    target = order(tmp_path, Chaotic(), FLOATS)
+    found = bisect(target, None, lambda *_: None)
     assert found.culprit is not None
     assert not found.culprit.alone and found.culprit.agreed > 10

@@ -36,8 +36,8 @@ def pieces(tmp_path: Path) -> Order:
     return order(tmp_path, Pieces(), INPUT, "fallback: {min_block_size: 1}\n")
 
 
-def climbed(asked: Order) -> tuple[list[str], dict[str, Step]]:
-    steps = climb(asked, None, lambda *_: None)
+def climbed(target: Order) -> tuple[list[str], dict[str, Step]]:
+    steps = climb(target, None, lambda *_: None)
     return [step.name for step in steps if step.result == "failed"], {s.name: s for s in steps}
 
 

@@ -128,7 +128,7 @@ def wait_healthy(served: Container) -> None:
 def free_ports(count: int) -> list[str]:
     """Ports of the loopback that nobody listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [str(taken.getsockname()[1]) for taken in sockets]
-    for taken in sockets:
-        taken.close()
+    ports = [str(socket_.getsockname()[1]) for socket_ in sockets]
+    for socket_ in sockets:
+        socket_.close()
     return ports

@@ -140,9 +140,9 @@ def test_a_server_has_the_metrics_that_monitoring_reads(tmp_path: Path) -> None:
     free: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
     with (
         serve(tmp_path / "repository", **free) as server,
-        urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=10) as answer,
+        urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=10) as response,
     ):
-        text = answer.read().decode()
+        text = response.read().decode()
     served = set(re.findall(r"^(nv_\w+)\{", text, re.MULTILINE))
     assert {name for name in METRICS if not name.startswith("nv_gpu_")} <= served
 

@@ -48,8 +48,8 @@ def test_sizes_that_no_golden_has(
     image = torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(batch))
     with torch.no_grad():
         expected = torch.jit.load(example_models / "residual_cnn.pt")(image).numpy()
-    answer = infer(client, container, image.numpy())
-    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+    response = infer(client, container, image.numpy())
+    np.testing.assert_allclose(response, expected, rtol=1e-4, atol=1e-5)
 
 
 def infer(client: object, container: Container, image: np.ndarray) -> np.ndarray:

@@ -147,10 +147,10 @@ def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
 
 def asked(url: str, what: str) -> Any:
     """What Prometheus' API answers. An expression that is wrong is an HTTP error."""
-    with urllib.request.urlopen(f"http://{url}/api/v1/{what}", timeout=30) as answer:
-        said = json.load(answer)
-    assert said["status"] == "success" and not said.get("warnings"), said
-    return said["data"]
+    with urllib.request.urlopen(f"http://{url}/api/v1/{what}", timeout=30) as response:
+        record = json.load(response)
+    assert record["status"] == "success" and not record.get("warnings"), record
+    return record["data"]
 
 
 def queried(url: str, expression: str) -> Any:

@@ -36,25 +36,25 @@ needs_monitor = pytest.mark.skipif(
 
 @needs_monitor
 def test_a_build_reports_every_step_of_every_phase() -> None:
-    said: list[tuple[str, int, int]] = []
-    build(small(), report=lambda *words: said.append(words))
-    assert len({phase for phase, _, _ in said}) > 3
-    assert all(1 <= step <= steps for _, step, steps in said if steps)
+    messages: list[tuple[str, int, int]] = []
+    build(small(), report=lambda *words: messages.append(words))
+    assert len({phase for phase, _, _ in messages}) > 3
+    assert all(1 <= step <= steps for _, step, steps in messages if steps)
 
 
 @needs_monitor
 @pytest.mark.parametrize("after", [0, 20])
 def test_a_cancelled_build_ends_at_tensorrts_next_step(after: int) -> None:
-    said: list[str] = []
+    messages: list[str] = []
 
     def report(phase: str, step: int, steps: int) -> None:
-        said.append(phase)
-        if len(said) > after:
+        messages.append(phase)
+        if len(messages) > after:
             progress.CANCEL.set()
 
     with pytest.raises(progress.BuildCancelled):
         build(small(), report=report)
-    assert after < len(said) < after + 5
+    assert after < len(messages) < after + 5
     assert issubclass(progress.BuildCancelled, KeyboardInterrupt)
     assert threading.active_count() < 50
     progress.CANCEL.clear()
@@ -69,7 +69,7 @@ def test_a_signal_during_a_build_stops_it_and_shows_in_none_of_tensorrts_callbac
     """What a handler raises there is printed with a traceback, and the build goes on: TensorRT is
     told by its monitor, and the handler raises when it is back.
     """
-    said: list[str] = []
+    messages: list[str] = []
 
     class Stopped(KeyboardInterrupt):
         pass
@@ -78,14 +78,14 @@ def test_a_signal_during_a_build_stops_it_and_shows_in_none_of_tensorrts_callbac
         raise Stopped
 
     def report(phase: str, step: int, steps: int) -> None:
-        said.append(phase)
+        messages.append(phase)
         signal.raise_signal(number)
 
     before = signal.signal(number, stop)
     try:
         with pytest.raises(Stopped):
             build(small(), report=report)
-        assert len(said) < 5
+        assert len(messages) < 5
         assert "".join(capfd.readouterr()) == ""
         with pytest.raises(Stopped):
             signal.raise_signal(number)
@@ -104,7 +104,7 @@ def test_a_refused_build_says_so_once(capfd: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "options", "said"),
+    ("words", "options", "messages"),
     [
         (
             "no tactics within workspace limit",
@@ -126,9 +126,9 @@ def test_a_refused_build_says_so_once(capfd: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_a_limit_of_memory_is_named_where_tensorrt_ends_at_it(
-    words: str, options: Any, said: str
+    words: str, options: Any, messages: str
 ) -> None:
-    assert said in fix_of(words, BuildOptions(**options))
+    assert messages in fix_of(words, BuildOptions(**options))
 
 
 @pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="its words")
@@ -147,7 +147,7 @@ def test_a_workspace_that_is_too_small_is_the_users_to_raise() -> None:
 def test_an_error_does_not_quote_what_8_6_says_of_every_timing_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = [
+    messages = [
         (
             "1: [myelinCache.h::deserializeFromBuffer::52] Error Code 1: Myelin (Myelin error from"
             " unknown graph)"
@@ -155,9 +155,9 @@ def test_an_error_does_not_quote_what_8_6_says_of_every_timing_cache(
         "4: The timing cache will not be used!",
         "10: Could not find any implementation for node pool.",
     ]
-    monkeypatch.setattr(sys.modules["builder.engine.build"], "MESSAGES", said)
-    assert reason(RuntimeError("no")) == f"TensorRT could not build the network: {said[2]}"
-    monkeypatch.setattr(sys.modules["builder.engine.build"], "MESSAGES", said[:2])
+    monkeypatch.setattr(sys.modules["builder.engine.build"], "MESSAGES", messages)
+    assert reason(RuntimeError("no")) == f"TensorRT could not build the network: {messages[2]}"
+    monkeypatch.setattr(sys.modules["builder.engine.build"], "MESSAGES", messages[:2])
     assert reason(RuntimeError("no")) == "TensorRT could not build the network: no"
 
 
@@ -278,4 +278,4 @@ def test_the_cache_folder_follows_the_environment(
 def test_without_a_gpu_everything_about_it_is_unknown() -> None:
     assert gpu.devices() == []
     assert gpu.current() is gpu.identity() is gpu.driver_version() is gpu.free_memory() is None
-    assert not flavour.gpu_answers()
+    assert not flavour.has_gpu()

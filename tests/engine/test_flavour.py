@@ -24,13 +24,13 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def play(installed: list[str], gpu: bool) -> None:
         monkeypatch.setattr(flavour, "installed", lambda: installed)
-        monkeypatch.setattr(flavour, "gpu_answers", lambda: gpu)
+        monkeypatch.setattr(flavour, "has_gpu", lambda: gpu)
 
     return play
 
 
 @pytest.mark.parametrize(
-    ("installed", "gpu", "taken", "because"),
+    ("installed", "gpu", "expected", "because"),
     [
         (BOTH, True, "tensorrt", "a CUDA device was found"),
         (BOTH, False, "tensorrt-rtx", "no CUDA device found"),
@@ -39,11 +39,11 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ],
 )
 def test_auto_takes_what_can_build_here_and_says_why(
-    host: Callable[..., None], installed: list[str], gpu: bool, taken: str, because: str
+    host: Callable[..., None], installed: list[str], gpu: bool, expected: str, because: str
 ) -> None:
     host(installed, gpu)
-    assert (flavour.resolve(), flavour.because()) == (taken, because)
-    assert flavour.because(taken) == "as asked for"
+    assert (flavour.resolve(), flavour.because()) == (expected, because)
+    assert flavour.because(expected) == "as asked for"
 
 
 def test_the_environment_settles_auto(
@@ -68,7 +68,7 @@ def test_where_nothing_can_build_it_is_the_environments(
 
 def test_repo_says_which_and_why(tmp_path: Path) -> None:
     save(Small(), tmp_path / "small.pt")
-    asked = [
+    requested = [
         "repo",
         str(tmp_path),
         "--out",
@@ -77,7 +77,7 @@ def test_repo_says_which_and_why(tmp_path: Path) -> None:
         "--no-isolate",
         "--no-store",
     ]
-    done = CliRunner().invoke(main, asked)
+    done = CliRunner().invoke(main, requested)
     used = json.loads(done.stdout)["flavour"]
     assert used == {
         "name": flavour.resolve(),

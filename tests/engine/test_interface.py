@@ -169,17 +169,17 @@ def test_every_name_and_call_exists_where_it_is_used() -> None:
     later mistake.
     """
     missing: dict[str, list[str]] = {}
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for version in VERSIONS:
         for problem, where in {
             p: use.where for use in all_uses() if (p := interface(version).problem(use))
         }.items():
             subject = problem.partition(" does ")[0]
-            places[subject] = f"{where}: {problem}"
+            locations[subject] = f"{where}: {problem}"
             missing.setdefault(subject, [])
             missing[subject] += [version] if version not in missing[subject] else []
     unexpected = {
-        subject: places[subject]
+        subject: locations[subject]
         for subject in missing
         if tuple(missing[subject]) != ABSENT.get(subject)
     }

@@ -68,17 +68,17 @@ def test_what_a_flavour_lacks_is_refused_with_what_to_do(which: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "name", "said"),
+    ("which", "name", "messages"),
     [
         ("tensorrt-rtx", "hardware_compatible", "tensorrt-rtx has no hardware compatibility"),
         ("tensorrt-rtx", "tactic_sources", "tensorrt-rtx has no tactic sources"),
         ("tensorrt", "compute_capabilities", "tensorrt has no choice of compute capabilities"),
     ],
 )
-def test_what_is_lacked_is_called_by_a_noun(which: str, name: str, said: str) -> None:
+def test_what_is_lacked_is_called_by_a_noun(which: str, name: str, messages: str) -> None:
     with pytest.raises(UsageError) as caught:
         options.check(one(name), which, trt, "1.0")
-    assert caught.value.message == said
+    assert caught.value.message == messages
 
 
 def test_what_a_version_lacks_is_refused() -> None:

@@ -29,8 +29,8 @@ def test_two_timing_caches_have_the_measurements_of_both(tmp_path: Path) -> None
     both = tmp_path / "both.cache"
     found = [path.read_bytes() for path in paths]
     builder = convolution(3).builder
-    data, taken = timing.combined(builder, found)
-    assert taken == [True, True]
+    data, combined = timing.combined(builder, found)
+    assert combined == [True, True]
     assert len(timing.combined(builder, [*found, b"no timing cache"])[0]) == len(data)
     timing.replace(both, data)
     sizes = []

@@ -67,8 +67,8 @@ class Use:
 
 def uses(root: Path, interface: Any) -> Iterator[Use]:
     """Every use in the rooms that speak to TensorRT. `interface` gives the types of results."""
-    for room in ROOMS:
-        for path in sorted((root / room).rglob("*.py")):
+    for package in ROOMS:
+        for path in sorted((root / package).rglob("*.py")):
             file = str(path.relative_to(root))
             tree = ast.parse(path.read_text())
             for scope in _scopes(tree):
@@ -93,8 +93,8 @@ def _spelled(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def attributes(root: Path) -> Iterator[str]:
     """Every name that the rooms read of anything at all."""
-    for room in ROOMS:
-        for path in sorted((root / room).rglob("*.py")):
+    for package in ROOMS:
+        for path in sorted((root / package).rglob("*.py")):
             yield from (
                 node.attr
                 for node in ast.walk(ast.parse(path.read_text()))

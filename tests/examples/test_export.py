@@ -96,11 +96,11 @@ def test_the_detector_hears_the_voices_of_its_goldens(models: Path) -> None:
     goldens = np.load(models / "silero_vad.npz")
     detector = module(models, "silero_vad")
     for voice in range(3):
-        state, heard, deaf = torch.zeros(2, 1, 128), [], []
+        state, heard, without_state = torch.zeros(2, 1, 128), [], []
         for frame in torch.from_numpy(goldens[f"{voice}/audio"]):
             with torch.no_grad():
-                deaf.append(detector(frame, torch.zeros(2, 1, 128))[0].item())
+                without_state.append(detector(frame, torch.zeros(2, 1, 128))[0].item())
                 speech, state = detector(frame, state)
             heard.append(speech.item())
         assert len(heard) == 31 and max(heard) > 0.5
-        assert max(abs(one - other) for one, other in zip(heard, deaf, strict=True)) > 0.1
+        assert max(abs(one - other) for one, other in zip(heard, without_state, strict=True)) > 0.1

@@ -41,8 +41,8 @@ def golden(spec: manifest.ModelSpec, names: list[str], number: int) -> Golden:
     module = load(spec.path, spec.module)
     tensors = draw(spec.inputs, SIZES[spec.name][number], next(iter(styles(spec))), seed=number)
     with torch.no_grad():
-        answer = module(*tensors)
-    outputs = answer if isinstance(answer, tuple) else (answer,)
+        output = module(*tensors)
+    outputs = output if isinstance(output, tuple) else (output,)
     given = {str(i.name): to_numpy(t) for i, t in zip(spec.inputs, tensors, strict=True)}
     return Golden(
         f"mine-{number}", given, {n: to_numpy(t) for n, t in zip(names, outputs, strict=True)}
@@ -67,10 +67,10 @@ def test_examples_answer_at_sizes_that_no_golden_has(models: Path, tmp_path: Pat
             tmp_path / "repository", server.http_url, server.grpc_url, repeat=1, extra=extra
         )
     assert all(parity.passed for parity in parities)
-    asked = {(p.name, r.golden, r.protocol) for p in parities for r in p.results}
+    requested = {(p.name, r.golden, r.protocol) for p in parities for r in p.results}
     assert {
         (n, f"mine-{k}", protocol) for n in extra for k in range(2) for protocol in ("http", "grpc")
-    } <= asked
+    } <= requested
 
 
 def _output_names(folder: Path) -> list[str]:

@@ -102,17 +102,17 @@ def test_voices_in_turn_are_heard_as_by_the_wheel(
 ) -> None:
     client = client_of(server.http_url if client_of is HttpClient else server.grpc_url, 30)
     streams = {seed: stream(client, samples) for seed, samples in audio.items()}
-    answers: dict[int, list[float]] = {seed: [] for seed in audio}
+    outputs: dict[int, list[float]] = {seed: [] for seed in audio}
     while streams:
         for seed in list(streams):
-            answer = next(streams[seed], None)
-            if answer is None:
+            output = next(streams[seed], None)
+            if output is None:
                 del streams[seed]
             else:
-                answers[seed].append(answer)
+                outputs[seed].append(output)
     client.close()
     for seed, expected in heard.items():
-        np.testing.assert_allclose(answers[seed], expected, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(outputs[seed], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_voices_at_once_are_heard_as_by_the_wheel(
@@ -120,10 +120,10 @@ def test_voices_at_once_are_heard_as_by_the_wheel(
 ) -> None:
     client = GrpcClient(server.grpc_url, 60)
     with ThreadPoolExecutor(len(audio)) as pool:
-        answers = list(pool.map(lambda samples: list(stream(client, samples)), audio.values()))
+        outputs = list(pool.map(lambda samples: list(stream(client, samples)), audio.values()))
     client.close()
-    for answer, expected in zip(answers, heard.values(), strict=True):
-        np.testing.assert_allclose(answer, expected, rtol=1e-3, atol=1e-4)
+    for output, expected in zip(outputs, heard.values(), strict=True):
+        np.testing.assert_allclose(output, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_without_the_state_they_would_not_be(
@@ -131,8 +131,8 @@ def test_without_the_state_they_would_not_be(
 ) -> None:
     detector, samples = torch.jit.load(models / "silero_vad.pt"), audio[VOICES[0]]
     with torch.no_grad():
-        deaf = []
+        without_state = []
         for chunk in chunks(samples):
             detector.reset_states()
-            deaf.append(detector(chunk.unsqueeze(0), 16_000).item())
-    assert np.abs(np.array(deaf) - heard[VOICES[0]]).max() > 0.1
+            without_state.append(detector(chunk.unsqueeze(0), 16_000).item())
+    assert np.abs(np.array(without_state) - heard[VOICES[0]]).max() > 0.1

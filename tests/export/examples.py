@@ -81,8 +81,8 @@ def _loaded(name: str, example: Any, file: Path) -> Row:
         return Row(name, "refused", _short(error))
     given = module.flat(example.example_args, example.example_kwargs)
     wanted = _flat(example.model(*_copied(example.example_args), **example.example_kwargs))
-    answers = builder.reference.run(conversion, given)
-    _compare(answers, [tensor.to(carried(tensor.dtype)) for tensor in wanted])
+    outputs = builder.reference.run(conversion, given)
+    _compare(outputs, [tensor.to(carried(tensor.dtype)) for tensor in wanted])
     return Row(name, "converted")
 
 
@@ -95,8 +95,8 @@ def _flat(result: Any) -> list[torch.Tensor]:
     return [torch.as_tensor(leaf) for leaf in leaves if leaf is not None]
 
 
-def _compare(answers: Any, wanted: Any) -> None:
-    for one, other in zip(answers, wanted, strict=True):
+def _compare(outputs: Any, wanted: Any) -> None:
+    for one, other in zip(outputs, wanted, strict=True):
         torch.testing.assert_close(one, other, check_dtype=False)
 
 

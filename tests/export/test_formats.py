@@ -25,11 +25,11 @@ def test_a_file_of_an_earlier_torch_answers_as_its_module(version: str) -> None:
     conversion = builder.convert(loaded.program)
     module = formats.Network().eval()
     x, y = torch.randn(formats.BATCH, formats.LENGTH, 4), torch.randn(3)
-    answers = builder.reference.run(conversion, [x, y])
+    outputs = builder.reference.run(conversion, [x, y])
     with torch.no_grad():
         wanted = module(x, y)
     assert conversion.outputs == tuple(wanted)
-    torch.testing.assert_close(answers, list(wanted.values()))
+    torch.testing.assert_close(outputs, list(wanted.values()))
 
 
 def test_a_format_that_torch_does_not_read_is_refused_with_both_versions() -> None:

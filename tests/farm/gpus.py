@@ -231,16 +231,16 @@ def _answers(one: Path, other: Path, network: Network) -> dict[str, Any] | str:
     from builder.engine import Engine, flavour
     from builder.parity import verify_engines
 
-    if not flavour.gpu_answers() or flavour.chosen() != "tensorrt":
+    if not flavour.has_gpu() or flavour.chosen() != "tensorrt":
         return "no GPU runs them here"
     verdicts = [verify_engines(path.parent, [path.name], repeat=0) for path in (one, other)]
     passed = [all(done.passed for done in found) for found in verdicts]
     plans = [path / "1" / "model.plan" for path in (one, other)]
     if not all(plan.is_file() for plan in plans):
         return {"goldens_within_tolerance": passed, "difference": "torch runs a part of it"}
-    x, answers = network.sample(5), []
+    x, outputs = network.sample(5), []
     for plan in plans:
         with Engine(plan.read_bytes()) as engine:
-            answers.append(engine(x)[0].float())
-    apart = (answers[0] - answers[1]).abs().max() / answers[0].abs().max()
+            outputs.append(engine(x)[0].float())
+    apart = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()
     return {"goldens_within_tolerance": passed, "difference": float(apart)}

@@ -148,8 +148,8 @@ def test_goldens_are_recorded_once_for_all_targets(
     assert {(one.state, one.published) for one in by_name(found, "small")} == {
         ("built", "published")
     }
-    said = {one.target: dict(one.result or {}).get("verified") for one in by_name(found, "small")}
-    assert said["ampere"] is None and said["ada"]["by"] == "tritonserver"
+    facts = {one.target: dict(one.result or {}).get("verified") for one in by_name(found, "small")}
+    assert facts["ampere"] is None and facts["ada"]["by"] == "tritonserver"
     for one in by_name(found, "bad"):
         assert not one.ok and one.error is not None and one.error.exit_code == 1
     happened = events(out)

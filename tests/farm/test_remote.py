@@ -44,8 +44,8 @@ def job_of(tmp_path: Path, **more: str) -> str:
     (spec,) = load(tmp_path / "net.pt")
     url = str(tmp_path / "store")
     file, files = upload(spec, Folders(url))
-    said = {"version": sources.everything(), **more}
-    return Job(spec.name, "a", url, file, files, **said).to_json()  # type: ignore[arg-type]
+    facts = {"version": sources.everything(), **more}
+    return Job(spec.name, "a", url, file, files, **facts).to_json()  # type: ignore[arg-type]
 
 
 def test_another_version_of_trt_build_is_refused(tmp_path: Path) -> None:

@@ -44,10 +44,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_server_is_used_where_it_can_run_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "find", lambda: HERE)
-    monkeypatch.setattr(flavour, "gpu_answers", lambda: True)
+    monkeypatch.setattr(flavour, "has_gpu", lambda: True)
     assert verification.server_of("auto") == verification.server_of("server") == HERE
     assert verification.server_of("plan") is None
-    monkeypatch.setattr(flavour, "gpu_answers", lambda: False)
+    monkeypatch.setattr(flavour, "has_gpu", lambda: False)
     assert verification.server_of("auto") is None
     assert verification.server_of("server") == HERE
 
@@ -59,7 +59,7 @@ def test_a_machine_without_a_server_is_refused_only_where_one_is_required(
         raise EnvironmentProblem("no tritonserver was found", fix="install one")
 
     monkeypatch.setattr(serving, "find", find)
-    monkeypatch.setattr(flavour, "gpu_answers", lambda: True)
+    monkeypatch.setattr(flavour, "has_gpu", lambda: True)
     assert verification.server_of("auto") is None
     with pytest.raises(EnvironmentProblem, match=r"`verify: server`.* no tritonserver was found"):
         verification.server_of("server")
@@ -117,10 +117,10 @@ def test_what_was_built_without_a_server_is_verified_when_it_is_found(tmp_path: 
     assert built["ok"] and built["state"] == "built" and VERIFIED not in built["result"]
     *phases, found = remote.events(job_of(tmp_path, verify="server"), environment)
     assert found["ok"] and found["state"] == "found", found
-    said = found["result"][VERIFIED]
-    assert said["by"] == "tritonserver" and sum(said["answered_by"].values()) == 1
-    assert 0 <= said["share_of_tolerance"] <= 1
+    facts = found["result"][VERIFIED]
+    assert facts["by"] == "tritonserver" and sum(facts["answered_by"].values()) == 1
+    assert 0 <= facts["share_of_tolerance"] <= 1
     assert any("verify" in event.get("phase", "") for event in phases)
     *phases, again = remote.events(job_of(tmp_path, verify="server"), environment)
-    assert again["result"][VERIFIED] == said
+    assert again["result"][VERIFIED] == facts
     assert not any("verify" in event.get("phase", "") for event in phases)

@@ -62,8 +62,8 @@ def test_what_run_decompositions_leaves_converts_whole() -> None:
     """The remedy that errors name is one."""
     module, x = Normalized().eval(), torch.randn(2, 3, 8, 8)
     program = torch.export.export(module, (x,)).run_decompositions()
-    (answer,) = builder.reference.run(builder.convert(program), [x])
-    torch.testing.assert_close(answer, module(x))
+    (output,) = builder.reference.run(builder.convert(program), [x])
+    torch.testing.assert_close(output, module(x))
 
 
 class Rows(nn.Module):
@@ -85,8 +85,8 @@ def test_functions_of_torch_that_are_no_operators(tmp_path: Path) -> None:
         frontends.load(tmp_path / "rows.pt2")
     assert "run_decompositions" in str(refused.value.fix)
     decomposed = program.run_decompositions()
-    (answer,) = builder.reference.run(builder.convert(decomposed), [x, y])
-    torch.testing.assert_close(answer, x @ y)
+    (output,) = builder.reference.run(builder.convert(decomposed), [x, y])
+    torch.testing.assert_close(output, x @ y)
 
 
 class Cut(nn.Module):

@@ -94,8 +94,8 @@ def test_graphs_answer_as_the_program(build: Callable[[], torch.nn.Module]) -> N
             torch.testing.assert_close(torch.as_tensor(one), other)
     conversion = builder.convert(program)
     given = torch.randn(5, 6)
-    answers = builder.reference.run(conversion, [given])
-    for one, other in zip(module(given.clone()), answers, strict=True):
+    outputs = builder.reference.run(conversion, [given])
+    for one, other in zip(module(given.clone()), outputs, strict=True):
         torch.testing.assert_close(torch.as_tensor(one), other, check_dtype=False)
 
 
@@ -191,9 +191,9 @@ def test_compiled_programs_are_called_as_the_module_is() -> None:
     program = torch.export.export(Options(), arguments, keywords, dynamic_shapes=shapes)
     compiled = builder.compile(program)
     x, mask = torch.randn(5, 6), torch.randn(5, 6)
-    answer = compiled(x, mask=mask, scale=3.0)
-    assert answer["rows"] == 5 and answer["none"] is None
-    torch.testing.assert_close(answer["y"], x * 3 * mask)
+    output = compiled(x, mask=mask, scale=3.0)
+    assert output["rows"] == 5 and output["none"] is None
+    torch.testing.assert_close(output["y"], x * 3 * mask)
     with pytest.raises(UsageError, match=r"exported with 3\.0"):
         compiled(x, mask=mask, scale=4.0)
     with pytest.raises(TypeError, match="structure"):
@@ -212,8 +212,8 @@ def test_a_symbolic_number_is_an_input_without_axes() -> None:
     conversion = builder.convert(program)
     assert [spec.shape for spec in conversion.inputs][1] == ()
     x = torch.randn(5, 4)
-    (answer,) = builder.reference.run(conversion, [x, torch.tensor(7)])
-    torch.testing.assert_close(answer, x * 7)
+    (output,) = builder.reference.run(conversion, [x, torch.tensor(7)])
+    torch.testing.assert_close(output, x * 7)
 
 
 def test_a_class_may_be_a_whole_program_and_a_part_of_another() -> None:

@@ -78,9 +78,9 @@ def test_layers_are_those_of_a_trained_module(tmp_path: Path) -> None:
     assert sorted(layers(conversion)) == sorted(layers(trained))
     assert sum("DEQUANTIZE" in kind for kind in layers(conversion)) == 2
     x = torch.randn(3, 6)
-    (answer,) = builder.reference.run(conversion, [x])
-    torch.testing.assert_close(answer, Decomposed()(x))
-    torch.testing.assert_close(answer, Trained()(x))
+    (output,) = builder.reference.run(conversion, [x])
+    torch.testing.assert_close(output, Decomposed()(x))
+    torch.testing.assert_close(output, Trained()(x))
 
 
 class Computed(nn.Module):
@@ -189,8 +189,8 @@ def test_activations_that_torchao_rounds(
     assert pairs == (0 if dynamic else 2)
     assert sum("MATRIX_MULTIPLY" in kind for kind in layers(conversion)) == 1
     x = torch.randn(3, *shape[1:]) * torch.tensor([0.1, 1, 30]).reshape(3, *[1] * (len(shape) - 1))
-    (answer,), truth = builder.reference.run(conversion, [x]), module(x)
-    torch.testing.assert_close(answer, truth)
+    (output,), truth = builder.reference.run(conversion, [x]), module(x)
+    torch.testing.assert_close(output, truth)
     # the weights alone answer otherwise: the activations are rounded
     plain = nn.functional.linear(x, module.weight.float() * module.scales[:, None], module.bias)
     assert (plain - truth).abs().max() > 1e-3
@@ -253,5 +253,5 @@ def test_weights_of_whole_numbers_become_floats() -> None:
     conversion = builder.convert(exported(module))
     assert not any("QUANTIZE" in kind for kind in layers(conversion))
     x = torch.randn(3, 6)
-    (answer,) = builder.reference.run(conversion, [x])
-    torch.testing.assert_close(answer, module(x))
+    (output,) = builder.reference.run(conversion, [x])
+    torch.testing.assert_close(output, module(x))

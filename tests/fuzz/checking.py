@@ -83,7 +83,7 @@ def _cases(module: Any) -> Iterator[_Case]:
     unoptimized = call if exported else saved(module)
     for inputs in _inputs():
         try:
-            answers = _tensors(call(*_copies(inputs)))
+            outputs = _tensors(call(*_copies(inputs)))
             with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
                 plain = _tensors(unoptimized(*_copies(inputs)))
         except AssertionError:
@@ -91,8 +91,8 @@ def _cases(module: Any) -> Iterator[_Case]:
                 raise
         else:
             # without its optimizer, some constants of a trace have another dtype in torch
-            same = [one.dtype for one in plain] == [one.dtype for one in answers]
-            yield _Case(inputs, answers, plain if same else answers)
+            same = [one.dtype for one in plain] == [one.dtype for one in outputs]
+            yield _Case(inputs, outputs, plain if same else outputs)
 
 
 def _equal_one(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
@@ -105,9 +105,9 @@ def _equal_one(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
     try:
         return _checked(module, [(case.inputs, case.plain) for case in cases])
     except AssertionError as error:
-        for answers in (lambda case: case.optimized, _in_python(source)):
+        for outputs in (lambda case: case.optimized, _in_python(source)):
             with contextlib.suppress(AssertionError):
-                return _checked(module, [(case.inputs, answers(case)) for case in cases])
+                return _checked(module, [(case.inputs, outputs(case)) for case in cases])
         raise error from None
 
 
@@ -149,14 +149,14 @@ def _checked(module: Any, cases: Sequence[tuple[Tensors, Tensors]]) -> Outcome:
     return Outcome("equal", network="equal")
 
 
-def _compare(what: str, answers: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
-    for index, (answer, wanted) in enumerate(zip(answers, expected, strict=True)):
-        if answer.dtype == wanted.dtype and torch.equal(answer, wanted):
+def _compare(what: str, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    for index, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        if output.dtype == wanted.dtype and torch.equal(output, wanted):
             continue
         largest = float(wanted.abs().max()) if wanted.numel() else 0.0
         exact = not wanted.dtype.is_floating_point
         torch.testing.assert_close(
-            answer,
+            output,
             wanted,
             rtol=0 if exact else 1e-3,
             atol=0 if exact else 1e-4 + 1e-5 * largest,

@@ -55,7 +55,7 @@ def attempt(path: str, report: Any) -> tuple[str, str]:
     except TrtBuildError as error:
         return "refused", str(error)
     except Exception as error:
-        found = unforeseen.ours(error)
+        found = unforeseen.as_defect(error)
         return ("exit_70" if found.exit_code == 70 else "refused"), found.traceback or str(found)
 
 
@@ -77,11 +77,11 @@ def _use(path: Path, report: Any) -> tuple[str, str]:
     if not isinstance(expected, torch.Tensor):
         return "accepted_right", ""
     try:
-        (answer,) = lowered.run(x.clone())
+        (output,) = lowered.run(x.clone())
     except errors as error:
         return "refused", f"the lowered graph's error: {error}"
-    same = torch.allclose(answer, expected, equal_nan=True)
-    return ("accepted_right", "") if same else ("wrong_answers", f"{answer} is not {expected}")
+    same = torch.allclose(output, expected, equal_nan=True)
+    return ("accepted_right", "") if same else ("wrong_answers", f"{output} is not {expected}")
 
 
 @dataclass(frozen=True)
@@ -176,9 +176,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="inputs at a time")
     parser.add_argument("--out", type=Path, help="write the counts into this JSON file")
     parser.add_argument("--unconfined", action="store_true", help="without the sandbox")
-    asked = parser.parse_args()
-    if asked.out:
-        asked.out = asked.out.resolve()  # the suites change the working directory
+    args = parser.parse_args()
+    if args.out:
+        args.out = args.out.resolve()  # the suites change the working directory
     found: dict[str, Counts] = {}
     with tempfile.TemporaryDirectory(prefix="hostile-") as name, ExitStack() as stack:
         base = Path(name).resolve()
@@ -186,26 +186,26 @@ def main() -> int:
         os.environ["TRT_BUILD_CACHE"] = str(base / "cache")
         (base / "made").mkdir()
         made = repositories.prepare(base / "made")
-        url = stack.enter_context(_server(made)) if asked.full else repositories.NO_SERVER
+        url = stack.enter_context(_server(made)) if args.full else repositories.NO_SERVER
         for suite, ready in {**suites(base, url, made), "requests": None}.items():
-            if suite not in (asked.suite or FULL) or not (asked.full or SHARES[suite]):
+            if suite not in (args.suite or FULL) or not (args.full or SHARES[suite]):
                 continue
             counts = found.setdefault(suite, Counts())
             began = time.monotonic()
             amount: dict[str, Any] = (
                 {"count": FULL[suite]}
-                if asked.full
-                else {"seconds": asked.seconds * SHARES[suite] / _shares(asked.suite)}
+                if args.full
+                else {"seconds": args.seconds * SHARES[suite] / _shares(args.suite)}
             )
             if ready is None:
-                asks = partial(requests.run, made.plain, base, FULL[suite], asked.seed, counts)
+                asks = partial(requests.run, made.plain, base, FULL[suite], args.seed, counts)
                 watch(base / "given", counts, suite, asks)
             else:
-                options = {"confined": not asked.unconfined, "workers": asked.jobs}
-                run(ready, base, asked.seed, counts, **amount, **options)
+                options = {"confined": not args.unconfined, "workers": args.jobs}
+                run(ready, base, args.seed, counts, **amount, **options)
             print(f"{suite}: {counts.cases} in {time.monotonic() - began:.0f} s", file=sys.stderr)
-            if asked.out:
-                written(asked.out, found)
+            if args.out:
+                written(args.out, found)
     print(json.dumps({name: counts.as_dict() for name, counts in found.items()}, indent=2))
     return 0 if all(counts.passed for counts in found.values()) else 1
 

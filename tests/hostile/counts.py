@@ -117,11 +117,11 @@ def attempt_all(
             for chunk, found in zip(chunks, done, strict=True)
         ]
         began = time.monotonic()
-        answers = processes.run(tasks, jobs, modules=tuple(modules))
+        outcomes = processes.run(tasks, jobs, modules=tuple(modules))
         if time.monotonic() - began > HANG_SECONDS * len(cases):
             counts.found("hangs", f"{len(cases)} cases took longer than their limits")
-        for chunk, found, answer in zip(chunks, done, answers, strict=True):
-            ended = _ended(answer)
+        for chunk, found, outcome in zip(chunks, done, outcomes, strict=True):
+            ended = _ended(outcome)
             results = [*found, (ended, "")] if ended else found
             for case, (name, message) in zip(chunk, results, strict=False):
                 counts.add(case.kind, name, f"{case.arguments}: {message}")
@@ -133,11 +133,11 @@ def _keep(found: list[tuple[str, str]], *words: str) -> None:
         found.append((words[1], words[2]))
 
 
-def _ended(answer: object) -> str:
+def _ended(outcome: object) -> str:
     """How the process ended early; empty where it did not."""
-    if isinstance(answer, processes.TimedOut):
+    if isinstance(outcome, processes.TimedOut):
         return "ended_by_limit"
-    return "crashed_alone" if isinstance(answer, processes.Crashed) else ""
+    return "crashed_alone" if isinstance(outcome, processes.Crashed) else ""
 
 
 def attempt_chunk(target: str, cases: Sequence[tuple[Any, ...]], report: Any) -> None:

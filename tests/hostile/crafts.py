@@ -114,24 +114,24 @@ def lead_out(chance: random.Random, model: Path, executed: Path) -> None:
 
     records = sorted(model.rglob(published.SIDECAR))
     file = chance.choice([records[-1], *records])
-    said = json.loads(file.read_text())
+    record = json.loads(file.read_text())
     name, digest = chance.choice(LEADS_OUT), hashlib.sha256(SECRET.encode()).hexdigest()
     how = chance.choice(("files", "steps", "version", "kept", "last_version", "retired", "policy"))
     if how == "files":
-        said["files"] = {**chance.choice(({}, said["files"])), name: digest}
+        record["files"] = {**chance.choice(({}, record["files"])), name: digest}
     elif how == "steps":
-        said.update(steps=[name], seals={name: digest})
+        record.update(steps=[name], seals={name: digest})
     elif how == "version":
-        said["version"] = chance.choice((name, -1, True, 2**70, 1.5, 10**4000))
+        record["version"] = chance.choice((name, -1, True, 2**70, 1.5, 10**4000))
     elif how == "kept":
-        said["kept"] = {chance.choice((name, "-1", "7", "9" * 5000, "\u0663")): digest}
+        record["kept"] = {chance.choice((name, "-1", "7", "9" * 5000, "\u0663")): digest}
     elif how == "last_version":
-        said["last_version"] = chance.choice((name, 2**70, -5, None, [1]))
+        record["last_version"] = chance.choice((name, 2**70, -5, None, [1]))
     elif how == "retired":
-        said["retired"] = {name: chance.choice((0, -1e308, None))}
+        record["retired"] = {name: chance.choice((0, -1e308, None))}
     else:
-        said["versions_policy"] = said["version_policy"] = {"keep": 10**9, "serve": name}
-    published.write(file.parent, said)
+        record["versions_policy"] = record["version_policy"] = {"keep": 10**9, "serve": name}
+    published.write(file.parent, record)
 
 
 def change_config(chance: random.Random, model: Path, executed: Path) -> None:

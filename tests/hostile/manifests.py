@@ -180,8 +180,8 @@ def change_bytes(chance: random.Random, data: bytes) -> bytes:
 
 
 def change_number(chance: random.Random, data: bytes) -> bytes:
-    places = [index for index, byte in enumerate(data) if chr(byte).isdigit()]
-    at = chance.choice(places)
+    positions = [index for index, byte in enumerate(data) if chr(byte).isdigit()]
+    at = chance.choice(positions)
     number = str(chance.choice((0, 1, 2, 3, 5, 8, 9, 100, -1, 2**31, 2**63, 10**30)))
     return data[:at] + number.encode() + data[at + 1 :]
 

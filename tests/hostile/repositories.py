@@ -127,17 +127,17 @@ def _seal_all(repository: Path) -> None:
     sidecars = sorted(repository.rglob(published.SIDECAR), key=lambda path: -len(path.parts))
     models = [path.parent for path in sidecars if not path.is_symlink() and path.is_file()]
     for model in sorted(models, key=lambda folder: "steps" in published.read(folder / SIDECAR)):
-        said = published.read(model / SIDECAR)
-        if not isinstance(said.get("files"), dict):
+        record = published.read(model / SIDECAR)
+        if not isinstance(record.get("files"), dict):
             continue
-        files = {name: _digest(model, name) or value for name, value in said["files"].items()}
+        files = {name: _digest(model, name) or value for name, value in record["files"].items()}
         for key, name in (("kept", "versions/{}/" + SIDECAR), ("seals", "../{}/" + SIDECAR)):
-            if isinstance(said.get(key), dict):
-                said[key] = {
+            if isinstance(record.get(key), dict):
+                record[key] = {
                     one: _digest(model, name.format(one)) or value
-                    for one, value in said[key].items()
+                    for one, value in record[key].items()
                 }
-        published.write(model, {**said, "files": files})
+        published.write(model, {**record, "files": files})
 
 
 def _digest(model: Path, name: str) -> str | None:
@@ -299,20 +299,20 @@ def attempt_damaged(
         return "exit_70", text
     named = code != 0 or "is damaged" in text
     report(base.name, "merge")
-    merged, said = command("merge", base / "r", "--out", base / "out" / "merged", "--json")
+    merged, record = command("merge", base / "r", "--out", base / "out" / "merged", "--json")
     if merged == 70:
-        return "exit_70", said
+        return "exit_70", record
     report(base.name, "runtime")
-    answer = _served(model) if damaged == MODEL else ""
-    if answer == "wrong":
+    output = _served(model) if damaged == MODEL else ""
+    if output == "wrong":
         return "wrong_answers", f"{name}: the runtime answered with other numbers"
     signature = name == SIGNATURE
     if not same and not signature and _signature_holds(base / "r", Path(key)):
         return "wrong_answers", f"{name}: the signature holds"
     edited = name == CONFIG  # which people change by hand
     if not (same or edited or signature) and not (named and merged != 0):
-        return "wrong_answers", f"{name}: explain {text!r}, merge {said!r}"
-    refused = named or answer == "refused" or signature
+        return "wrong_answers", f"{name}: explain {text!r}, merge {record!r}"
+    refused = named or output == "refused" or signature
     return ("refused" if refused else "accepted_right"), ""
 
 
@@ -340,7 +340,7 @@ def _served(model: Path) -> str:
                 "model_instance_device_id": "0",
             }
         )
-        (answer,) = served._run([x])
+        (output,) = served._run([x])
     except Exception:
         return "refused"
-    return "right" if torch.allclose(answer, expected, atol=1e-4) else "wrong"
+    return "right" if torch.allclose(output, expected, atol=1e-4) else "wrong"

@@ -45,9 +45,9 @@ def change_value(chance: random.Random) -> Request:
     """Another value somewhere in the request."""
     data = valid()
     tensor = data["inputs"][0]
-    place = chance.choice([*tensor, "inputs", "outputs", "parameters", "id"])
-    owner = tensor if place in tensor else data
-    owner[place] = chance.choice(VALUES)
+    target = chance.choice([*tensor, "inputs", "outputs", "parameters", "id"])
+    owner = tensor if target in tensor else data
+    owner[target] = chance.choice(VALUES)
     return _post(data)
 
 
@@ -140,7 +140,7 @@ def control(chance: random.Random) -> Request:
 
 
 def path(chance: random.Random) -> Request:
-    place = chance.choice(
+    target = chance.choice(
         (
             "/v2/models/../../etc/passwd",
             f"/v2/models/{MODEL}/versions/99999999999999999999/infer",
@@ -153,8 +153,13 @@ def path(chance: random.Random) -> Request:
             "/v2/models/nothing/infer",
         )
     )
-    method, _, body, headers = _post(valid(), place)
-    return chance.choice((method, "GET", "PUT", "DELETE", "PATCH", "X" * 100)), place, body, headers
+    method, _, body, headers = _post(valid(), target)
+    return (
+        chance.choice((method, "GET", "PUT", "DELETE", "PATCH", "X" * 100)),
+        target,
+        body,
+        headers,
+    )
 
 
 def header(chance: random.Random) -> Request:
@@ -192,30 +197,30 @@ def run(repository: Path, folder: Path, count: int, first_seed: int, counts: Cou
         for seed in range(first_seed, first_seed + count):
             chance = random.Random(seed)
             make = chance.choice(REQUESTS)
-            method, place, body, headers = make(chance)
+            method, target, body, headers = make(chance)
             body = body.replace(b"{victim}", str(victim).encode())
-            asked = (method, place, body, headers)
-            outcome, message = _judge(server, asked, expected)
+            request = (method, target, body, headers)
+            outcome, message = _judge(server, request, expected)
             counts.add(make.__name__, outcome, f"seed {seed}: {message}")
             if server.process.poll() is not None:
                 return
     assert EXECUTED  # the caller watches the folder
 
 
-def _judge(server: Any, asked: Request, expected: torch.Tensor) -> tuple[str, str]:
+def _judge(server: Any, request: Request, expected: torch.Tensor) -> tuple[str, str]:
     """What the server does with the request, and whether it answers right afterwards."""
     try:
-        status, text = _send(server.http_url, asked)
+        status, text = _send(server.http_url, request)
     except TimeoutError:
-        return "hangs", f"{asked[1]}: no answer within {SECONDS} s"
+        return "hangs", f"{request[1]}: no answer within {SECONDS} s"
     except (OSError, http.client.HTTPException, ValueError) as error:
         status, text = 400, str(error)  # the connection was closed, or the client itself refuses
     if server.process.poll() is not None:
-        return "exit_70", f"the server ended: {asked[:2]} {asked[2][:200]!r}"
+        return "exit_70", f"the server ended: {request[:2]} {request[2][:200]!r}"
     after = _right(_send(server.http_url, _post(valid()))[1], expected)
     if after is not True:
-        return "wrong_answers", f"after {asked[:2]} {asked[2][:200]!r}: another answer"
-    if status == 200 and asked[1] == INFER and _is_valid(asked[2]):
+        return "wrong_answers", f"after {request[:2]} {request[2][:200]!r}: another answer"
+    if status == 200 and request[1] == INFER and _is_valid(request[2]):
         return ("accepted_right" if _right(text, expected) else "wrong_answers"), text
     return ("accepted_right" if status == 200 else "refused"), text
 
@@ -223,10 +228,10 @@ def _judge(server: Any, asked: Request, expected: torch.Tensor) -> tuple[str, st
 def _is_valid(body: bytes) -> bool:
     """Whether the body asks for the values that the right answer is known for."""
     try:
-        asked = json.loads(body)["inputs"]
+        request = json.loads(body)["inputs"]
     except (ValueError, KeyError, TypeError):
         return False
-    return bool(asked == valid()["inputs"])
+    return bool(request == valid()["inputs"])
 
 
 def _right(text: str, expected: torch.Tensor) -> bool:
@@ -237,11 +242,11 @@ def _right(text: str, expected: torch.Tensor) -> bool:
     return torch.allclose(torch.tensor(data).reshape(2, 3), expected, atol=1e-4)
 
 
-def _send(url: str, asked: Request) -> tuple[int, str]:
-    method, place, body, headers = asked
+def _send(url: str, request: Request) -> tuple[int, str]:
+    method, target, body, headers = request
     connection = http.client.HTTPConnection(url, timeout=SECONDS)
     try:
-        connection.request(method, place, body, headers)
+        connection.request(method, target, body, headers)
         response = connection.getresponse()
         return response.status, response.read().decode(errors="replace")
     finally:

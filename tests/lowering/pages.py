@@ -49,7 +49,7 @@ pass and compares the outputs.
   dictionary of tensors has the elements that inputs are named after (`boxes_0`, `features.p3`). Other numbers and
   lists get the default of `forward`.
 - **Outputs.** An output that is None on one path has a further output, its flag `NAME_is_present`. Its value is an
-  empty tensor where the flag is false. `LoweredGraph.answer` gives a run's outputs without flags and without what is
+  empty tensor where the flag is false. `LoweredGraph.named_outputs` gives a run's outputs without flags and without what is
   None.
 - **In-place writes** become values that later readers of the same memory use, through views, branches and loops. Some
   writes cannot be expressed: if it is not known who shares the memory (a `reshape` that may copy) and it is read

@@ -57,10 +57,10 @@ def test_torch_answers_as_the_module_and_what_the_request_brought_is_as_it_was()
         x, scale = torch.randn(2, 3, size), torch.tensor(0.5)
         given = x.clone()
         for _ in range(2):
-            answer = dict(zip(graph.outputs, graph.run(x, scale), strict=True))
+            output = dict(zip(graph.outputs, graph.run(x, scale), strict=True))
             assert torch.equal(x, given)
             for name, wanted in Overlapping()(given.clone(), scale).items():
-                torch.testing.assert_close(answer[name], wanted)
+                torch.testing.assert_close(output[name], wanted)
 
 
 class Sorted(nn.Module):

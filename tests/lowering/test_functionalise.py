@@ -143,11 +143,11 @@ def recurrent(x):
 
 def endless(x):
     y = x.clone()
-    turns = 0
+    iterations = 0
     while bool(y.sum() < 100):
         y[0] += 10
-        turns += 1
-    return y, turns
+        iterations += 1
+    return y, iterations
 
 
 def lists(x):

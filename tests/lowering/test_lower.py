@@ -232,10 +232,10 @@ def test_an_output_that_is_none_on_one_path_has_a_flag() -> None:
     lowered = builder.lower(torch.jit.script(MayBeNone()))
     assert lowered.results == ("output_0", "output_1")
     assert lowered.flags == {"output_1": "output_1_is_present"}
-    assert "test_lower.py" in lowered.deciding["output_1"]
+    assert "test_lower.py" in lowered.decided_at["output_1"]
     long, short = torch.ones(4), torch.ones(2)
-    assert lowered.answer(lowered.run(long)).keys() == {"output_0"}
-    assert torch.equal(lowered.answer(lowered.run(short))["output_1"], short + 1)
+    assert lowered.named_outputs(lowered.run(long)).keys() == {"output_0"}
+    assert torch.equal(lowered.named_outputs(lowered.run(short))["output_1"], short + 1)
 
 
 class GivesSizes(torch.nn.Module):

@@ -131,9 +131,9 @@ def program(seed: int, length: int = 8) -> str:
                 f"  {pick(WRITES)}"
             )
         else:
-            turns = rng.choice(["2", "int(a.size(0))"])
+            iterations = rng.choice(["2", "int(a.size(0))"])
             lines.append(
-                f"for i in range({turns}):\n        {pick(WRITES)}\n        {pick(VALUES)}"
+                f"for i in range({iterations}):\n        {pick(WRITES)}\n        {pick(VALUES)}"
             )
     body = "\n    ".join(lines)
     return f"def f(a: Tensor, b: Tensor, w: Tensor):\n    {body}\n    return a, b, c, v\n"

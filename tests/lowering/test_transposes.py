@@ -486,10 +486,10 @@ def test_what_a_reshape_makes_of_axes(
     before: list[Amount], after: list[Amount], expected: list[tuple[int, int]] | None
 ) -> None:
     found = common(before, after)
-    assert (found and [(piece.before, piece.after) for piece in found]) == expected
+    assert (found and [(factor.before, factor.after) for factor in found]) == expected
     if found is not None:
         for at, length in enumerate(before):
-            assert product([piece.length for piece in found if piece.before == at]) == length
+            assert product([factor.length for factor in found if factor.before == at]) == length
 
 
 def test_an_inferred_axis_is_what_is_left() -> None:

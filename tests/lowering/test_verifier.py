@@ -55,7 +55,7 @@ def test_an_operator_without_a_place_is_named() -> None:
 
     with pytest.raises(LoweringError, match="has no source location"):
         _run(rewrite)
-    _run(rewrite, ours=False)
+    _run(rewrite, builtin=False)
 
 
 def test_a_value_out_of_scope_is_named() -> None:

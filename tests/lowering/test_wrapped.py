@@ -67,9 +67,9 @@ def test_numbers_of_a_trace_do_not_raise_the_dtype(name: str, dtype: torch.dtype
     file = io.BytesIO()
     lowered.save(file)
     file.seek(0)
-    answers = {"graph": lowered.run(x)[0], "file": torch.jit.load(file)(x)[0]}
-    for where, answer in answers.items():
-        torch.testing.assert_close(answer, expected, msg=lambda m, where=where: f"{where}: {m}")
+    outputs = {"graph": lowered.run(x)[0], "file": torch.jit.load(file)(x)[0]}
+    for where, output in outputs.items():
+        torch.testing.assert_close(output, expected, msg=lambda m, where=where: f"{where}: {m}")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

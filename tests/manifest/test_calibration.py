@@ -72,11 +72,11 @@ def test_endpoints_and_noise(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, line: int, words: str) -> None:
-    ((at, said),) = mistakes(tmp_path, f"{GOOD}{text}\n")
-    assert at == line and words in said
+    ((at, message),) = mistakes(tmp_path, f"{GOOD}{text}\n")
+    assert at == line and words in message
 
 
 def test_an_npy_is_one_array(tmp_path: Path) -> None:
     (tmp_path / "a.npy").touch()
-    ((line, said),) = mistakes(tmp_path, TWO_INPUTS + "calibration:\n  data:\n  - a.npy\n")
-    assert line == 6 and "the model has 2 inputs" in said
+    ((line, message),) = mistakes(tmp_path, TWO_INPUTS + "calibration:\n  data:\n  - a.npy\n")
+    assert line == 6 and "the model has 2 inputs" in message

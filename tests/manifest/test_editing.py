@@ -212,6 +212,6 @@ def test_a_field_of_a_section_is_replaced_with_all_that_is_in_it(
     path = tmp_path / "model.yaml"
     path.write_text(f"outputs: [y]\n{section}instances: 2  # two\n")
     assert edit(path, {"triton": {"dynamic_batching": {"policy": {"size": 65}}}})
-    said = yaml.safe_load(path.read_text())
-    assert said["triton"] == {"dynamic_batching": {"policy": {"size": 65}}, "tags": {"a": "b"}}
-    assert said["instances"] == 2 and "# two" in path.read_text()
+    manifest = yaml.safe_load(path.read_text())
+    assert manifest["triton"] == {"dynamic_batching": {"policy": {"size": 65}}, "tags": {"a": "b"}}
+    assert manifest["instances"] == 2 and "# two" in path.read_text()

@@ -21,7 +21,7 @@ from builder.manifest import (
     TensorSpec,
     Tolerance,
     load,
-    place,
+    manifest_location,
 )
 from builder.manifest.spec import Runtime
 
@@ -52,10 +52,10 @@ def test_both_layouts_give_models_by_name(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("asked", [".", "model.pt", "model.yaml"])
-def test_a_models_own_folder_file_and_manifest_all_name_it(tmp_path: Path, asked: str) -> None:
+@pytest.mark.parametrize("target", [".", "model.pt", "model.yaml"])
+def test_a_models_own_folder_file_and_manifest_all_name_it(tmp_path: Path, target: str) -> None:
     path = model(tmp_path / "bert" / "model.pt")
-    assert [(spec.name, spec.path) for spec in load(path.parent / asked)] == [("bert", path)]
+    assert [(spec.name, spec.path) for spec in load(path.parent / target)] == [("bert", path)]
 
 
 def test_what_is_not_said_has_the_documented_default(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_state_and_how_it_is_kept_arrive(tmp_path: Path) -> None:
     assert spec.state == spec.server_state == (State("h", "hn", tmp_path / "h0.npy"),)
     assert spec.sequences == Sequences("implicit", 4, 1000)
     assert [tensor.name for tensor in spec.stateless_inputs] == ["x"]
-    assert place(spec, "state", 0) == f"{spec.manifest}:4"
+    assert manifest_location(spec, "state", 0) == f"{spec.manifest}:4"
 
 
 def test_who_keeps_the_state_can_be_said_on_the_command_line(tmp_path: Path) -> None:

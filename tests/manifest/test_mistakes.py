@@ -271,7 +271,7 @@ CASES = {
 def test_one_mistake_gives_one_line_and_says_what_to_do(tmp_path: Path, case: str) -> None:
     text, line, words = CASES[case]
     found = mistakes(tmp_path, text)
-    assert [at for at, said in found if words in said] == [line], found
+    assert [at for at, message in found if words in message] == [line], found
     assert len(found) == 1, found
 
 
@@ -291,7 +291,7 @@ def test_aliases_that_expand_without_end_are_refused_quickly(tmp_path: Path) -> 
     lines = ["a0: &a0 [x]"] + [
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 11)
     ]
-    assert any("aliases" in said for _, said in mistakes(tmp_path, "\n".join(lines)))
+    assert any("aliases" in message for _, message in mistakes(tmp_path, "\n".join(lines)))
 
 
 def test_mistakes_of_all_manifests_show_together(tmp_path: Path) -> None:

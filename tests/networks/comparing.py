@@ -202,7 +202,7 @@ def own_error(network: Network) -> float:
     """How far torch in float32 is from torch in float64 at the worst case: what these weights make
     of rounding.
     """
-    worst = 0.0
+    largest = 0.0
     for index in range(len(network.cases)):
         module = eager_of(network)
         inputs = inputs_of(network, index)
@@ -211,8 +211,8 @@ def own_error(network: Network) -> float:
             double = flat(
                 module.double()(*(t.double() if t.is_floating_point() else t for t in inputs))
             )
-        worst = max(worst, *(relative(a, b) for a, b in zip(single, double, strict=True)))
-    return worst
+        largest = max(largest, *(relative(a, b) for a, b in zip(single, double, strict=True)))
+    return largest
 
 
 def flat(value: Any) -> list[torch.Tensor]:
@@ -223,14 +223,14 @@ def flat(value: Any) -> list[torch.Tensor]:
     return [tensor for item in values if item is not None for tensor in flat(item)]
 
 
-def relative(answer: torch.Tensor, truth: torch.Tensor) -> float:
+def relative(output: torch.Tensor, truth: torch.Tensor) -> float:
     """The greatest difference over the greatest magnitude; infinite for another shape, other
     integers, and NaN.
     """
-    if answer.shape != truth.shape or not bool(answer.isfinite().all() and truth.isfinite().all()):
+    if output.shape != truth.shape or not bool(output.isfinite().all() and truth.isfinite().all()):
         return float("inf")
     if not truth.is_floating_point():
-        return 0.0 if torch.equal(answer, truth.to(answer.dtype)) else float("inf")
+        return 0.0 if torch.equal(output, truth.to(output.dtype)) else float("inf")
     scale = float(truth.abs().max())
     assert scale > 0, "an output of zeros shows nothing"
-    return float((answer - truth).abs().max()) / scale
+    return float((output - truth).abs().max()) / scale

@@ -103,10 +103,10 @@ def measure(
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, wherever it hangs
-    for place, job in enumerate(jobs):
+    for index, job in enumerate(jobs):
         left = min(ends - time.time(), limit)
         if left < LEAST_SECONDS:
-            return list(jobs[place:])
+            return list(jobs[index:])
         report((job, left < limit))
         signal.alarm(int(left))
         started = time.time()

@@ -74,14 +74,14 @@ def judge(
         "layers": conversion.network.num_layers,
         "convert": round(converted - started, 2),
     }
-    answers = _answers(conversion, cases, by, level, row)
-    compared = [_compared(conversion, a, t, precision) for a, t in zip(answers, truth, strict=True)]
-    ours = _errors(compared, answers, truth)
-    row |= _figures(ours)
+    outputs = _answers(conversion, cases, by, level, row)
+    compared = [_compared(conversion, a, t, precision) for a, t in zip(outputs, truth, strict=True)]
+    errors = _errors(compared, outputs, truth)
+    row |= _figures(errors)
     if all(c.passed for c in compared):
         return row | {"result": "passed"}
     row["problem"] = next(c.problems[0] for c in compared if not c.passed)[:300]
-    excused = _excused(ours, conversion, eager, cases, truth, precision)
+    excused = _excused(errors, conversion, eager, cases, truth, precision)
     if any("are not finite" in problem for c in compared for problem in c.problems):
         excused["result"] = "another answer"  # whatever torch does: what overflows is no rounding
     return row | excused
@@ -112,7 +112,7 @@ def _answers(
             dict(zip(engine.outputs, engine(*_ordered(conversion, engine, case)), strict=True))
             for case in cases
         ]
-    return [[answer[name] for name in conversion.outputs] for answer in named]
+    return [[output[name] for name in conversion.outputs] for output in named]
 
 
 def _ordered(conversion: Any, engine: Any, case: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -122,10 +122,10 @@ def _ordered(conversion: Any, engine: Any, case: Sequence[torch.Tensor]) -> list
 
 
 def _compared(
-    conversion: Any, answer: Sequence[Any], truth: Sequence[Any], precision: str
+    conversion: Any, output: Sequence[Any], truth: Sequence[Any], precision: str
 ) -> Comparison:
     golden = Golden("", {}, _named(conversion, truth))
-    return compare(widened(_named(conversion, answer), golden), golden, precision=precision)
+    return compare(widened(_named(conversion, output), golden), golden, precision=precision)
 
 
 def _named(conversion: Any, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
@@ -134,11 +134,11 @@ def _named(conversion: Any, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
     }
 
 
-def _errors(compared: Sequence[Comparison], answers: Any, truth: Any) -> dict[str, Error]:
+def _errors(compared: Sequence[Comparison], results: Any, truth: Any) -> dict[str, Error]:
     """By output, the worst over the cases."""
     found: dict[str, Error] = {}
-    for comparison, answer, wanted in zip(compared, answers, truth, strict=True):
-        for output, got, want in zip(comparison.outputs, answer, wanted, strict=True):
+    for comparison, outputs, wanted in zip(compared, results, truth, strict=True):
+        for output, got, want in zip(comparison.outputs, outputs, wanted, strict=True):
             found[output.name] = found.get(output.name, Error(0.0, 0.0)) | _error(
                 output, to_numpy(got), to_numpy(want)
             )
@@ -159,8 +159,8 @@ def _error(output: Any, got: Any, want: Any) -> Error:
 
 
 def _figures(errors: dict[str, Error], whose: str = "") -> dict[str, Any]:
-    worst = Error(max(e.share for e in errors.values()), max(e.noise for e in errors.values()))
-    return {f"{whose}share": _number(worst.share), f"{whose}noise": _number(worst.noise)}
+    largest = Error(max(e.share for e in errors.values()), max(e.noise for e in errors.values()))
+    return {f"{whose}share": _number(largest.share), f"{whose}noise": _number(largest.noise)}
 
 
 def _number(value: float) -> float | None:
@@ -169,20 +169,23 @@ def _number(value: float) -> float | None:
 
 
 def _excused(
-    ours: dict[str, Error], conversion: Any, eager: Any, cases: Any, truth: Any, precision: str
+    errors: dict[str, Error], conversion: Any, eager: Any, cases: Any, truth: Any, precision: str
 ) -> dict[str, Any]:
     """The verdict beyond the tolerance: "fp16 itself" where torch is there too, and every such
     output of ours within FACTOR of torch's own.
     """
     name, variants = rivals.variants(eager, cases, precision)
     own: dict[str, Error] = {}
-    for theirs in variants:
+    for variant_errors in variants:
         compared = [
-            _compared(conversion, a, t, precision) for a, t in zip(theirs, truth, strict=True)
+            _compared(conversion, a, t, precision)
+            for a, t in zip(variant_errors, truth, strict=True)
         ]
-        found = _errors(compared, theirs, truth)
+        found = _errors(compared, variant_errors, truth)
         own = {n: own.get(n, error) | error for n, error in found.items()}
-    excused = all(e.share <= 1 or (own[n].share > 1 and e.within(own[n])) for n, e in ours.items())
+    excused = all(
+        e.share <= 1 or (own[n].share > 1 and e.within(own[n])) for n, e in errors.items()
+    )
     return _figures(own, "own_") | {
         "own": name,
         "result": f"{precision} itself" if excused else "another answer",

@@ -83,11 +83,11 @@ def text() -> str:
 
 def _machine(machine: tuple[str, str], rows: Sequence[Row]) -> Iterator[str]:
     yield "## {}, TensorRT {}\n".format(*machine)
-    said = [
+    notes = [
         f"{name} {', '.join(sorted({str(row[name]) for row in rows}))}"
         for name in ("date", "torch", "driver")
     ]
-    yield f"{len(rows)} rows: {'; '.join(said)}.\n"
+    yield f"{len(rows)} rows: {'; '.join(notes)}.\n"
     yield from _counts(rows)
     yield (
         "\n| network | from | layers | "

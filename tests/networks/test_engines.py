@@ -136,8 +136,8 @@ def test_what_the_precision_leaves_undecided_is_told_from_another_answer(
 
     def worse(*arguments: Any) -> list[list[torch.Tensor]]:
         return [
-            [t + noise if t.is_floating_point() else t for t in answer]
-            for answer in own(*arguments)
+            [t + noise if t.is_floating_point() else t for t in output]
+            for output in own(*arguments)
         ]
 
     monkeypatch.setattr(judging, "_answers", worse)
@@ -153,7 +153,7 @@ def test_torch_in_another_precision_is_another_answer_and_leaves_the_module_alon
         truth = module(x)
     for precision in engines.PRECISIONS:
         _, variants = rivals.variants(module, [(x,)], precision)
-        errors = [float((answers[0][0] - truth).detach().abs().max()) for answers in variants]
+        errors = [float((outputs[0][0] - truth).detach().abs().max()) for outputs in variants]
         assert all(error <= 20 * rivals.UNITS[precision] for error in errors) and any(errors), (
             precision
         )

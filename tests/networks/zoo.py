@@ -78,20 +78,20 @@ def run_one(name: str, mode: str) -> dict[str, Any]:
             (line.split("(")[0].strip() for line in words if line.strip().startswith("aten::")), ""
         )
         return row | {"result": f"{type(error).__name__}: {schema} {reason}"[:300]}
-    worst = max(measured.errors)
-    own = own_error(network) if worst > LIMIT else 0.0
+    largest = max(measured.errors)
+    own = own_error(network) if largest > LIMIT else 0.0
     verdict = (
         "passed"
-        if worst <= LIMIT
+        if largest <= LIMIT
         else f"float32 itself: {own:.1e}"
-        if worst <= 4 * own
+        if largest <= 4 * own
         else "another answer"
     )
     return row | {
         "layers": measured.layers,
         "convert": measured.convert_seconds,
         "build": measured.build_seconds,
-        "error": worst,
+        "error": largest,
         "result": verdict,
         **measured.beside,
     }

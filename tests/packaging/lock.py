@@ -48,8 +48,8 @@ def hashes(pin: Requirement) -> list[str]:
     """The SHA-256 of each file that pip may choose for a pin. Raises OSError without PyPI."""
     url = f"https://pypi.org/simple/{canonicalize_name(pin.name)}/"
     request = urllib.request.Request(url, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        files = json.load(answer)["files"]
+    with urllib.request.urlopen(request, timeout=60) as response:
+        files = json.load(response)["files"]
     found = {
         file["hashes"]["sha256"]
         for file in files

@@ -24,8 +24,8 @@ def model(name: str, kind: str | None, why: str | None = None) -> ModelParity:
 def verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(models: list[ModelParity], *words: str) -> Result:
         monkeypatch.setattr(parity, "verify", lambda *_, **__: models)
-        asked = ["verify", str(tmp_path), "--url", "localhost:1", *words]
-        return CliRunner().invoke(main, asked)
+        arguments = ["verify", str(tmp_path), "--url", "localhost:1", *words]
+        return CliRunner().invoke(main, arguments)
 
     return run
 

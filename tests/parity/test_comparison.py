@@ -135,8 +135,8 @@ def test_noise_is_bounded_where_every_element_passes(precision: str) -> None:
     another answer.
     """
     golden = {"y": np.where(np.arange(1000) % 2, 1.0, -1.0).astype(np.float32)}
-    answer = {"y": (golden["y"] + np.float32(0.2)).astype(np.float32)}
-    comparison = compare(answer, golden, precision=precision)
+    output = {"y": (golden["y"] + np.float32(0.2)).astype(np.float32)}
+    comparison = compare(output, golden, precision=precision)
     assert "root mean square is 0.2 of the golden's" in comparison.problems[0]
     assert comparison.outputs[0].noise == pytest.approx(0.2)
     near = {"y": (golden["y"] + np.float32(0.04)).astype(np.float32)}
@@ -145,10 +145,10 @@ def test_noise_is_bounded_where_every_element_passes(precision: str) -> None:
 
 def test_the_manifest_bounds_the_noise() -> None:
     golden = {"y": np.ones(100, dtype=np.float32)}
-    answer = {"y": golden["y"] * np.float32(1.2)}
-    assert compare(answer, golden, Tolerance(noise=0.3), precision="int8").passed
-    assert not compare(answer, golden, Tolerance(rtol=1.0, noise=0.1)).passed
-    assert compare(answer, golden, Tolerance(rtol=1.0), precision="int8").passed
+    output = {"y": golden["y"] * np.float32(1.2)}
+    assert compare(output, golden, Tolerance(noise=0.3), precision="int8").passed
+    assert not compare(output, golden, Tolerance(rtol=1.0, noise=0.1)).passed
+    assert compare(output, golden, Tolerance(rtol=1.0), precision="int8").passed
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_each_precision_takes_its_own_rounding_and_not_a_coarser_one(
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(512, 512, generator=generator) for _ in range(2))
     golden = {"y": (x @ w).numpy()}
-    answer = {"y": (rounded(x, arithmetic) @ rounded(w, arithmetic)).numpy()}
-    assert compare(answer, golden, precision=passes).passed
-    assert not compare(answer, golden, precision=fails).passed
+    output = {"y": (rounded(x, arithmetic) @ rounded(w, arithmetic)).numpy()}
+    assert compare(output, golden, precision=passes).passed
+    assert not compare(output, golden, precision=fails).passed
 
 
 def test_the_documentation_has_every_row_with_its_numbers_and_reason() -> None:

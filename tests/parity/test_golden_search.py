@@ -117,8 +117,8 @@ def test_values_are_varied_until_every_outcome_is_reached(kind: Any, tmp_path: P
     assert added(found)
     assert not found.unreached
     for golden in added(found):
-        answer = kind()(torch.from_numpy(golden.inputs["x"]).clone())
-        torch.testing.assert_close(torch.from_numpy(golden.outputs["output"]), answer)
+        output = kind()(torch.from_numpy(golden.inputs["x"]).clone())
+        torch.testing.assert_close(torch.from_numpy(golden.outputs["output"]), output)
 
 
 def test_a_loop_of_the_issue_gets_a_golden_above_its_threshold(tmp_path: Path) -> None:

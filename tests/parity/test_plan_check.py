@@ -58,12 +58,12 @@ class Gpu:
             names = [f"%{name}" for _, name in plan_check.named_values(conversion.network)]
             found = builder.reference.inspect(conversion, [inputs["x"]], set(names))
             outputs = builder.reference.run(conversion, [inputs["x"]])
-            answer = {**found, **dict(zip(conversion.outputs, outputs, strict=True))}
+            output = {**found, **dict(zip(conversion.outputs, outputs, strict=True))}
             if broken is not None:
                 behind = names[names.index(broken) :] + list(conversion.outputs)
-                answer = {n: t + (n in behind) for n, t in answer.items()}
+                output = {n: t + (n in behind) for n, t in output.items()}
             shown = {*conversion.outputs, getattr(conversion, "marked", "")}
-            return [{n: t for n, t in answer.items() if n in shown}] * 2
+            return [{n: t for n, t in output.items() if n in shown}] * 2
 
         yield run
 
@@ -161,11 +161,11 @@ def test_a_build_or_run_that_fails_is_a_step_too() -> None:
 
 @pytest.mark.parametrize("first", range(6))
 def test_the_bisection_finds_the_first(first: int) -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def is_true(at: int) -> bool:
-        asked.append(at)
+        requested.append(at)
         return at >= first
 
     assert plan_check.first_true(5, is_true) == (first if first < 5 else None)
-    assert len(asked) <= 4 and plan_check.first_true(0, is_true) is None
+    assert len(requested) <= 4 and plan_check.first_true(0, is_true) is None

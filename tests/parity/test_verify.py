@@ -306,16 +306,16 @@ def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(endpoint: Endp
             return error
 
     with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(ask, range(40)))
+        outputs = list(pool.map(ask, range(40)))
     client.close()
-    for index, answer in enumerate(answers):
+    for index, output in enumerate(outputs):
         if index % 5 == 0:
-            assert isinstance(answer, InferenceServerException)
-            assert answer.status() == "StatusCode.INVALID_ARGUMENT"
-            assert "'ids' has 99 to 99" in str(answer) and "TorchScript" not in str(answer)
+            assert isinstance(output, InferenceServerException)
+            assert output.status() == "StatusCode.INVALID_ARGUMENT"
+            assert "'ids' has 99 to 99" in str(output) and "TorchScript" not in str(output)
         else:
             expected = module(x[index], torch.tensor([index % 20]))[0].detach().numpy()
-            np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_output_that_is_not_asked_for_does_not_come(endpoint: Endpoint) -> None:
@@ -333,12 +333,12 @@ def test_an_output_that_is_not_asked_for_does_not_come(endpoint: Endpoint) -> No
 def test_every_element_type_travels_as_itself(endpoint: Endpoint) -> None:
     golden = endpoint.artifacts["dtypes"].goldens[0]
     for client in (HttpClient(endpoint.http_url, 10), GrpcClient(endpoint.grpc_url, 10)):
-        answer = client.infer("dtypes", golden.inputs)
+        output = client.infer("dtypes", golden.inputs)
         client.close()
-        assert {n: a.dtype for n, a in answer.outputs.items()} == {
+        assert {n: a.dtype for n, a in output.outputs.items()} == {
             n: a.dtype for n, a in golden.outputs.items()
         }
-        assert all((answer.outputs[name] == array).all() for name, array in golden.outputs.items())
+        assert all((output.outputs[name] == array).all() for name, array in golden.outputs.items())
 
 
 # Through shared memory: the same answers, and afterwards neither the server nor the host has a
@@ -447,8 +447,8 @@ def test_ctrl_c_takes_the_regions_back(endpoint: Endpoint, protocol: str) -> Non
             time.sleep(0.05)
         assert files(process.pid)
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 130, said
+        _, printed = process.communicate(timeout=60)
+        assert process.returncode == 130, printed
         assert not client.get_system_shared_memory_status().regions and not files(process.pid)
     finally:
         process.kill()

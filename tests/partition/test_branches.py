@@ -44,14 +44,14 @@ INPUTS = [
 ]
 
 
-def run(parts: list[Part], values: dict[str, Tensor], taken: list[int]) -> dict[str, Tensor]:
+def run(parts: list[Part], values: dict[str, Tensor], chosen: list[int]) -> dict[str, Tensor]:
     for part in parts:
         graph: LoweredGraph
         if isinstance(part, Branch):
             (decided,) = part.condition.run(*(values[name] for name in part.condition.inputs))
             assert decided.dtype == torch.bool and decided.dim() == 0
-            taken.append(0 if decided else 1)
-            graph = part.blocks[taken[-1]]
+            chosen.append(0 if decided else 1)
+            graph = part.blocks[chosen[-1]]
         else:
             graph = part
         values.update(
@@ -70,9 +70,9 @@ def test_every_way_through_the_arms_gives_the_answers_of_the_whole(lowered: Lowe
     assert sum(isinstance(part, Branch) for part in parts) == 2
     ways = set()
     for x in INPUTS:
-        taken: list[int] = []
-        values = run(parts, {lowered.inputs[0]: x}, taken)
-        ways.add(tuple(taken))
+        chosen: list[int] = []
+        values = run(parts, {lowered.inputs[0]: x}, chosen)
+        ways.add(tuple(chosen))
         for name, wanted in zip(lowered.outputs, lowered.run(x), strict=True):
             torch.testing.assert_close(values[name], wanted, rtol=0, atol=0)
     assert {way[0] for way in ways} == {way[1] for way in ways} == {0, 1}, (

@@ -99,10 +99,10 @@ def cut(model: nn.Module, **fallback: Any) -> tuple[Any, Partition]:
     )
 
 
-def run(pieces: Partition, *inputs: Tensor) -> list[Tensor]:
+def run(partitioned: Partition, *inputs: Tensor) -> list[Tensor]:
     """Every segment in order: torch's by torch, TensorRT's by the network's reference."""
-    values = dict(zip(pieces.inputs, inputs, strict=True))
-    for segment in pieces.segments:
+    values = dict(zip(partitioned.inputs, inputs, strict=True))
+    for segment in partitioned.segments:
         given = [values[name] for name in segment.inputs]
         if segment.kind == "torch":
             made = segment.lowered.run(*given)
@@ -110,12 +110,12 @@ def run(pieces: Partition, *inputs: Tensor) -> list[Tensor]:
             conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
             made = builder.reference.run(conversion, given)
         values.update(zip(segment.outputs, made, strict=True))
-    return [values[name] for name in pieces.outputs]
+    return [values[name] for name in partitioned.outputs]
 
 
-def kinds(pieces: Partition, operator: str) -> set[str]:
+def kinds(partitioned: Partition, operator: str) -> set[str]:
     """Which segments have the operator."""
-    return {s.kind for s in pieces.segments if s.lowered.graph.findAllNodes(operator)}
+    return {s.kind for s in partitioned.segments if s.lowered.graph.findAllNodes(operator)}
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
@@ -134,27 +134,27 @@ def test_a_packed_sequence_is_in_an_engine_whole_or_not_at_all(
 ) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)
     make, where = CASES[case]
-    traced, pieces = cut(make())
+    traced, partitioned = cut(make())
     for operator in ("aten::_pack_padded_sequence", "aten::gru"):
-        assert kinds(pieces, operator) == {where}
-    assert pieces.segments[0].kind == "tensorrt"  # what is before
+        assert kinds(partitioned, operator) == {where}
+    assert partitioned.segments[0].kind == "tensorrt"  # what is before
     assert all(
         spec is not None
-        for s in pieces.segments
+        for s in partitioned.segments
         if s.kind == "tensorrt"
         for spec in (*s.specs, *s.output_specs)
     )
     for inputs in (sample(2, 4, 1, steps=4), sample(3, steps=6), sample(1, 5, 5, 2, steps=5)):
-        for got, wanted in zip(run(pieces, *inputs), traced(*inputs), strict=True):
+        for got, wanted in zip(run(partitioned, *inputs), traced(*inputs), strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_an_operator_that_the_user_keeps_takes_its_sequence_along() -> None:
-    traced, pieces = cut(Model(), ops=("aten::gru",))
-    assert [s.kind for s in pieces.segments] == ["tensorrt", "torch", "tensorrt"]
-    assert kinds(pieces, "aten::_pad_packed_sequence") == {"torch"}
+    traced, partitioned = cut(Model(), ops=("aten::gru",))
+    assert [s.kind for s in partitioned.segments] == ["tensorrt", "torch", "tensorrt"]
+    assert kinds(partitioned, "aten::_pad_packed_sequence") == {"torch"}
     inputs = sample(2, 4, 1, steps=5)
-    for got, wanted in zip(run(pieces, *inputs), traced(*inputs), strict=True):
+    for got, wanted in zip(run(partitioned, *inputs), traced(*inputs), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -164,9 +164,9 @@ def test_a_range_for_the_longest_brings_what_is_behind_it_back(
     monkeypatch.setattr(nonzero, "available", lambda: False)
     _, without = cut(ToTheLongest())
     assert without.open == (("aten::_pad_packed_sequence", "padded_output"),)
-    traced, pieces = cut(ToTheLongest(), ranges={"aten::_pad_packed_sequence": (1, 4, 8)})
-    assert [s.kind for s in pieces.segments] == ["tensorrt", "torch", "tensorrt"]
-    assert kinds(pieces, "aten::linear") == {"tensorrt"}
+    traced, partitioned = cut(ToTheLongest(), ranges={"aten::_pad_packed_sequence": (1, 4, 8)})
+    assert [s.kind for s in partitioned.segments] == ["tensorrt", "torch", "tensorrt"]
+    assert kinds(partitioned, "aten::linear") == {"tensorrt"}
     inputs = sample(2, 3, 1, steps=6)
-    for got, wanted in zip(run(pieces, *inputs), traced(*inputs), strict=True):
+    for got, wanted in zip(run(partitioned, *inputs), traced(*inputs), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)

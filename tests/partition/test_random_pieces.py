@@ -64,8 +64,8 @@ def programs(draw: st.DrawFn) -> tuple[LoweredGraph, set[int]]:
 def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     values = dict(inputs)
     for segment in parts.segments:
-        answers = segment.lowered.run(*(values[name] for name in segment.inputs))
-        values.update(zip(segment.outputs, answers, strict=True))
+        outputs = segment.lowered.run(*(values[name] for name in segment.inputs))
+        values.update(zip(segment.outputs, outputs, strict=True))
     return [values[name] for name in parts.outputs]
 
 

@@ -43,10 +43,10 @@ def partition(
     return script, split(builder.lower(script), [spec], [dims], options)
 
 
-def run(pieces: Partition, *inputs: torch.Tensor) -> list[torch.Tensor]:
+def run(partitioned: Partition, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """Every segment by torch, in order."""
-    values = dict(zip(pieces.inputs, inputs, strict=True))
-    for segment in pieces.segments:
+    values = dict(zip(partitioned.inputs, inputs, strict=True))
+    for segment in partitioned.segments:
         values.update(
             zip(
                 segment.outputs,
@@ -54,23 +54,23 @@ def run(pieces: Partition, *inputs: torch.Tensor) -> list[torch.Tensor]:
                 strict=True,
             )
         )
-    return [values[name] for name in pieces.outputs]
+    return [values[name] for name in partitioned.outputs]
 
 
 def test_pieces_give_the_answers_of_the_whole() -> None:
-    script, pieces = partition(Spectral())
+    script, partitioned = partition(Spectral())
     x = torch.randn(3, 5, 8)
-    assert [s.kind for s in pieces.segments][:2] == ["tensorrt", "torch"]
-    for got, wanted in zip(run(pieces, x), script(x), strict=True):
+    assert [s.kind for s in partitioned.segments][:2] == ["tensorrt", "torch"]
+    for got, wanted in zip(run(partitioned, x), script(x), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
 def test_axes_keep_their_names_across_borders() -> None:
     """A border's TensorSpec names the same dynamic axes that the manifest names."""
-    _, pieces = partition(Spectral())
+    _, partitioned = partition(Spectral())
     assert {
         axis
-        for s in pieces.segments
+        for s in partitioned.segments
         for spec in s.specs
         if spec
         for axis in spec.shape
@@ -79,8 +79,8 @@ def test_axes_keep_their_names_across_borders() -> None:
 
 
 def test_tensorrt_segments_convert_and_agree() -> None:
-    _, pieces = partition(Spectral())
-    segment = pieces.segments[0]
+    _, partitioned = partition(Spectral())
+    segment = partitioned.segments[0]
     conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
     x = torch.randn(2, 3, 8)
     for got, wanted in zip(
@@ -90,15 +90,15 @@ def test_tensorrt_segments_convert_and_agree() -> None:
 
 
 def test_every_operator_that_stays_is_told_with_its_line() -> None:
-    _, pieces = partition(Spectral())
-    told = {operator.schema.split("(")[0]: operator.where for operator in pieces.refused}
-    assert "aten::fft_rfft" in told
-    assert "test_split.py" in told["aten::fft_rfft"]
+    _, partitioned = partition(Spectral())
+    reported = {operator.schema.split("(")[0]: operator.where for operator in partitioned.refused}
+    assert "aten::fft_rfft" in reported
+    assert "test_split.py" in reported["aten::fft_rfft"]
 
 
 def test_the_user_can_keep_an_operator_in_torch() -> None:
-    _, pieces = partition(Spectral(), ops=("aten::linear",))
-    assert all(s.kind == "torch" or not s.flops for s in pieces.segments)
+    _, partitioned = partition(Spectral(), ops=("aten::linear",))
+    assert all(s.kind == "torch" or not s.flops for s in partitioned.segments)
 
 
 def test_require_full_refuses_to_split() -> None:
@@ -107,13 +107,13 @@ def test_require_full_refuses_to_split() -> None:
 
 
 def test_a_graph_that_tensorrt_runs_whole_is_one_segment() -> None:
-    _, pieces = partition(nn.Sequential(nn.Linear(8, 4), nn.ReLU()))
-    assert [s.kind for s in pieces.segments] == ["tensorrt"]
+    _, partitioned = partition(nn.Sequential(nn.Linear(8, 4), nn.ReLU()))
+    assert [s.kind for s in partitioned.segments] == ["tensorrt"]
 
 
 def test_small_blocks_melt_into_torch() -> None:
-    _, pieces = partition(Spectral(), min_block_size=100)
-    assert [s.kind for s in pieces.segments] == ["torch"]
+    _, partitioned = partition(Spectral(), min_block_size=100)
+    assert [s.kind for s in partitioned.segments] == ["torch"]
 
 
 class Lists(nn.Module):
@@ -126,9 +126,9 @@ class Lists(nn.Module):
 
 
 def test_lists_and_sizes_are_recomputed_in_their_readers() -> None:
-    script, pieces = partition(Lists())
+    script, partitioned = partition(Lists())
     x = torch.randn(2, 4, 8)
-    torch.testing.assert_close(run(pieces, x)[0], script(x), rtol=0, atol=0)
+    torch.testing.assert_close(run(partitioned, x)[0], script(x), rtol=0, atol=0)
 
 
 class Numbers(nn.Module):
@@ -174,14 +174,14 @@ class Listed(nn.Module):
 @pytest.mark.parametrize("module", [Numbers(), Listed()])
 def test_numbers_and_lists_of_branches_and_loops_never_cross(module: nn.Module) -> None:
     """Numbers are computed again, a list stays on one side."""
-    script, pieces = partition(module, ("b", 8))
-    assert len({s.kind for s in pieces.segments}) == 2
+    script, partitioned = partition(module, ("b", 8))
+    assert len({s.kind for s in partitioned.segments}) == 2
     for x in (torch.randn(3, 8), torch.full((2, 8), 9.0), torch.zeros(1, 8)):
-        for got, wanted in zip(run(pieces, x), script(x), strict=True):
+        for got, wanted in zip(run(partitioned, x), script(x), strict=True):
             torch.testing.assert_close(got, wanted, rtol=0, atol=0)
     types = {
         str(v.type())
-        for s in pieces.segments
+        for s in partitioned.segments
         for v in (*s.lowered.graph.inputs(), *s.lowered.graph.outputs())
     }
     assert types == {"Tensor"}
@@ -209,17 +209,19 @@ class Counted(nn.Module):
 
 def test_numbers_that_a_loop_makes_beside_a_tensor_cross_as_tensors() -> None:
     """What reads them can be an engine; no digit of a float is lost."""
-    script, pieces = partition(Counted(), ("b", 8))
+    script, partitioned = partition(Counted(), ("b", 8))
     (head,) = (
         s
-        for s in pieces.segments
+        for s in partitioned.segments
         if any(n.kind() == "aten::softmax" for n in s.lowered.graph.nodes())
     )
     assert head.kind == "tensorrt"
     assert [spec.dtype for spec in head.specs if spec and spec.shape == (1,)] == ["int64"]
-    assert all(spec is not None for s in pieces.segments for spec in (*s.specs, *s.output_specs))
+    assert all(
+        spec is not None for s in partitioned.segments for spec in (*s.specs, *s.output_specs)
+    )
     for x in (torch.randn(3, 8) * 9, torch.zeros(2, 8), torch.full((1, 8), 4.0)):
-        for got, wanted in zip(run(pieces, x), script(x), strict=True):
+        for got, wanted in zip(run(partitioned, x), script(x), strict=True):
             torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
@@ -248,30 +250,40 @@ def test_what_has_no_axis_crosses_with_one_and_the_models_own_keeps_its_shape() 
         builder.TensorSpec("float32", ("b", 8), dims={"b": DIMS["b"]}),
         builder.TensorSpec("float32", ()),
     ]
-    pieces = split(builder.lower(script), specs, [{"b": DIMS["b"]}], Fallback(min_block_size=1))
+    partitioned = split(
+        builder.lower(script), specs, [{"b": DIMS["b"]}], Fallback(min_block_size=1)
+    )
     known = {
-        n: s for p in pieces.segments for n, s in zip(p.outputs, p.output_specs, strict=True) if s
+        n: s
+        for p in partitioned.segments
+        for n, s in zip(p.outputs, p.output_specs, strict=True)
+        if s
     }
-    crossing = {known[n].shape for p in pieces.segments for n in p.inputs if n not in pieces.inputs}
+    crossing = {
+        known[n].shape
+        for p in partitioned.segments
+        for n in p.inputs
+        if n not in partitioned.inputs
+    }
     types = {
         known[n].dtype
-        for p in pieces.segments
+        for p in partitioned.segments
         for n in p.inputs
         if n in known and known[n].shape == (1,)
     }
     assert (1,) in crossing and () not in crossing and types == {"float32", "int64", "bool"}
-    assert known[pieces.outputs[2]].shape == ()
+    assert known[partitioned.outputs[2]].shape == ()
     assert [
         spec.shape
-        for p in pieces.segments
+        for p in partitioned.segments
         for spec in p.specs
-        if spec and spec.name == pieces.inputs[1]
+        if spec and spec.name == partitioned.inputs[1]
     ] == [()]
-    assert all(len(p.indices) == len(list(p.lowered.graph.nodes())) for p in pieces.segments)
+    assert all(len(p.indices) == len(list(p.lowered.graph.nodes())) for p in partitioned.segments)
     given = torch.randn(3, 8), torch.tensor(1.5)
-    for got, wanted in zip(run(pieces, *given), script(*given), strict=True):
+    for got, wanted in zip(run(partitioned, *given), script(*given), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
-    for segment in (p for p in pieces.segments if p.kind == "tensorrt"):
+    for segment in (p for p in partitioned.segments if p.kind == "tensorrt"):
         conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
         assert [spec.shape for spec in conversion.inputs] == [
             spec.shape for spec in segment.specs if spec
@@ -301,9 +313,11 @@ class Tail(nn.Module):
 
 
 def test_what_a_list_leaves_too_small_melts_too() -> None:
-    script, pieces = partition(Tail(), ("b", 8), min_block_size=3)
-    assert all(segment.nodes >= 3 for segment in pieces.segments if segment.kind == "tensorrt")
-    for got, wanted in zip(run(pieces, torch.ones(2, 8)), script(torch.ones(2, 8)), strict=True):
+    script, partitioned = partition(Tail(), ("b", 8), min_block_size=3)
+    assert all(segment.nodes >= 3 for segment in partitioned.segments if segment.kind == "tensorrt")
+    for got, wanted in zip(
+        run(partitioned, torch.ones(2, 8)), script(torch.ones(2, 8)), strict=True
+    ):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
@@ -320,12 +334,14 @@ def test_no_engine_reads_what_has_no_range_where_tensorrt_itself_finds_the_rows(
             return torch.relu(rows.sum() + rows) * 2
 
     monkeypatch.setattr("builder.conversion.nonzero.available", lambda: True)
-    _, pieces = partition(Rows(), ("b", 8), ops=("aten::sum",))
-    assert pieces.segments[0].kind == "tensorrt"
+    _, partitioned = partition(Rows(), ("b", 8), ops=("aten::sum",))
+    assert partitioned.segments[0].kind == "tensorrt"
     assert all(
-        spec is not None for s in pieces.segments if s.kind == "tensorrt" for spec in s.specs
+        spec is not None for s in partitioned.segments if s.kind == "tensorrt" for spec in s.specs
     )
-    torch.testing.assert_close(run(pieces, torch.randn(5, 8).abs())[0].shape, torch.Size([5, 8]))
+    torch.testing.assert_close(
+        run(partitioned, torch.randn(5, 8).abs())[0].shape, torch.Size([5, 8])
+    )
 
 
 def test_what_torch_alone_reads_of_unknown_shape_is_made_by_torch_too(
@@ -339,12 +355,14 @@ def test_what_torch_alone_reads_of_unknown_shape_is_made_by_torch_too(
             return y + torch.unique(torch.abs(torch.masked_select(y, y > 0.2))).sum()
 
     monkeypatch.setattr("builder.conversion.nonzero.available", lambda: True)
-    _, pieces = partition(Salient(), ("b", 8), min_block_size=1)
-    kinds = [{n.kind() for n in segment.lowered.graph.nodes()} for segment in pieces.segments]
+    _, partitioned = partition(Salient(), ("b", 8), min_block_size=1)
+    kinds = [{n.kind() for n in segment.lowered.graph.nodes()} for segment in partitioned.segments]
     assert {"aten::masked_select", "aten::abs", "aten::_unique2"} <= kinds[
         1
     ] and "aten::relu" in kinds[0]
-    assert all(None not in (*segment.specs, *segment.output_specs) for segment in pieces.segments)
+    assert all(
+        None not in (*segment.specs, *segment.output_specs) for segment in partitioned.segments
+    )
 
 
 def test_an_operator_that_cannot_tell_its_shape_brings_no_page_of_torchs_log(
@@ -355,8 +373,8 @@ def test_an_operator_that_cannot_tell_its_shape_brings_no_page_of_torchs_log(
             found = x[torch.nonzero(x[:, 0] > 0).squeeze(1)]
             return torch.relu(torch.fft.fft(found).abs().sum() + x) * 2
 
-    _, pieces = partition(Found(), ("b", 8))
-    assert [segment.kind for segment in pieces.segments] == ["tensorrt", "torch"]
+    _, partitioned = partition(Found(), ("b", 8))
+    assert [segment.kind for segment in partitioned.segments] == ["tensorrt", "torch"]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -375,8 +393,8 @@ class Stages(nn.Module):
 
 def test_layers_of_a_segment_are_named_with_the_list_that_holds_them() -> None:
     """As in one engine, so that `keep_fp32: [stages.1/*]` means the same."""
-    _, pieces = partition(Stages(), ("b", 8))
-    engines = [s for s in pieces.segments if s.kind == "tensorrt"]
+    _, partitioned = partition(Stages(), ("b", 8))
+    engines = [s for s in partitioned.segments if s.kind == "tensorrt"]
     made = [builder.convert(s.lowered, s.specs, profiles=s.profiles).network for s in engines]
     names = [
         network.get_layer(index).name for network in made for index in range(network.num_layers)
@@ -401,11 +419,13 @@ class Noise(nn.Module):
 
 
 def test_engines_follow_random_numbers() -> None:
-    script, pieces = partition(Noise(), ("b", 8))
-    assert pieces.segments[-1].kind == "tensorrt"
-    assert all(spec is not None for segment in pieces.segments for spec in segment.output_specs)
+    script, partitioned = partition(Noise(), ("b", 8))
+    assert partitioned.segments[-1].kind == "tensorrt"
+    assert all(
+        spec is not None for segment in partitioned.segments for spec in segment.output_specs
+    )
     x = torch.randn(3, 8)
-    torch.testing.assert_close(run(pieces, x)[0], script(x), rtol=0, atol=0)
+    torch.testing.assert_close(run(partitioned, x)[0], script(x), rtol=0, atol=0)
 
 
 def test_who_has_no_converter_is_told_behind_another_one_too() -> None:
@@ -416,6 +436,6 @@ def test_who_has_no_converter_is_told_behind_another_one_too() -> None:
             rows = torch.relu(x)[torch.nonzero(x[:, 0] > 0).squeeze(1)]
             return torch.special.bessel_j0(rows)
 
-    _, pieces = partition(Rows(), ("b", 8))
-    (last,) = (o for o in pieces.refused if o.schema.startswith("aten::special_bessel_j0"))
+    _, partitioned = partition(Rows(), ("b", 8))
+    (last,) = (o for o in partitioned.refused if o.schema.startswith("aten::special_bessel_j0"))
     assert last.reason != READS_OTHERS

@@ -207,8 +207,8 @@ class Engine:
         self.outputs = list(self.conversion.outputs)
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        answers = builder.reference.run(self.conversion, tensors)
-        return [answer + self.wrong for answer in answers]
+        outputs = builder.reference.run(self.conversion, tensors)
+        return [output + self.wrong for output in outputs]
 
 
 @pytest.fixture

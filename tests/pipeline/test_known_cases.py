@@ -56,8 +56,8 @@ def check_warnings(found: Checked, case: Case) -> None:
     """What torch runs is named with its line and a remedy; a whole engine has no warnings, except
     of branches that inputs decide.
     """
-    pieces = found.built.converted.partitioned
-    if pieces is None:
+    partitioned = found.built.converted.partitioned
+    if partitioned is None:
         unreached = [text for text in found.warnings if text.startswith("no golden reaches")]
         assert list(found.warnings) == unreached
         assert not unreached or case.module is known_cases.EarlyReturns

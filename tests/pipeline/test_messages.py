@@ -148,10 +148,10 @@ def test_layers_keep_their_names_where_a_module_stays_in_torch(tmp_path: Path) -
     found = checked(file, tmp_path / "out")
     assert not any("keep_fp32" in text for text in found.warnings)
     lowered = builder.lower(torch.jit.load(str(file)), fallback_modules=["layers.1"])
-    places = [node.getModuleHierarchy() for node in lowered.graph.nodes()]
-    assert any("2(Block)" in place for place in places)
+    locations = [node.getModuleHierarchy() for node in lowered.graph.nodes()]
+    assert any("2(Block)" in location for location in locations)
     marked = [n.getModuleHierarchy() for n in lowered.graph.nodes() if ir.in_fallback(n)]
-    assert all(place.startswith("1(Block)") for place in marked) and len(marked) == 2
+    assert all(location.startswith("1(Block)") for location in marked) and len(marked) == 2
 
 
 def test_misspelt_names_have_a_suggestion(tmp_path: Path) -> None:

@@ -33,10 +33,10 @@ def task(name: str, *arguments: Any, report: Any = lambda *_: None) -> processes
 
 
 def test_results_come_in_order_and_words_on_the_way() -> None:
-    said: list[tuple[Any, ...]] = []
-    tasks = [task("square", n, report=lambda *words: said.append(words)) for n in range(5)]
+    messages: list[tuple[Any, ...]] = []
+    tasks = [task("square", n, report=lambda *words: messages.append(words)) for n in range(5)]
     assert processes.run(tasks, jobs=2) == [0, 1, 4, 9, 16]
-    assert sorted(said) == [("squaring", n) for n in range(5)]
+    assert sorted(messages) == [("squaring", n) for n in range(5)]
     assert processes.run([]) == []
 
 

@@ -26,10 +26,10 @@ TEXT = "content that must stay"
 
 def confined(name: str, *arguments: Any, **allowed: Any) -> Any:
     chosen = None if name == "sockets_with_gpu" else processes.Sandbox(**allowed)
-    (answer,) = processes.run(
+    (result,) = processes.run(
         [processes.Task(partial(globals()[name], *arguments), sandbox=chosen)]
     )
-    return answer
+    return result
 
 
 def outcomes(folder: str, report: Any) -> dict[str, str]:
@@ -126,8 +126,8 @@ def test_the_temporary_folder_is_private_and_removed_at_the_end() -> None:
 
 
 def nested(folder: str, report: Any) -> Any:
-    (answer,) = processes.run([processes.Task(partial(outcomes, folder))])
-    return answer
+    (result,) = processes.run([processes.Task(partial(outcomes, folder))])
+    return result
 
 
 def test_a_workers_own_children_are_confined_too(folder: Path) -> None:
@@ -202,8 +202,8 @@ def asks(report: Any) -> tuple[int, str]:
 
 
 def test_a_worker_asks_its_caller() -> None:
-    task = processes.Task(asks, answers={"sum": lambda one, other: one + other})
-    (answer,) = processes.run([task])
-    assert answer[0] == 3
-    assert "unsupported operand" in answer[1]
+    task = processes.Task(asks, handlers={"sum": lambda one, other: one + other})
+    (result,) = processes.run([task])
+    assert result[0] == 3
+    assert "unsupported operand" in result[1]
     assert not processes.can_ask("sum")

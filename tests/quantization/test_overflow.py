@@ -54,10 +54,10 @@ def test_the_layers_stay_in_float32_and_the_network_answers() -> None:
     (wrong,), (right,) = (builder.reference.run(one, [ONES]) for one in (bare, spared))
     assert not torch.isfinite(wrong).all()
     torch.testing.assert_close(right, module(ONES), rtol=1e-3, atol=1e-3)
-    same, (said,) = overflow.spare(bare, [(ONES,)])
+    same, (warning,) = overflow.spare(bare, [(ONES,)])
     torch.testing.assert_close(builder.reference.run(same, [ONES]), [right])
     assert overflow.spare(builder.convert(lowered, [SPEC]), [(ONES,)])[1] == ()
-    assert "keeps 3 layers in float32" in said and "8e+04" in said and "65504" in said
+    assert "keeps 3 layers in float32" in warning and "8e+04" in warning and "65504" in warning
 
 
 class Masked(nn.Module):

@@ -57,9 +57,9 @@ def test_symmetric_quantization_becomes_layers(name: str, how: str, precision: s
     # a value that is read in float32 and in half is dequantized twice
     assert found["DEQUANTIZE"] - found["QUANTIZE"] in ((0,) if precision == "fp32" else (0, 1))
     assert found["QUANTIZE"] >= 2 * products
-    truth, answer = module(x), builder.reference.run(conversion, [x])[0]
+    truth, output = module(x), builder.reference.run(conversion, [x])[0]
     allowed = 2e-2 if precision == "int8" else 5e-3  # int8 computes the rest in half
-    assert (answer - truth).norm() < allowed * truth.norm()
+    assert (output - truth).norm() < allowed * truth.norm()
     assert builder.build_engine(conversion)
 
 
@@ -70,8 +70,8 @@ def test_unsigned_quantization_keeps_its_numbers_and_says_what_it_costs(name: st
     """
     module, x = exported(name, "default", "trace")
     conversion = builder.convert(module, [spec_of(name)], precision="fp32")
-    truth, answer = module(x), builder.reference.run(conversion, [x])[0]
-    assert (answer - truth).norm() < 5e-3 * truth.norm()
+    truth, output = module(x), builder.reference.run(conversion, [x])[0]
+    assert (output - truth).norm() < 5e-3 * truth.norm()
     assert not conversion.warnings or all(
         "rounded in float" in words for words in conversion.warnings
     )
@@ -87,9 +87,9 @@ def test_mixed_computes_the_rest_in_half() -> None:
         if kind_of(layer) == "CONVOLUTION"
     ]
     assert convolutions == ["HALF", "HALF"]
-    answer = builder.reference.run(conversion, [x])[0]
+    output = builder.reference.run(conversion, [x])[0]
     assert compare(
-        {"y": answer.numpy()}, {"y": module(x).detach().numpy()}, precision="mixed"
+        {"y": output.numpy()}, {"y": module(x).detach().numpy()}, precision="mixed"
     ).passed
 
 
@@ -101,7 +101,7 @@ def test_the_engine_computes_qat_in_int8() -> None:
     module, x = exported("cnn", "symmetric", "script")
     conversion = builder.convert(module, [spec_of("cnn")], precision="int8")
     with Engine(builder.build_engine(conversion)) as engine:
-        answer = engine(x)[0].cpu()
+        output = engine(x)[0].cpu()
     assert compare(
-        {"y": answer.numpy()}, {"y": module(x).detach().numpy()}, precision="int8"
+        {"y": output.numpy()}, {"y": module(x).detach().numpy()}, precision="int8"
     ).passed

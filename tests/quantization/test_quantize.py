@@ -84,8 +84,8 @@ def kinds(conversion: builder.Conversion) -> Counter[str]:
     return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
 
 
-def judged(answers: list[Tensor], truths: list[Tensor], precision: str) -> tuple[str, ...]:
-    named = [{str(i): t.detach().numpy() for i, t in enumerate(ts)} for ts in (answers, truths)]
+def judged(outputs: list[Tensor], truths: list[Tensor], precision: str) -> tuple[str, ...]:
+    named = [{str(i): t.detach().numpy() for i, t in enumerate(ts)} for ts in (outputs, truths)]
     return compare(*named, precision=precision).problems
 
 
@@ -121,8 +121,8 @@ def test_engines_of_examples_stay_within_their_tolerance(name: str, precision: s
     conversion = builder.convert(found.lowered, specs, precision=precision)
     truth = module(*unseen)
     with Engine(builder.build_engine(conversion)) as engine:
-        answers = [t.cpu() for t in engine(*unseen)]
-    assert not judged(answers, [truth] if isinstance(truth, Tensor) else list(truth), precision)
+        outputs = [t.cpu() for t in engine(*unseen)]
+    assert not judged(outputs, [truth] if isinstance(truth, Tensor) else list(truth), precision)
 
 
 @pytest.fixture
@@ -373,12 +373,12 @@ def test_an_fp8_file_runs_where_trt_build_is_not(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _mutated(lowered: builder.LoweredGraph, place: int, change: object) -> None:
+def _mutated(lowered: builder.LoweredGraph, index: int, change: object) -> None:
     """Another argument in the first per-channel node: `change` of its value."""
     graph = lowered.graph
     node = ir.nodes_of(graph, "aten::fake_quantize_per_channel_affine")[0]
     node.replaceInput(
-        place, ir.insert_constant(graph, change(node.inputsAt(place).toIValue()), node)
+        index, ir.insert_constant(graph, change(node.inputsAt(index).toIValue()), node)
     )  # type: ignore[operator]
 
 

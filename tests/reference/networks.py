@@ -178,7 +178,7 @@ def agrees(plan: bytes, inputs: Sequence[Tensor], outputs: Mapping[str, Tensor])
     from builder.engine.run import Engine
 
     with Engine(plan) as engine:
-        for name, answer in zip(engine.outputs, engine(*inputs), strict=True):
+        for name, output in zip(engine.outputs, engine(*inputs), strict=True):
             expected = outputs[name]
             exact = not expected.is_floating_point()
             rtol, atol = (
@@ -188,7 +188,7 @@ def agrees(plan: bytes, inputs: Sequence[Tensor], outputs: Mapping[str, Tensor])
                 if expected.dtype == torch.float16
                 else (1e-4, 1e-4)
             )
-            torch.testing.assert_close(answer.cpu(), expected, rtol=rtol, atol=atol, equal_nan=True)
+            torch.testing.assert_close(output.cpu(), expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def exactly(actual: Tensor, expected: Any) -> None:

@@ -101,7 +101,7 @@ def test_ragged_softmax_stops_at_each_rows_bound():
 def test_top_k_is_sorted_and_of_equal_values_the_earlier_comes_first(op, axis, kind):
     x = torch.tensor([[1.0, 5.0, 5.0, 2.0], [3.0, 3.0, 3.0, 3.0], [9.0, -1.0, -1.0, 9.0]])
     order = np.argsort(-x.numpy() if op == "MAX" else x.numpy(), axis=axis, kind="stable")
-    places = np.take(order, range(2), axis)
+    positions = np.take(order, range(2), axis)
 
     def build(net, x):
         layer = net.add_topk(
@@ -110,8 +110,8 @@ def test_top_k_is_sorted_and_of_equal_values_the_earlier_comes_first(op, axis, k
         return [layer.get_output(0), layer.get_output(1)]
 
     values, indices = evaluate(build, x)
-    exactly(values, np.take_along_axis(x.numpy(), places, axis))
-    exactly(indices, places.astype({"INT32": np.int32, "INT64": np.int64}[kind]))
+    exactly(values, np.take_along_axis(x.numpy(), positions, axis))
+    exactly(indices, positions.astype({"INT32": np.int32, "INT64": np.int64}[kind]))
 
 
 def test_top_k_takes_k_from_its_second_input():

@@ -35,16 +35,16 @@ def naive_convolution(x, w, bias, stride, dilation, groups, mode, pre, post):
     shapes = [geometry(mode, *args) for args in zip(space, reach, stride, pre, post, strict=True)]
     out = np.zeros((x.shape[0], w.shape[0], *(n for n, _ in shapes)), np.float64)
     per_group = w.shape[0] // groups
-    for n, k, *place in itertools.product(*map(range, out.shape)):
+    for n, k, *position in itertools.product(*map(range, out.shape)):
         total = bias[k]
         for c, *tap in itertools.product(range(w.shape[1]), *map(range, w.shape[2:])):
             at = [
                 p * s + t * d - b
-                for p, s, t, d, (_, b) in zip(place, stride, tap, dilation, shapes, strict=True)
+                for p, s, t, d, (_, b) in zip(position, stride, tap, dilation, shapes, strict=True)
             ]
             if all(0 <= a < m for a, m in zip(at, space, strict=True)):
                 total += x[(n, k // per_group * w.shape[1] + c, *at)] * w[(k, c, *tap)]
-        out[(n, k, *place)] = total
+        out[(n, k, *position)] = total
     return out.astype(np.float32)
 
 
@@ -122,15 +122,15 @@ def naive_deconvolution(x, w, bias, stride, dilation, groups, mode, pre, post):
     out = np.zeros((x.shape[0], w.shape[1] * groups, *lengths)) + bias.reshape(
         -1, *[1] * len(lengths)
     )
-    for n, c, *place in itertools.product(*map(range, x.shape)):
+    for n, c, *position in itertools.product(*map(range, x.shape)):
         group = c // (x.shape[1] // groups)
         for k, *tap in itertools.product(range(w.shape[1]), *map(range, w.shape[2:])):
             at = [
                 p * s + t * d - b
-                for p, s, t, d, b in zip(place, stride, tap, dilation, pre, strict=True)
+                for p, s, t, d, b in zip(position, stride, tap, dilation, pre, strict=True)
             ]
             if all(0 <= a < m for a, m in zip(at, lengths, strict=True)):
-                out[(n, group * w.shape[1] + k, *at)] += x[(n, c, *place)] * w[(c, k, *tap)]
+                out[(n, group * w.shape[1] + k, *at)] += x[(n, c, *position)] * w[(c, k, *tap)]
     return out.astype(np.float32)
 
 
@@ -173,15 +173,15 @@ def naive_pooling(x, kind, window, stride, mode, pre, post, excludes, blend):
         pre = [b for _, b in shapes]
         post = [t - b for t, b in zip(totals, pre, strict=True)]
     out = np.zeros((*x.shape[:2], *(n for n, _ in shapes)))
-    for n, c, *place in itertools.product(*map(range, out.shape)):
+    for n, c, *position in itertools.product(*map(range, out.shape)):
         seen, padded = [], 0
         for tap in itertools.product(*map(range, window)):
-            at = [p * s + t - b for p, s, t, b in zip(place, stride, tap, pre, strict=True)]
+            at = [p * s + t - b for p, s, t, b in zip(position, stride, tap, pre, strict=True)]
             if all(0 <= a < m for a, m in zip(at, space, strict=True)):
                 seen.append(x[(n, c, *at)])
             padded += all(-b <= a < m + e for a, m, b, e in zip(at, space, pre, post, strict=True))
         average = sum(seen) / (len(seen) if excludes else padded)
-        out[(n, c, *place)] = {
+        out[(n, c, *position)] = {
             "MAX": max(seen),
             "AVERAGE": average,
             "MAX_AVERAGE_BLEND": (1 - blend) * max(seen) + blend * average,

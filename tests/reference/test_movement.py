@@ -79,9 +79,9 @@ def test_a_reshape_to_another_volume_is_an_error():
 def slice_formula(x, start, size, stride, mode, fill=0.0):
     """ISliceLayer's documentation, coordinate by coordinate."""
     out = np.full(size, fill, x.dtype)
-    for place in itertools.product(*map(range, size)):
+    for position in itertools.product(*map(range, size)):
         at = []
-        for y, o, s, d in zip(place, start, stride, x.shape, strict=True):
+        for y, o, s, d in zip(position, start, stride, x.shape, strict=True):
             c = y * s + o
             if mode == "WRAP":
                 c %= d
@@ -94,7 +94,7 @@ def slice_formula(x, start, size, stride, mode, fill=0.0):
                 c = 0
             at.append(c)
         if all(0 <= c < d for c, d in zip(at, x.shape, strict=True)):
-            out[place] = x[tuple(at)]
+            out[position] = x[tuple(at)]
     return out
 
 

@@ -55,8 +55,8 @@ def test_quantization_to_eight_bit_floats_saturates_at_448():
             net.add_quantize(x, scale, trt.fp8).get_output(0), scale, trt.float32
         )
 
-    answer = evaluate(build, x, compiled=capabilities.current().has_fp8)
-    exactly(answer, [448.0, -448.0, 1.0, 0.40625, 448.0])
+    output = evaluate(build, x, compiled=capabilities.current().has_fp8)
+    exactly(output, [448.0, -448.0, 1.0, 0.40625, 448.0])
 
 
 def test_tensorrt_compiles_a_quantized_product():

@@ -43,12 +43,12 @@ class Tab:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._receive()
-            if answer.get("id") == self._number:
-                assert "error" not in answer, answer["error"]
-                result: dict[str, Any] = answer["result"]
+            reply = self._receive()
+            if reply.get("id") == self._number:
+                assert "error" not in reply, reply["error"]
+                result: dict[str, Any] = reply["result"]
                 return result
-            self.events.append(answer)
+            self.events.append(reply)
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
@@ -70,9 +70,9 @@ class Tab:
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""
-        said = self.call("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in said, said
-        return said["result"].get("value")
+        reply = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in reply, reply
+        return reply["result"].get("value")
 
     def wait_for(self, condition: str) -> None:
         """Wait until an expression is true: what a key starts may end after the key. Raises
@@ -84,10 +84,10 @@ class Tab:
     def press(self, key: str) -> None:
         """One key: "Tab", "Enter"."""
         codes = {"Tab": 9, "Enter": 13}
-        said = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        reply = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
         text = {"text": "\r"} if key == "Enter" else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", **said, **text)
-        self.call("Input.dispatchKeyEvent", type="keyUp", **said)
+        self.call("Input.dispatchKeyEvent", type="keyDown", **reply, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **reply)
 
     def picture(self, file: Path) -> None:
         """Write the whole page as PNG."""
@@ -102,13 +102,13 @@ class Tab:
         """Errors, warnings, exceptions and dialogs."""
         found = []
         for event in self.events:
-            said = event.get("params", {})
+            reply = event.get("params", {})
             kind = event.get("method")
-            entry = kind == "Log.entryAdded" and said["entry"]["level"] in ("error", "warning")
-            console = kind == "Runtime.consoleAPICalled" and said["type"] in ("error", "warning")
+            entry = kind == "Log.entryAdded" and reply["entry"]["level"] in ("error", "warning")
+            console = kind == "Runtime.consoleAPICalled" and reply["type"] in ("error", "warning")
             thrown = kind in ("Runtime.exceptionThrown", "Page.javascriptDialogOpening")
             if entry or console or thrown:
-                found.append(said)
+                found.append(reply)
         return found
 
 

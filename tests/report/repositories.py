@@ -79,13 +79,13 @@ def parity(repository: Path, name: str, error: float) -> ModelParity:
     random = np.random.default_rng(0)
     results = []
     for golden in model.goldens:
-        answer = {
+        reply = {
             output: (array + error * random.uniform(-1, 1, array.shape)).astype(array.dtype)
             if array.dtype.kind == "f"
             else array
             for output, array in golden.outputs.items()
         }
-        found = compare(answer, golden, model.tolerance)
+        found = compare(reply, golden, model.tolerance)
         results.append(GoldenResult(golden.name, "grpc", found, None, 1.5, 2.5, (1.0, 2.0)))
     return ModelParity(name, "python", "torch", "cpu", "no GPU", tuple(results), has_plan=True)
 

@@ -83,13 +83,13 @@ def test_figures_are_those_of_the_records(repository: Path, found: dict[str, Any
 def test_recorded_elements_are_those_of_the_goldens(repository: Path) -> None:
     goldens = read(repository / "checked").goldens
     parity = repositories.parity(repository, "checked", 1e-6)
-    said = parity.spread()["scores"]
+    facts = parity.spread()["scores"]
     elements = np.concatenate([golden.outputs["scores"].ravel() for golden in goldens])
-    assert sum(said["counts"]) == elements.size
-    assert np.isin(said["expected"], elements.astype(np.float64)).all()
-    error = np.abs(np.subtract(said["answered"], said["expected"]))
-    worst = max(one.comparison.outputs[0].absolute for one in parity.results if one.comparison)
-    assert error.max() == pytest.approx(worst) and said["counts"][-1] == 0
+    assert sum(facts["counts"]) == elements.size
+    assert np.isin(facts["expected"], elements.astype(np.float64)).all()
+    error = np.abs(np.subtract(facts["answered"], facts["expected"]))
+    largest = max(one.comparison.outputs[0].absolute for one in parity.results if one.comparison)
+    assert error.max() == pytest.approx(largest) and facts["counts"][-1] == 0
     first = parity.results[0].comparison
     assert first is not None
     steps = tuple(replace(first.outputs[0], name=f"scores@{number}") for number in range(2))
@@ -112,11 +112,11 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        said = {key: value or "" for key, value in attrs}
+        facts = {key: value or "" for key, value in attrs}
         self.tags.append(tag)
-        self.links += [said[key] for key in ("src", "href") if key in said]
+        self.links += [facts[key] for key in ("src", "href") if key in facts]
         if tag == "data":
-            self._open = said["data-at"], said["value"]
+            self._open = facts["data-at"], facts["value"]
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -217,12 +217,12 @@ def test_a_damaged_file_and_a_malformed_model_fail_alone(repository: Path, tmp_p
     (copy / "checked" / "1" / "lowered.pt").write_bytes(b"damaged")
     (copy / "unchecked" / "trt-build.json").write_text('{"files": {}, "inputs": 3}')
     (copy / "other").mkdir()
-    said = report.gather(copy)
-    assert model(said, "checked")["problems"] == ["version 1 is damaged: 1/lowered.pt"]
-    assert model(said, "unchecked")["status"] == "failed"
-    assert said["others"] == ["other"]
+    facts = report.gather(copy)
+    assert model(facts, "checked")["problems"] == ["version 1 is damaged: 1/lowered.pt"]
+    assert model(facts, "unchecked")["status"] == "failed"
+    assert facts["others"] == ["other"]
     for form in report.FORMATS:
-        assert report.render(said, form)
+        assert report.render(facts, form)
 
 
 def test_the_file_name_says_the_format(repository: Path, tmp_path: Path, run: Run) -> None:
@@ -270,9 +270,9 @@ def test_records_of_other_models_stay_and_secrets_do_not(repository: Path, tmp_p
     records = report.records
     records.keep(copy, records.BENCH, {"models": [{"name": "checked", "a": 1}]})
     file = records.keep(copy, records.BENCH, {"models": [{"name": "stale", "a": 2}]})
-    said = json.loads(file.read_text())["models"]
-    assert [(one["name"], one["a"]) for one in said] == [("checked", 1), ("stale", 2)]
-    assert said[0]["published"] == records.identity(copy / "checked")
+    facts = json.loads(file.read_text())["models"]
+    assert [(one["name"], one["a"]) for one in facts] == [("checked", 1), ("stale", 2)]
+    assert facts[0]["published"] == records.identity(copy / "checked")
     line = records.command(
         ["bench", "r", "--header", "Authorization: x", "--header=b", "--url", "http://me:pw@host"]
     )

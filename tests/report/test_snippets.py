@@ -64,7 +64,7 @@ def test_snippets_run(repository: Path) -> None:
             assert ran.returncode == 0, (model["name"], ran.stderr)
             assert all(f"{name} " in ran.stdout for name in outputs), ran.stdout
             text = model["snippets"]["curl"].replace("localhost:8000", server.http_url)
-            asked = subprocess.run(["bash", "-c", text], capture_output=True, text=True)
-            answer = json.loads(asked.stdout)
-            assert asked.returncode == 0 and "error" not in answer, (model["name"], answer)
-            assert [one["name"] for one in answer["outputs"]] == outputs
+            completed = subprocess.run(["bash", "-c", text], capture_output=True, text=True)
+            reply = json.loads(completed.stdout)
+            assert completed.returncode == 0 and "error" not in reply, (model["name"], reply)
+            assert [one["name"] for one in reply["outputs"]] == outputs

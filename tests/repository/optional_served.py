@@ -44,11 +44,11 @@ def output_names(client: Any, model: str) -> list[str]:
 
 
 def assert_present(
-    answer: Any, names: list[str], expected: Mapping[str, torch.Tensor], model: str
+    response: Any, names: list[str], expected: Mapping[str, torch.Tensor], model: str
 ) -> None:
     """Raise AssertionError unless the response has the expected outputs, and None for others."""
     for output in names:
-        got = answer.as_numpy(output)
+        got = response.as_numpy(output)
         assert (got is None) == (output not in expected), (model, output)
         if got is not None:
             np.testing.assert_allclose(got, expected[output].numpy(), rtol=1e-5, atol=1e-5)

@@ -33,14 +33,14 @@ def test_the_arm_that_the_data_choose_answers(tmp_path: Path) -> None:
         ways = set()
         for seed in range(12):
             x = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed)) * (1 + seed)
-            answer = client.infer("mixture", {"x": x.numpy()}).outputs["output"]
-            np.testing.assert_allclose(answer, module(x).detach().numpy(), rtol=1e-4, atol=1e-4)
+            response = client.infer("mixture", {"x": x.numpy()}).outputs["output"]
+            np.testing.assert_allclose(response, module(x).detach().numpy(), rtol=1e-4, atol=1e-4)
             ways.add(bool(torch.fft.fft(module.stem(x)).real.sum() + 9 * x.sum() > 0))
-        said = describe(client, "mixture", {"x": np.zeros((1, 8), np.float32)})
+        described = describe(client, "mixture", {"x": np.zeros((1, 8), np.float32)})
         client.close()
     assert ways == {True, False}
     assert {"3.0.yes.0.tensorrt", "3.0.no.1.tensorrt"} <= {
-        part.split(":")[0] for part in said["trt_build.segments"].split()
+        part.split(":")[0] for part in described["trt_build.segments"].split()
     }
     files = {path.name for path in (tmp_path / "out/mixture/1").iterdir()}
     facts = json.loads((tmp_path / "out/mixture/1/plan.json").read_text())
@@ -63,8 +63,8 @@ def test_requests_are_not_joined_where_data_decide_for_a_whole_batch(tmp_path: P
     networks.write(tmp_path, ["mixture", "salient"])
     results = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
     assert all(result.ok for result in results), [result.error for result in results]
-    said = read(tmp_path / "out/mixture").sidecar["batching"]
-    assert said["max_batch_size"] == 0 and "a branch on data" in said["reason"]
+    facts = read(tmp_path / "out/mixture").sidecar["batching"]
+    assert facts["max_batch_size"] == 0 and "a branch on data" in facts["reason"]
     manifest = yaml.safe_load((tmp_path / "mixture.yaml").read_text())
     (tmp_path / "mixture.yaml").write_text(
         yaml.safe_dump({**manifest, "batching": {"enabled": True}})

@@ -76,12 +76,12 @@ def build(
     (folder / "models").mkdir(exist_ok=True)
     torch.jit.script(module.eval()).save(str(folder / "models" / "m.pt"))
     names = ["x", "y"][:inputs]
-    said = {
+    message = {
         "inputs": [{"name": n, "dtype": dtype, "shape": ["batch", 8]} for n in names],
         "dims": {"batch": {"min": 1, "opt": 2, "max": 4}},
         **manifest,
     }
-    (folder / "models" / "m.yaml").write_text(yaml.safe_dump(said))
+    (folder / "models" / "m.yaml").write_text(yaml.safe_dump(message))
     (result,) = build_repository(folder / "models", folder / "out", layout=layout, isolate=False)
     return result
 
@@ -131,14 +131,14 @@ def test_the_manifest_keeps_operators_and_modules_in_torch(tmp_path: Path) -> No
 def test_one_module_that_the_model_has_not_is_told_beside_those_that_it_has(tmp_path: Path) -> None:
     found = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish", "head"]})
     assert found.ok and "names no module of this model: head" in found.warnings[0]
-    told = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish"]}).warnings
-    assert not any("names no module" in warning for warning in told)
+    result = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish"]}).warnings
+    assert not any("names no module" in warning for warning in result)
 
 
 def test_an_operator_that_the_model_has_not_is_told(tmp_path: Path) -> None:
     result = build(tmp_path, Mlp(), fallback={"ops": ["aten::sigmiod", "aten::re*"]})
-    (told,) = (text for text in result.warnings if "fallback.ops" in text)
-    assert "aten::sigmiod" in told and "did you mean 'aten::sigmoid'" in told
+    (warning,) = (text for text in result.warnings if "fallback.ops" in text)
+    assert "aten::sigmiod" in warning and "did you mean 'aten::sigmoid'" in warning
 
 
 def test_changing_the_layout_leaves_no_step_behind(
@@ -201,9 +201,9 @@ def test_what_follows_a_size_that_depends_on_data_is_an_engine_where_its_range_i
     assert without.ok and without.segments[-1] == "torch"
     advice = next(text for text in without.warnings if "ranges" in text)
     assert "aten::nonzero" in advice
-    told = found(tmp_path, aten__nonzero=(1, 2, 4))
-    assert told.ok and told.segments == ("tensorrt", "torch", "tensorrt"), told.error
-    assert not any("ranges" in text for text in told.warnings)
+    warning = found(tmp_path, aten__nonzero=(1, 2, 4))
+    assert warning.ok and warning.segments == ("tensorrt", "torch", "tensorrt"), warning.error
+    assert not any("ranges" in text for text in warning.warnings)
 
 
 def test_the_tensor_that_the_advice_names_takes_the_range_too(tmp_path: Path) -> None:

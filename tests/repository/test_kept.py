@@ -62,16 +62,16 @@ def files(repository: Path) -> dict[str, bytes | dict[str, Any]]:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(path.read_text())
-    said["result"] = {k: v for k, v in said.get("result", {}).items() if k not in CHANGING}
-    for one in said["result"].get("lowering", ()):
+    record: dict[str, Any] = json.loads(path.read_text())
+    record["result"] = {k: v for k, v in record.get("result", {}).items() if k not in CHANGING}
+    for one in record["result"].get("lowering", ()):
         one.pop("seconds")
-    for made in said.get("plans", {}).values():
+    for made in record.get("plans", {}).values():
         made.pop("found")
         made.pop("because")
     for key in ("seal", "seals", "retired"):
-        said.pop(key, None)
-    return said
+        record.pop(key, None)
+    return record
 
 
 @pytest.fixture

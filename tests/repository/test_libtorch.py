@@ -84,15 +84,15 @@ def test_its_file_gives_the_goldens_with_the_dims_and_types_of_the_config(
     for step in steps(built):
         module = torch.jit.load(str(step.folder / "1" / "model.pt"))
         for golden in map(step.wire, step.goldens):
-            answers = module(
+            outputs = module(
                 *(torch.from_numpy(np.array(array)) for array in golden.inputs.values())
             )
-            for answer, (name, wanted) in zip(answers, golden.outputs.items(), strict=True):
-                assert (tuple(answer.shape), answer.numpy().dtype) == (
+            for output, (name, wanted) in zip(outputs, golden.outputs.items(), strict=True):
+                assert (tuple(output.shape), output.numpy().dtype) == (
                     wanted.shape,
                     wanted.dtype,
                 ), (step.name, name)
-                np.testing.assert_allclose(answer.numpy(), wanted, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(output.numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.live
@@ -144,8 +144,8 @@ def test_what_would_round_to_tf32_without_being_asked_to_stays_with_our_runtime(
     """
     module = Kept().eval()
     step = artifact(module, (tensor("x", "float32", 1, 1, 8, 8),), ("y",), precision=precision)
-    said = libtorch.why_not(step, lower(torch.jit.script(module), fallback_modules=["cnn"]))
-    assert (said is None) if reason is None else reason in str(said)
+    message = libtorch.why_not(step, lower(torch.jit.script(module), fallback_modules=["cnn"]))
+    assert (message is None) if reason is None else reason in str(message)
     assert libtorch.why_not(step, lower(torch.jit.script(module))) is None
 
 
@@ -239,10 +239,10 @@ def test_torch_steps_take_and_give_the_integers_of_the_engines_beside_them(
         module = torch.jit.load(str(next((step.folder / "1").glob("*.pt"))))
         assert step.goldens
         for golden in map(step.wire, step.goldens):
-            answers = module(*(torch.from_numpy(np.array(a)) for a in golden.inputs.values()))
-            for answer, wanted in zip(answers, golden.outputs.values(), strict=True):
-                assert answer.numpy().dtype == wanted.dtype, step.name
-                np.testing.assert_allclose(answer.numpy(), wanted, rtol=1e-5, atol=1e-6)
+            outputs = module(*(torch.from_numpy(np.array(a)) for a in golden.inputs.values()))
+            for output, wanted in zip(outputs, golden.outputs.values(), strict=True):
+                assert output.numpy().dtype == wanted.dtype, step.name
+                np.testing.assert_allclose(output.numpy(), wanted, rtol=1e-5, atol=1e-6)
     assert narrowed
 
 

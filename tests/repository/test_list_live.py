@@ -59,7 +59,7 @@ def test_a_response_has_the_elements_of_the_list(served: Served, protocol: str) 
                 with pytest.raises(InferenceServerException, match="increase max_lengths"):
                     client.infer(name, [given])
                 continue
-            answer = client.infer(name, [given])
-            assert_present(answer, names, expected, name)
+            response = client.infer(name, [given])
+            assert_present(response, names, expected, name)
     client.close()
     assert max(lengths) > LARGEST, "one list is too long"

@@ -50,10 +50,10 @@ def test_as_numpy_gives_none(served: Served, protocol: str, asks: bool) -> None:
         wanted = [library.InferRequestedOutput(one) for one in names] if asks else None
         for x in inputs():
             given = library.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x.numpy())
-            answer = client.infer(name, [given], outputs=wanted)
+            response = client.infer(name, [given], outputs=wanted)
             with torch.no_grad():
                 expected = dict(leaves(original(x)))
-            assert_present(answer, names, expected, name)
+            assert_present(response, names, expected, name)
     client.close()
 
 
@@ -68,6 +68,6 @@ def test_requests_at_once_are_answered_each_by_its_own_path(
         given = http.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x)
         sent.append((rows, client.async_infer("bysize", [given])))
     for rows, request in sent:
-        answer = request.get_result().as_numpy("output_1")
-        assert (answer is None) == (rows > 2)
+        response = request.get_result().as_numpy("output_1")
+        assert (response is None) == (rows > 2)
     client.close()

@@ -142,25 +142,25 @@ def test_the_runtime_joins_requests_and_refuses_only_the_bad_one(
     served.initialize(arguments)
     module = torch.jit.load(str(repository.parent / "models" / "encoder.pt"))
     batches: list[tuple[int, ...]] = []
-    run = served.answerer.run
+    run = served.executor.run
 
     def counted(tensors: list[Tensor]) -> list[Tensor]:
         batches.append(tuple(tensors[0].shape))
         return run(tensors)
 
-    served.answerer.run = counted
+    served.executor.run = counted
     sent = requests(0)
     outputs = ["output_0", "output_1"]
     bad = fakes.Request(outputs, ids=sent[0][0], mask=sent[0][1][:, :5])
     long = fakes.Request(outputs, ids=torch.zeros(1, 25).long(), mask=torch.ones(1, 25).bool())
     sent.append((torch.ones(2, 5).long(), torch.tensor([[True] * 5, [False] * 5])))
-    asked = [fakes.Request(outputs, ids=ids, mask=mask) for ids, mask in sent]
-    *answers, refused, beyond = served.execute([*asked, bad, long])
+    requested = [fakes.Request(outputs, ids=ids, mask=mask) for ids, mask in sent]
+    *results, refused, beyond = served.execute([*requested, bad, long])
     assert batches == [(sum(len(ids) for ids, _ in sent[:-1]), 24), (2, 5)]
-    for (ids, mask), answer in zip(sent, answers, strict=True):
+    for (ids, mask), output in zip(sent, results, strict=True):
         for name, expected in zip(outputs, module(ids, mask), strict=True):
-            assert answer.tensors[name].shape == expected.shape
-            torch.testing.assert_close(answer.tensors[name], expected, rtol=1e-4, atol=1e-5)
+            assert output.tensors[name].shape == expected.shape
+            torch.testing.assert_close(output.tensors[name], expected, rtol=1e-4, atol=1e-5)
     assert "axis 'length' must have one size" in refused.error
     assert "input 'ids' has shape [1, 25]" in beyond.error
 

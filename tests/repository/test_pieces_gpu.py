@@ -81,13 +81,13 @@ def test_engines_in_the_arms_of_a_branch_answer_on_the_gpu(served: Served) -> No
         pytest.skip("an ensemble's torch step has the whole branch in it")
     golden = read(served.repository / "mixture").goldens[0]
     client = GrpcClient(served.server.grpc_url, 60)
-    said = describe(client, "mixture", golden.inputs)
+    record = describe(client, "mixture", golden.inputs)
     client.close()
     blocks = [
-        part for part in said["trt_build.segments"].split() if ".yes." in part or ".no." in part
+        part for part in record["trt_build.segments"].split() if ".yes." in part or ".no." in part
     ]
-    assert any(part.endswith("tensorrt:plan") for part in blocks), said
-    assert not any(part.endswith("tensorrt:torch") for part in blocks), said
+    assert any(part.endswith("tensorrt:plan") for part in blocks), record
+    assert not any(part.endswith("tensorrt:torch") for part in blocks), record
 
 
 def test_what_crosses_between_the_steps_of_an_ensemble_stays_on_the_gpu(served: Served) -> None:
@@ -99,8 +99,8 @@ def test_what_crosses_between_the_steps_of_an_ensemble_stays_on_the_gpu(served: 
         model = name.split(".")[0]
         client.infer(model, read(served.repository / model).goldens[0].inputs)
         own = next(iter(read(served.repository / name).goldens))
-        said = describe(client, name, read(served.repository / name).wire(own).inputs)
-        assert "cuda" in said["trt_build.inputs_on"], (name, said)
+        record = describe(client, name, read(served.repository / name).wire(own).inputs)
+        assert "cuda" in record["trt_build.inputs_on"], (name, record)
     client.close()
 
 

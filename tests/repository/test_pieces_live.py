@@ -77,7 +77,7 @@ def test_every_model_and_step_gives_the_modules_answers(served: Served) -> None:
 
 def _answering(layout: str) -> tuple[str, ...]:
     """Engines beside torch where there is a GPU for them; steps are of one kind each."""
-    if not ("tensorrt" in flavour.installed() and flavour.gpu_answers()):
+    if not ("tensorrt" in flavour.installed() and flavour.has_gpu()):
         return ("torch",)
     return ("plan+torch",) if layout == "fused" else ("plan", "torch", "plan+torch")
 

@@ -89,9 +89,9 @@ def test_the_reason_of_a_rebuild_is_what_the_user_changed(
     assert (changed.state, changed.because) == ("built", "precision fp32 -> fp16")
     back = build(models, **settings)
     assert (back.state, back.because) == ("reused", "precision fp16 -> fp32")
-    said = json.loads((settings["out"] / "small" / "trt-build.json").read_text())
-    assert said["plans"]["model"]["found"]
-    assert said["request"]["precision"] == "fp32"
+    record = json.loads((settings["out"] / "small" / "trt-build.json").read_text())
+    assert record["plans"]["model"]["found"]
+    assert record["request"]["precision"] == "fp32"
 
 
 def test_a_plan_from_the_store_is_the_plan_that_was_built(
@@ -309,7 +309,7 @@ def test_what_is_published_says_from_its_first_moment_what_it_was_built_from(
     real = staging.swap
     monkeypatch.setattr(staging, "swap", swap)
     result = build(models, out=tmp_path / "out", isolate=False)
-    assert result.ok and [said["request"]["precision"] for said in seen] == ["fp32"]
+    assert result.ok and [record["request"]["precision"] for record in seen] == ["fp32"]
     assert json.loads((tmp_path / "out/small/trt-build.json").read_text()) == seen[0]
 
 
@@ -364,8 +364,8 @@ def test_long_builds_say_where_they_are(
     from builder.pipeline import run as model
 
     monkeypatch.setattr(model, "REPORT_SECONDS", 0.0)
-    said: list[str] = []
+    record: list[str] = []
     build_repository(
-        models, tmp_path / "out", isolate=False, progress=lambda name, phase: said.append(phase)
+        models, tmp_path / "out", isolate=False, progress=lambda name, phase: record.append(phase)
     )
-    assert any(text.startswith("build: ") and " of " in text for text in said)
+    assert any(text.startswith("build: ") and " of " in text for text in record)

@@ -109,8 +109,8 @@ def test_patterns_that_name_nothing_are_told(tmp_path: Path, precision: str) -> 
     )
     assert kept in result.warnings
     assert (skipped in result.warnings) == (precision == "int8")
-    said = CliRunner().invoke(main, ["check", str(tmp_path / "models"), "--json"])
-    assert kept in json.loads(said.stdout)["models"][0]["warnings"]
+    printed = CliRunner().invoke(main, ["check", str(tmp_path / "models"), "--json"])
+    assert kept in json.loads(printed.stdout)["models"][0]["warnings"]
 
 
 def test_patterns_count_through_all_pieces(tmp_path: Path) -> None:
@@ -270,11 +270,11 @@ def test_endpoints_in_float16(tmp_path: Path, precision: str) -> None:
     golden = np.load(tmp_path / "out/net/goldens/p0-opt.npz")
     assert golden["input:x"].dtype == golden["output:y"].dtype == np.float16
     x = torch.from_numpy(golden["input:x"])
-    (answer,) = torch.jit.load(tmp_path / "out/net/1/lowered.pt")(x)
-    assert answer.dtype == torch.float16
+    (output,) = torch.jit.load(tmp_path / "out/net/1/lowered.pt")(x)
+    assert output.dtype == torch.float16
     truth = Two()(x.float()).half()
     torch.testing.assert_close(torch.from_numpy(golden["output:y"]), truth)
-    torch.testing.assert_close(answer, truth)
+    torch.testing.assert_close(output, truth)
 
 
 def test_endpoints_in_float16_spare_the_casts_that_half_needs_not(tmp_path: Path) -> None:
@@ -313,9 +313,9 @@ def test_check_shows_every_product(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["check", str(tmp_path), "--paranoid"], catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
     assert "8 bits in 1 of 2 products" in shown.output and "a pattern names it" in shown.output
-    said = (
+    printed = (
         CliRunner().invoke(main, ["check", str(tmp_path), "--json"], catch_exceptions=False).stdout
     )
-    report = json.loads(said)["models"][0]
+    report = json.loads(printed)["models"][0]
     assert [layer["quantized"] for layer in report["quantized"]["layers"]] == [True, False]
     assert "TYPE_FP16" in report["config"]

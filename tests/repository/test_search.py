@@ -23,7 +23,7 @@ from builder.repository.precision_search import Search, literal, patterns, searc
 from builder.repository.quickxplain import minimal
 from builder.triton import Golden
 
-ENGINE = "tensorrt" in flavour.installed() and flavour.gpu_answers()
+ENGINE = "tensorrt" in flavour.installed() and flavour.has_gpu()
 by_reference = pytest.mark.skipif(ENGINE, reason="the judge is the engine here")
 MANIFEST = """\
 # what the vendor sent
@@ -134,11 +134,11 @@ def test_what_half_cannot_hold_is_told_by_its_layer_and_no_defect(tmp_path: Path
 
 
 @by_reference
-@pytest.mark.parametrize("said", ["", "keep_fp32: auto\n", 'keep_fp32: [auto, "layers.0/*"]\n'])
-def test_what_half_cannot_hold_stays_in_float32_by_itself(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("message", ["", "keep_fp32: auto\n", 'keep_fp32: [auto, "layers.0/*"]\n'])
+def test_what_half_cannot_hold_stays_in_float32_by_itself(tmp_path: Path, message: str) -> None:
     from builder.repository import build_repository
 
-    models = save(tmp_path / "models", Overflowing(), MANIFEST + "precision: fp16\n" + said)
+    models = save(tmp_path / "models", Overflowing(), MANIFEST + "precision: fp16\n" + message)
     (result,) = build_repository(models, tmp_path / "out", isolate=False)
     assert result.ok, result.error
     (warning,) = (text for text in result.warnings if "keep_fp32: auto" in text)
@@ -265,10 +265,10 @@ def test_a_manifest_that_cannot_be_changed_is_refused_before_anything_is_tried(
             }
         ),
     )
-    said: list[str] = []
+    message: list[str] = []
     with pytest.raises(UsageError, match="cannot be changed"):
-        search(models, progress=lambda model, phase: said.append(phase))
-    assert not said
+        search(models, progress=lambda model, phase: message.append(phase))
+    assert not message
     (models / "net.yaml").unlink()
     with pytest.raises(UsageError, match="has no manifest"):
         search(models)
@@ -296,9 +296,9 @@ def test_the_smallest_set_is_found_in_few_tests(count: int, data: st.DataObject)
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.randoms())
 def test_what_is_found_passes_even_where_more_is_not_better(
-    answers: list[bool], random: Any
+    outputs: list[bool], random: Any
 ) -> None:
-    items = list(range(len(answers)))
+    items = list(range(len(outputs)))
     known: dict[frozenset[int], bool] = {frozenset(items): True}
 
     def passes(kept: Sequence[int]) -> bool:
@@ -330,7 +330,7 @@ def test_a_scope_that_is_kept_whole_is_one_pattern() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trials", "said"), [(1, "(1 trial by the engine"), (2, "(2 trials by the engine")]
+    ("trials", "message"), [(1, "(1 trial by the engine"), (2, "(2 trials by the engine")]
 )
-def test_one_trial_is_no_trials(trials: int, said: str) -> None:
-    assert said in words(Search("net", precision="fp16", judge="engine", trials=trials))
+def test_one_trial_is_no_trials(trials: int, message: str) -> None:
+    assert message in words(Search("net", precision="fp16", judge="engine", trials=trials))

@@ -96,11 +96,11 @@ def test_the_batch_is_first_behind_the_goldens(tmp_path: Path) -> None:
     ]
     for before, after in zip(goldens, served, strict=True):
         assert (after.inputs["c0"] == np.moveaxis(before.inputs["c0"], 1, 0)).all()
-        answers = turned.run(*(torch.from_numpy(array) for array in after.inputs.values()))
-        answer = dict(
-            zip(("y", "hn", "cn"), (tensor.contiguous().numpy() for tensor in answers), strict=True)
+        outputs = turned.run(*(torch.from_numpy(array) for array in after.inputs.values()))
+        output = dict(
+            zip(("y", "hn", "cn"), (tensor.contiguous().numpy() for tensor in outputs), strict=True)
         )
-        assert parity.compare(answer, after).passed
+        assert parity.compare(output, after).passed
 
 
 def test_rows_alone_are_rows_of_every_state(tmp_path: Path) -> None:

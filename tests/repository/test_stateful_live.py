@@ -72,7 +72,7 @@ def test_health_sends_the_first_request_of_a_sequence(served: Served) -> None:
 
 
 def test_every_sequence_answers_as_the_module_in_a_loop(served: Served) -> None:
-    gpu = "tensorrt" in flavour.installed() and flavour.gpu_answers()
+    gpu = "tensorrt" in flavour.installed() and flavour.has_gpu()
     memories = ("none", "system", "cuda") if gpu else ("none", "system")
     for parity in verify(
         served.repository, served.http_url, served.grpc_url, shared_memory=memories
@@ -82,11 +82,11 @@ def test_every_sequence_answers_as_the_module_in_a_loop(served: Served) -> None:
             parity.problems,
             [r.problems for r in parity.results if not r.passed],
         )
-        asked = {(result.golden, result.protocol) for result in parity.results}
+        requested = {(result.golden, result.protocol) for result in parity.results}
         assert {
             (f"sequence-{n}", way) for n in range(3) for way in ("http", "grpc", "http system")
-        } <= asked
-        assert set(WAYS) <= {way for _, way in asked}
+        } <= requested
+        assert set(WAYS) <= {way for _, way in requested}
         assert parity.answered_by in (("plan", "plan+torch") if gpu else ("torch",)), parity.why
 
 
@@ -178,9 +178,9 @@ def test_more_sequences_than_may_be_open_wait_and_lose_nothing(served: Served) -
         return [count(client, sequence, number, start=at == 0, end=at == 4) for at in range(5)]
 
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(whole, range(1, 13)))
+        outputs = list(pool.map(whole, range(1, 13)))
     client.close()
-    assert answers == [[1000 + number * (at + 1) for at in range(5)] for number in range(1, 13)]
+    assert outputs == [[1000 + number * (at + 1) for at in range(5)] for number in range(1, 13)]
 
 
 def test_explicit_state_goes_through_the_clients_hands(served: Served, tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ def test_explicit_state_goes_through_the_clients_hands(served: Served, tmp_path:
             x = torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(number))
             with torch.no_grad():
                 y, h, c = module(x, h, c)
-            answer = client.infer("recognizer", {"x": x.numpy(), **kept}).outputs
-            np.testing.assert_allclose(answer["y"], y.numpy(), rtol=1e-4, atol=1e-5)
-            kept = {"h0": answer["hn"], "c0": answer["cn"]}
+            output = client.infer("recognizer", {"x": x.numpy(), **kept}).outputs
+            np.testing.assert_allclose(output["y"], y.numpy(), rtol=1e-4, atol=1e-5)
+            kept = {"h0": output["hn"], "c0": output["cn"]}
         client.close()
 
 
@@ -240,7 +240,7 @@ def test_one_wrong_answer_in_a_sequence_fails_it(served: Served, tmp_path: Path)
 
 
 WRONG = {
-    "one that forgets": ('self._copy(answer, s["output"])', 'self.start[s["input"]]'),
+    "one that forgets": ('self._copy(outputs, s["output"])', 'self.start[s["input"]]'),
     "one that never starts anew": (
         "SEQUENCE_START:",
         "SEQUENCE_START and request.correlation_id() not in self.sequences:",

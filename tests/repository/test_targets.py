@@ -61,14 +61,14 @@ def test_a_gpu_that_rtx_knows_nothing_of_is_usage(models: Path, tmp_path: Path) 
 
 @pytest.mark.usefixtures("host")
 def test_tensorrt_builds_for_the_gpu_that_is_here_and_names_the_others() -> None:
-    asked = options(A100, H100, (12, 0))
-    assert targets.here(asked, "tensorrt") == BuildOptions()
-    told = list(preflight.missing(asked, "tensorrt", "models", "out"))
-    assert len(told) == 2
-    assert "`trt-build repo models --out sm_80 --target sm_80`" in told[0]
-    assert "`trt-build merge out sm_80 --out MERGED`" in told[0] and "sm_120" in told[1]
-    assert targets.here(asked, "tensorrt-rtx") == asked and not list(
-        preflight.missing(asked, "tensorrt-rtx", "", "")
+    requested = options(A100, H100, (12, 0))
+    assert targets.here(requested, "tensorrt") == BuildOptions()
+    message = list(preflight.missing(requested, "tensorrt", "models", "out"))
+    assert len(message) == 2
+    assert "`trt-build repo models --out sm_80 --target sm_80`" in message[0]
+    assert "`trt-build merge out sm_80 --out MERGED`" in message[0] and "sm_120" in message[1]
+    assert targets.here(requested, "tensorrt-rtx") == requested and not list(
+        preflight.missing(requested, "tensorrt-rtx", "", "")
     )
 
 
@@ -76,8 +76,8 @@ def test_tensorrt_builds_for_the_gpu_that_is_here_and_names_the_others() -> None
 def test_a_plan_for_ampere_and_later_serves_the_others_too() -> None:
     compatible = options(A100, H100, (7, 5), hardware_compatible="ampere_plus")
     assert targets.here(compatible, "tensorrt") == BuildOptions(hardware_compatible="ampere_plus")
-    (told,) = preflight.missing(compatible, "tensorrt", "models", "out")
-    assert "sm_75" in told
+    (message,) = preflight.missing(compatible, "tensorrt", "models", "out")
+    assert "sm_75" in message
 
 
 @pytest.mark.usefixtures("host")

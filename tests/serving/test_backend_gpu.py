@@ -118,8 +118,8 @@ def test_each_profile_and_the_fields_of_the_triton_section_are_served(tmp_path: 
     ) as server:
         found = verify(repository, server.http_url, server.grpc_url)
         url = f"http://{server.http_url}/v2/models/section/config"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            config = json.load(answer)
+        with urllib.request.urlopen(url, timeout=10) as response:
+            config = json.load(response)
     assert all(parity.passed for parity in found), [parity.problems for parity in found]
     (group,) = config["instance_group"]
     assert group["count"] == 2 and group["rate_limiter"]["priority"] == 2

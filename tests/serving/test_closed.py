@@ -38,8 +38,8 @@ def test_over_http_a_key_is_wanted(server: Server, path: str) -> None:
     for headers in ({}, {"trt-build": ""}, {"trt-build": "0" * 32}):
         connection = http.client.HTTPConnection(server.http_url, timeout=20)
         connection.request("POST", path, b"{}", headers)
-        answer = connection.getresponse()
-        assert (answer.status, b"restricted" in answer.read()) == (403, True)
+        response = connection.getresponse()
+        assert (response.status, b"restricted" in response.read()) == (403, True)
         connection.close()
 
 

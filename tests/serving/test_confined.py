@@ -110,9 +110,9 @@ def test_it_writes_nothing_reads_its_own_folder_and_opens_no_socket(tmp_path: Pa
 def done(client: triton_http.InferenceServerClient, name: str) -> set[str]:
     x = triton_http.InferInput("x", [1 << 22], "FP32")
     x.set_data_from_numpy(np.ones((1 << 22,), np.float32))
-    answer = client.infer(name, [x])
-    assert answer.as_numpy("big").sum() == 1 << 22
-    return set(answer.as_numpy("done")[0].decode().split(", "))
+    response = client.infer(name, [x])
+    assert response.as_numpy("big").sum() == 1 << 22
+    return set(response.as_numpy("done")[0].decode().split(", "))
 
 
 def test_a_published_model_is_confined_and_answers(good: Path) -> None:

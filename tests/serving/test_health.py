@@ -62,9 +62,9 @@ def test_a_wrong_answer_has_its_own_exit_code(good: Path, tmp_path: Path) -> Non
         np.savez(file.with_suffix(""), **changed)
     with serve(good, **FREE) as server:
         wrong = health(repository, server, "--json")
-        said = json.loads(wrong.stdout)
-        assert wrong.exit_code == 3 and not said["healthy"]
-        assert [one["wrong"] for one in said["models"]] == [True, True]
+        record = json.loads(wrong.stdout)
+        assert wrong.exit_code == 3 and not record["healthy"]
+        assert [one["wrong"] for one in record["models"]] == [True, True]
 
 
 def test_damaged_files_are_no_defect(good: Path, tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_damaged_files_are_no_defect(good: Path, tmp_path: Path) -> None:
         with np.load(file) as arrays:
             np.savez(file.with_suffix(""), **{key: np.float32(0) for key in arrays})
     (deep / "scorer" / published.SIDECAR).write_text("[" * 100_000)
-    said = published.read(lists / "scorer" / published.SIDECAR)
-    said["tolerance"] = {"atol": []}
-    (lists / "scorer" / published.SIDECAR).write_text(json.dumps(said))
+    record = published.read(lists / "scorer" / published.SIDECAR)
+    record["tolerance"] = {"atol": []}
+    (lists / "scorer" / published.SIDECAR).write_text(json.dumps(record))
     with serve(good, **FREE) as server:
         for repository in (scalars, deep):
             assert health(repository, server).exit_code == 0, "the server has it ready"

@@ -49,11 +49,11 @@ def test_the_python_backend_forgets_implicit_state(tmp_path: Path) -> None:
     with serve(tmp_path, http_port=0, grpc_port=0, metrics_port=0) as server:
         client = HttpClient(server.http_url, 30)
         one = {"x": np.ones((1, 1), np.float32)}
-        answers = [
+        outputs = [
             client.infer("summing", one, position=SequencePosition(7, at == 0, at == 2))
             .outputs["y"]
             .item()
             for at in range(3)
         ]
         client.close()
-    assert answers == [1, 1, 1]
+    assert outputs == [1, 1, 1]

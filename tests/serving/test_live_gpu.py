@@ -48,11 +48,11 @@ class TritonPythonModel(runtime.TritonPythonModel):
         inputs = [tensor.is_cpu() for request in requests for tensor in request.inputs()]
         responses = super().execute(requests)
         outputs = [tensor.is_cpu() for response in responses for tensor in response.output_tensors()]
-        engine = self.answerer.engine
+        engine = self.executor.engine
         graphs = [call.graph is not None for call in engine.bound.values()]
         said = {"pid": os.getpid(), "requests": len(requests), "inputs_on_cpu": inputs, "outputs_on_cpu": outputs,
                 "graphs": graphs,
-                "stream": self.answerer.stream.cuda_stream,
+                "stream": self.executor.stream.cuda_stream,
                 "buffers": [buffer.storage.data_ptr() for buffer in engine.buffers.values()]}
         with open(os.environ["TRT_BUILD_SAID"], "a") as log:
             log.write(json.dumps(said) + chr(10))
@@ -155,20 +155,20 @@ def test_no_region_stays_registered(client: Any) -> None:
 
 
 def test_what_comes_on_the_gpu_stays_there(client: Any, log: Path) -> None:
-    (said,) = ask(client, "cuda", golden(4, 16, 1), log)
-    assert said["inputs_on_cpu"] == [False] and said["outputs_on_cpu"] == [False, False]
-    (said,) = ask(client, "system", golden(4, 16, 2), log)
-    assert said["inputs_on_cpu"] == [True] and said["outputs_on_cpu"] == [True, True]
+    (lines,) = ask(client, "cuda", golden(4, 16, 1), log)
+    assert lines["inputs_on_cpu"] == [False] and lines["outputs_on_cpu"] == [False, False]
+    (lines,) = ask(client, "system", golden(4, 16, 2), log)
+    assert lines["inputs_on_cpu"] == [True] and lines["outputs_on_cpu"] == [True, True]
 
 
 def test_each_instance_has_a_stream_of_its_own_and_uses_its_buffers_again(
     client: Any, log: Path
 ) -> None:
-    said = [
+    lines = [
         line for seed in range(12) for line in ask(client, "cuda", golden(8, 16 + seed, seed), log)
     ]
-    for pid in {line["pid"] for line in said}:
-        own = [line for line in said if line["pid"] == pid]
+    for pid in {line["pid"] for line in lines}:
+        own = [line for line in lines if line["pid"] == pid]
         assert len({line["stream"] for line in own}) == 1 and own[0]["stream"] != 0
         assert len({tuple(line["buffers"]) for line in own}) == 1
 
@@ -180,24 +180,24 @@ def test_requests_that_came_on_the_gpu_are_batched_there(client: Any, log: Path)
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import ExitStack
 
-    asked = [golden(2, 16, seed) for seed in range(16)]
+    requests = [golden(2, 16, seed) for seed in range(16)]
     log.unlink(missing_ok=True)
     with ExitStack() as stack, ThreadPoolExecutor(16) as pool:
-        regions = [stack.enter_context(Regions("cuda", client, one)) for one in asked]
+        regions = [stack.enter_context(Regions("cuda", client, one)) for one in requests]
         for _ in range(5):
             sent = [
                 pool.submit(client.infer, "scores", one.inputs(grpc), outputs=one.outputs(grpc))
                 for one in regions
             ]
-            for one, wanted, answer in zip(regions, asked, sent, strict=True):
-                outputs = answer.result().get_response().outputs
+            for one, wanted, response in zip(regions, requests, sent, strict=True):
+                outputs = response.result().get_response().outputs
                 found = {o.name: one.read(o.name, o.datatype, o.shape) for o in outputs}
                 np.testing.assert_allclose(
                     found["scores"], wanted.outputs["scores"], rtol=1e-3, atol=1e-4
                 )
-    said = [json.loads(line) for line in log.read_text().splitlines()]
-    assert max(line["requests"] for line in said) > 1
-    assert not any(on_cpu for line in said for on_cpu in line["outputs_on_cpu"])
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert max(line["requests"] for line in lines) > 1
+    assert not any(on_cpu for line in lines for on_cpu in line["outputs_on_cpu"])
 
 
 def test_calls_in_a_row_become_graphs_and_answers_stay_right_when_shapes_and_profiles_change(
@@ -206,15 +206,17 @@ def test_calls_in_a_row_become_graphs_and_answers_stay_right_when_shapes_and_pro
     """As many in a row that each of two instances has captured, other data each time; then shapes
     in turns, twice each, and another profile between.
     """
-    said = [line for seed in range(100) for line in ask(client, "cuda", golden(4, 16, seed), log)]
-    assert any(any(line["graphs"]) for line in said), "no call became a graph"
-    assert sum(any(line["graphs"]) for line in said) > 20
+    lines = [line for seed in range(100) for line in ask(client, "cuda", golden(4, 16, seed), log)]
+    assert any(any(line["graphs"]) for line in lines), "no call became a graph"
+    assert sum(any(line["graphs"]) for line in lines) > 20
     for seed in range(3):
         for batch, side in ((4, 16), (8, 32), (1, 16), (4, 16), (2, 8), (1, 8)):
             for again in range(2):
                 for memory in ("cuda", "system"):
                     ask(client, memory, golden(batch, side, 1000 + 10 * seed + again), log)
-    said = [line for seed in range(100) for line in ask(client, "system", golden(8, 32, seed), log)]
-    assert any(any(line["graphs"]) for line in said), (
+    lines = [
+        line for seed in range(100) for line in ask(client, "system", golden(8, 32, seed), log)
+    ]
+    assert any(any(line["graphs"]) for line in lines), (
         "no call with inputs in system memory became a graph"
     )

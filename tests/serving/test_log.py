@@ -54,10 +54,10 @@ E1122 06:41:48.765145 77 model_repository_manager.cc:703] "Invalid argument: ens
 E1122 06:42:15.741790 77 model_repository_manager.cc:724] "failed to load model 'small': at least one version must be available under the version policy of model 'small'"
 I1122 06:42:15.741791 77 model_lifecycle.cc:624] "successfully unloaded 'pieces.1.torch' version 1"
 """
-    pieces, small = log.failures(text)
-    assert (pieces.model, pieces.reason.endswith("ambiguous: pieces.0.tensorrt")) == (
+    parts, small = log.failures(text)
+    assert (parts.model, parts.reason.endswith("ambiguous: pieces.0.tensorrt")) == (
         "pieces",
         True,
     )
     assert (small.model, small.reason.startswith("at least one version")) == ("small", True)
-    assert all("publish" in (one.hint or "") for one in (pieces, small))
+    assert all("publish" in (one.hint or "") for one in (parts, small))

@@ -16,8 +16,8 @@ def test_zero_takes_free_ports_that_differ() -> None:
 
 
 def test_a_port_in_use_is_named_with_its_flag() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(
             EnvironmentProblem, match=f"port {port} on 127.0.0.1 is in use"
         ) as caught:

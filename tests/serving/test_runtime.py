@@ -148,8 +148,8 @@ def test_what_cannot_be_captured_goes_on_without(
         how != "refused by TensorRT",
         900 * (how == "made invalid"),
     )
-    answers = [one.run([torch.zeros(4, 3)])[0][0, 0].item() for _ in range(8)]
-    assert answers == ([0, 1, 2, 4, 5, 6, 7, 8] if plan is drifting else [0] * 8)
+    outputs = [one.run([torch.zeros(4, 3)])[0][0, 0].item() for _ in range(8)]
+    assert outputs == ([0, 1, 2, 4, 5, 6, 7, 8] if plan is drifting else [0] * 8)
     assert driver.made == 1 and driver.capturing is None and not driver.graphs
     assert ["without CUDA graphs" in line for line in fakes.LOG] == [True]
 
@@ -214,15 +214,15 @@ def test_calls_are_remembered_in_a_bounded_number(
 def model(modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, **runtime: Any) -> Any:
     """The whole of model.py, answered by the fake plan on the CPU."""
     made = engine(modules, plan, tmp_path)
-    answering = modules["answering"]
+    answering = modules["executors"]
     folder = tmp_path / "served" / "1"
     folder.mkdir(parents=True)
     facts = {"serving": declared(plan), "flavour": "tensorrt", "runtime": runtime}
     (folder / "plan.json").write_text(json.dumps(facts))
-    answerer = answering.PlanAnswerer.__new__(answering.PlanAnswerer)
-    answerer.device, answerer.engine, answerer.stays, answerer.landing = "cpu", made, True, None
-    answerer.stream = SimpleNamespace(synchronize=lambda: None)
-    modules["model"].answerer = lambda *_: answerer
+    executor = answering.PlanExecutor.__new__(answering.PlanExecutor)
+    executor.device, executor.engine, executor.stays, executor.landing = "cpu", made, True, None
+    executor.stream = SimpleNamespace(synchronize=lambda: None)
+    modules["model"].executor = lambda *_: executor
     served = modules["model"].TritonPythonModel()
     served.initialize(
         {
@@ -296,9 +296,9 @@ def torchs_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     # torch.testing's OpInfo, in the same process, freezes them
     flags = torch.backends.flags_frozen.__globals__
     monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)
-    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+    settings: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
-    yield places
+    yield settings
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
 
 
@@ -314,18 +314,18 @@ def test_torch_on_a_gpu_multiplies_in_float32_unless_the_precision_is_tf32(
     graph.save(tmp_path / "segment_0.pt")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    modules["pieces"]._device = lambda args: ("cpu:0", "it stands for a GPU")
+    modules["segments"]._device = lambda args: ("cpu:0", "it stands for a GPU")
     sides = {"inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
     facts = {"serving": sides, "segments": [{"kind": "torch", **sides}], "precision": precision}
-    served = modules["pieces"].SegmentsAnswerer(tmp_path, facts, {})
-    (runner,) = served.pieces.runners
+    served = modules["segments"].SegmentsExecutor(tmp_path, facts, {})
+    (runner,) = served.segments.runners
     allowed = precision == "tf32"
-    assert [place.allow_tf32 for place in torchs_own] == [allowed] * 2
-    said = [
+    assert [setting.allow_tf32 for setting in torchs_own] == [allowed] * 2
+    parameters = [
         node.inputsAt(12).toIValue()
         for node in runner.module.graph.findAllNodes("aten::_convolution")
     ]
-    assert said == [allowed] * 2
+    assert parameters == [allowed] * 2
     x = torch.ones(1, 1, 8, 8)
     torch.testing.assert_close(runner.run([x])[0], graph.run(x)[0])
 
@@ -361,7 +361,9 @@ def test_what_stays_on_the_gpu_lies_in_a_row_before_the_stream_is_awaited(
     watch, awaited = Watch(), []
     stream = SimpleNamespace(synchronize=lambda: awaited.append(len(watch.seen)))
     with watch:
-        kept = modules["handing"].handed_out([by_columns, view], stream, True, lends)
+        kept = modules["output_transfer"].outputs_for_triton(
+            [by_columns, view], stream, True, lends
+        )
         given = [modules["tensors"].from_torch("y", tensor) for tensor in kept]
     assert awaited == [len(watch.seen)] == [2], watch.seen
     assert torch.equal(given[0]._value, by_columns) and torch.equal(given[1]._value, view)

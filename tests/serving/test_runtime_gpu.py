@@ -134,11 +134,11 @@ def test_torch_on_the_gpu_rounds_operands_only_where_the_precision_says_so(
     matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
         tf32 = modules["options"].tf32({"precision": precision})
-        answerer = modules["by_torch"].TorchAnswerer(tmp_path / "segment_0.pt", "", "cuda:0", tf32)
-        (answer,) = answerer.run([x.cuda()])
+        executor = modules["by_torch"].TorchExecutor(tmp_path / "segment_0.pt", "", "cuda:0", tf32)
+        (response,) = executor.run([x.cuda()])
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
-    noise = ((answer.cpu().double() - exact).norm() / exact.norm()).item()
+    noise = ((response.cpu().double() - exact).norm() / exact.norm()).item()
     assert noise < 1e-5 if precision == "fp32" else 1e-5 < noise < 2e-3, noise
 
 
@@ -151,10 +151,10 @@ def test_answers_do_not_change_when_the_buffers_are_used_again(server: Server) -
         {"x": np.full((size, 3), number, np.float32), "n": np.full((size, 2), number, np.int64)}
         for number, size in enumerate(sizes, 1)
     ]
-    answers = [client.infer("squares", one).outputs for one in inputs]
+    outputs = [client.infer("squares", one).outputs for one in inputs]
     client.close()
-    for number, answer in enumerate(answers, 1):
-        assert (answer["y"] == number * number + number).all() and (
-            answer["twice"] == 2 * number
+    for number, response in enumerate(outputs, 1):
+        assert (response["y"] == number * number + number).all() and (
+            response["twice"] == 2 * number
         ).all()
-        assert answer["twice"].dtype == np.int64
+        assert response["twice"].dtype == np.int64

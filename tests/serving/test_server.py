@@ -37,8 +37,8 @@ STANDING: set[str] = set()
 
 
 def belongings() -> set[str]:
-    ours = f"trt-build-{os.getpid()}-*"
-    return {str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob(ours)}
+    pattern = f"trt-build-{os.getpid()}-*"
+    return {str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob(pattern)}
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +66,8 @@ def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
     before = children()
     with serve(good, **FREE) as server:
         assert server.ready() and server.http_url.startswith("127.0.0.1:")
-        with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=5) as answer:
-            assert b"nv_inference_request_success" in answer.read()
+        with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=5) as response:
+            assert b"nv_inference_request_success" in response.read()
         assert leftovers()
     assert not server.ready() and server.process.returncode == 0
     assert leftovers() == set() and children() == before
@@ -119,8 +119,8 @@ def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_told_before_anything_starts(good: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with (
             pytest.raises(EnvironmentProblem, match=f"port {port}"),
             serve(good, **{**FREE, "http_port": port}),

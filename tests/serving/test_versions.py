@@ -41,8 +41,8 @@ def asking(server: Server) -> Iterator[Ask]:
         def ask(version: int | str = "") -> float:
             given = triton_http.InferInput("x", [1, 2], "FP32")
             given.set_data_from_numpy(np.zeros((1, 2), "float32"))
-            answer = client.infer("net", [given], model_version=str(version))
-            return float(answer.as_numpy("y")[0, 0])
+            response = client.infer("net", [given], model_version=str(version))
+            return float(response.as_numpy("y")[0, 0])
 
         ask.load = client.load_model  # type: ignore[attr-defined]
         yield ask

@@ -19,14 +19,14 @@ def url() -> str:
     return f"memory://{uuid.uuid4().hex}/repository"
 
 
-def write(folder: Path, version: int, **said: Any) -> None:
+def write(folder: Path, version: int, **content: Any) -> None:
     """A model as published, with one version folder more."""
     (folder / str(version)).mkdir(parents=True)
     (folder / "goldens").mkdir(exist_ok=True)
     (folder / str(version) / "model.plan").write_text(f"plan {version}")
     (folder / "config.pbtxt").write_text(f"serves {version}")
     (folder / "goldens" / "0.npz").write_text(f"golden {version}")
-    published.write(folder, {"version": version, **said})
+    published.write(folder, {"version": version, **content})
 
 
 def contents(url: str) -> dict[str, bytes]:

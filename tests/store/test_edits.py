@@ -33,8 +33,8 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 
 def test_an_edited_config_is_reported_and_is_no_damage(folder: Path, hashes: Hashes) -> None:
-    said = {**published.read(folder / "trt-build.json"), "request": {}}
-    published.write(folder, said)
+    record = {**published.read(folder / "trt-build.json"), "request": {}}
+    published.write(folder, record)
     assert published.stale(folder, {}, hashes) is None
     assert edits.notes(folder, hashes) == []
     edit(folder, "count: 1", "count: 2")

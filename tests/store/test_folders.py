@@ -60,13 +60,13 @@ def test_a_file_that_is_missing_or_damaged_is_never_taken(store: Folders, tmp_pa
 @pytest.mark.parametrize("change", ["result", "key", "outside"])
 def test_a_record_that_was_changed_is_none(store: Folders, tmp_path: Path, change: str) -> None:
     file = tmp_path / "store" / "published" / KEY[:2] / f"{KEY}.json"
-    said = json.loads(file.read_text())
+    record = json.loads(file.read_text())
     if change == "outside":  # signed, but it leads out of the repository
-        said = {key: said[key] for key in ("key", "name", "folders", "result")}
-        said["folders"] = {"..": dict(said["folders"]["net"])}
-        store.store.write_record(str(file), said)
+        record = {key: record[key] for key in ("key", "name", "folders", "result")}
+        record["folders"] = {"..": dict(record["folders"]["net"])}
+        store.store.write_record(str(file), record)
     else:
-        file.write_text(json.dumps({**said, change: {"layers": 4}}))
+        file.write_text(json.dumps({**record, change: {"layers": 4}}))
     assert store.find(KEY) is None
 
 

@@ -218,9 +218,9 @@ def test_a_change_of_the_sidecar_itself_is_damage(
 ) -> None:
     wanted = request(spec_of(models), hashes)
     folder = published_model(tmp_path / "out" / "net", wanted)
-    said = json.loads((folder / published.SIDECAR).read_text())
-    said[key] = {**said[key], "more": {"key": "0", "parts": {}, "because": ""}}
-    (folder / published.SIDECAR).write_text(json.dumps(said))
+    record = json.loads((folder / published.SIDECAR).read_text())
+    record[key] = {**record[key], "more": {"key": "0", "parts": {}, "because": ""}}
+    (folder / published.SIDECAR).write_text(json.dumps(record))
     assert stale(folder, wanted, hashes) == "trt-build.json of the published model is damaged"
 
 
@@ -235,7 +235,7 @@ def test_a_step_is_looked_for_beside_its_ensemble_only(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "record",
     [
         *({"files": {name: "0"}} for name in ("../x", "/x", "", ".", "a//b", "a/../b", "\0")),
         *({"steps": [name]} for name in ("../x", "a/b", "..")),
@@ -243,14 +243,14 @@ def test_a_step_is_looked_for_beside_its_ensemble_only(
         *({"kept": {name: "0"}} for name in ("../1", "-1", "\u0663", "9" * 5000)),
         *({"version": number} for number in (0, -1, True, 10**9, "../1")),
     ],
-    ids=lambda said: str(said)[:40],
+    ids=lambda record: str(record)[:40],
 )
 def test_a_trt_build_json_that_leads_out_of_the_model_is_none(
-    tmp_path: Path, said: dict[str, object]
+    tmp_path: Path, record: dict[str, object]
 ) -> None:
     folder = published_model(tmp_path / "net", {})
     assert published.sidecar(folder) is not None
-    published.write(folder, {**published.read(folder / published.SIDECAR), **said})
+    published.write(folder, {**published.read(folder / published.SIDECAR), **record})
     assert published.sidecar(folder) is None
     assert published.versions(folder) == []
 

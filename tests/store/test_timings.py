@@ -34,15 +34,15 @@ def names(data: bytes) -> set[str]:
 
 def combined(caches: Sequence[bytes]) -> tuple[bytes, list[bool]]:
     """As TensorRT does on an H100."""
-    taken, found = [], set[str]()
+    used, found = [], set[str]()
     for data in caches:
         try:
             is_mine = json.loads(data)["gpu"] == "h100"
         except ValueError:
             is_mine = False
-        taken.append(is_mine)
+        used.append(is_mine)
         found |= names(data) if is_mine else set()
-    return cache(*found), taken
+    return cache(*found), used
 
 
 def timings(folder: Path) -> Timings:

@@ -56,12 +56,12 @@ def test_the_connection_string_of_another_account_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """adlfs would read and write there, whatever the URL names."""
-    said = f"DefaultEndpointsProtocol=https;AccountName=other;AccountKey={SECRET};"
-    monkeypatch.setenv(urls.CONNECTION, said)
+    connection = f"DefaultEndpointsProtocol=https;AccountName=other;AccountKey={SECRET};"
+    monkeypatch.setenv(urls.CONNECTION, connection)
     with pytest.raises(UsageError, match=r"of the account mine, and .* of other") as refused:
         Folders("as://mine/container/store")
     assert SECRET not in str(refused.value)
-    monkeypatch.setenv(urls.CONNECTION, said.replace("=other", "=mine"))
+    monkeypatch.setenv(urls.CONNECTION, connection.replace("=other", "=mine"))
     assert Store("as://mine/container/store").fs.account == ("mine", "")
 
 

@@ -55,10 +55,10 @@ def test_a_method_becomes_forward_with_its_arguments_and_defaults(
     assert [argument.name for argument in part.forward.schema.arguments] == ["self", "x", "scale"]
     assert not part.training
     for arguments in [(x,), (x, 3.0)]:
-        for answer, expected in zip(
+        for output, expected in zip(
             part(*arguments), net.forward_features(*arguments), strict=True
         ):
-            assert torch.equal(answer, expected)
+            assert torch.equal(output, expected)
     assert torch.jit.freeze(part).graph is not None
 
 
@@ -211,20 +211,20 @@ def test_code_that_torch_cannot_compile_is_the_files_error(file: Path) -> None:
 def test_a_file_is_tried_once_until_its_bytes_change(
     file: Path, net: torch.nn.Module, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[processes.Task[Any]] = []
+    requested: list[processes.Task[Any]] = []
     run = processes.run
 
     def count(tasks: list[processes.Task[Any]], **options: Any) -> list[Any]:
-        asked.extend(tasks)
+        requested.extend(tasks)
         return run(tasks, **options)
 
     monkeypatch.setattr(processes, "run", count)
     load(file)
     load(file, "encoder")
-    assert len(asked) == 1
+    assert len(requested) == 1
     torch.nn.init.zeros_(net.encoder[0].linear.weight)
     torch.jit.script(net).save(str(file))
     load(file)
-    assert len(asked) == 2
+    assert len(requested) == 2
     load(file, check_in_child=False)
-    assert len(asked) == 2
+    assert len(requested) == 2

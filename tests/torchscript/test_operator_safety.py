@@ -232,7 +232,7 @@ def test_the_runtime_refuses_a_published_graph_before_it_loads_it(
     file = hostile(kind, str(victim), tmp_path / "lowered.pt")
     victim.write_text(VICTIM)
     with pytest.raises(operator_safety.UnsafeArchive, match="aten::from_file"):
-        by_torch.TorchAnswerer(file, "no GPU").run([torch.ones(4)])
+        by_torch.TorchExecutor(file, "no GPU").run([torch.ones(4)])
     assert victim.read_text() == VICTIM
 
 

@@ -141,9 +141,9 @@ def test_batches_that_profiles_lose_to_each_other_are_told(
     ]
     model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
     assert config(model).max_batch_size == size
-    told = lost_batches(model)
-    assert len(told) == bool(words)
-    assert all(word in told[0] for word in words)
+    lost = lost_batches(model)
+    assert len(lost) == bool(words)
+    assert all(word in lost[0] for word in words)
     chosen = replace(model, spec=replace(model.spec, batching=Batching(enabled=False)))
     assert lost_batches(chosen) == lost_batches(replace(model, mixes="its rows mix")) == ()
 
@@ -317,12 +317,12 @@ def test_provenance_is_in_the_parameters() -> None:
 
 
 def test_the_triton_section_is_merged_in_and_may_replace_the_instances() -> None:
-    said = {
+    section = {
         "instance_group": [{"kind": "KIND_CPU", "count": 3}],
         "version_policy": {"all": {}},
         "metric_tags": {"t": "v"},
     }
-    message = config(scorer(triton=said))
+    message = config(scorer(triton=section))
     assert [(g.kind, g.count) for g in message.instance_group] == [(2, 3)]
     assert message.version_policy.HasField("all") and dict(message.metric_tags) == {"t": "v"}
 
@@ -410,7 +410,7 @@ def test_a_field_that_the_generator_writes_is_refused_by_name(field: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("section", "words"),
     [
         ({"max_batchsize": 4}, "has no such field"),
         ({"metric_tags": 4}, "triton.metric_tags"),
@@ -421,9 +421,9 @@ def test_a_field_that_the_generator_writes_is_refused_by_name(field: str) -> Non
         ({"version_policy": {"specific": {"versions": [3]}}}, "version 1"),
     ],
 )
-def test_what_the_section_cannot_say_is_refused(said: dict[str, Any], words: str) -> None:
+def test_what_the_section_cannot_say_is_refused(section: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):
-        config(scorer(triton=said))
+        config(scorer(triton=section))
 
 
 def test_a_queue_policy_needs_a_model_that_triton_batches() -> None:
@@ -435,8 +435,8 @@ def test_a_queue_policy_needs_a_model_that_triton_batches() -> None:
 
 
 def test_an_ensemble_and_its_steps_take_each_what_is_theirs() -> None:
-    said = {"response_cache": {"enable": True}, "instance_group": [{"count": 2}]}
-    whole = pair(1, triton=said)
+    section = {"response_cache": {"enable": True}, "instance_group": [{"count": 2}]}
+    whole = pair(1, triton=section)
     steps = {step.spec.name: config(step) for step in whole.steps}
     message = ensemble.ensemble_config(whole, steps)
     assert message.response_cache.enable and not message.instance_group

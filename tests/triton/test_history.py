@@ -252,9 +252,9 @@ def test_files_elsewhere_are_neither_copied_nor_overwritten(
 ) -> None:
     secret = secret_of(tmp_path)
     folder = publish(net(1), repository)
-    said = published.read(folder / published.SIDECAR)
-    files = {**said["files"], "../../secret.txt": sha256(secret)}
-    published.write(folder, {**said, "files": files})
+    record = published.read(folder / published.SIDECAR)
+    files = {**record["files"], "../../secret.txt": sha256(secret)}
+    published.write(folder, {**record, "files": files})
     with pytest.raises(UsageError, match="no model that trt-build published"):
         history.promote(folder, tmp_path / "live")
     assert secret.read_text() == "a secret" and not (tmp_path / "live").exists()

@@ -317,9 +317,9 @@ def test_damaged_runtime_code_is_not_sealed_anew(
 ) -> None:
     publish(scorer(plan=None), tmp_path / "a" / "repository")
     folder = tmp_path / "a" / "repository" / "scorer"
-    code = folder / "1" / "trt_build_runtime" / "answering.py"
+    code = folder / "1" / "trt_build_runtime" / "executors.py"
     code.write_text(code.read_text().replace("torch.", "torch ."))
-    with pytest.raises(PublishError, match=r"answering\.py of 'scorer' is damaged"):
+    with pytest.raises(PublishError, match=r"executors\.py of 'scorer' is damaged"):
         merge([folder.parent], tmp_path / "out")
 
 

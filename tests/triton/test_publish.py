@@ -61,8 +61,8 @@ def test_what_the_manifest_says_of_the_runtime_reaches_the_runtime(repository: P
     assert (modules["options"].graphs(facts), modules["options"].keep_mapped(facts)) == (False, 3)
     assert (modules["options"].graphs({}), modules["options"].keep_mapped({})) == (True, 0)
     tf32 = replace(scorer(serve_as="python"), spec=replace(scorer().spec, precision="tf32"))
-    told = json.loads((publish(tf32, repository) / "1" / "plan.json").read_text())
-    assert [modules["options"].tf32(said) for said in (told, facts, {})] == [True, False, False]
+    plan = json.loads((publish(tf32, repository) / "1" / "plan.json").read_text())
+    assert [modules["options"].tf32(record) for record in (plan, facts, {})] == [True, False, False]
 
 
 def test_the_runtime_of_an_ensembles_step_knows_that_it_is_one(repository: Path) -> None:
@@ -258,8 +258,8 @@ def test_a_step_has_the_name_of_its_content_and_the_manifest_seals_it(repository
     names = steps_of(folder)
     assert [name.rsplit(".", 1)[0] for name in names] == ["pair.0.torch", "pair.1.torch"]
     assert {path.name for path in repository.iterdir()} == {"pair", *names}
-    said = json.loads((folder / "trt-build.json").read_text())
-    assert said["steps"] == names and said["seals"] == {
+    record = json.loads((folder / "trt-build.json").read_text())
+    assert record["steps"] == names and record["seals"] == {
         name: hashlib.sha256((repository / name / "trt-build.json").read_bytes()).hexdigest()
         for name in names
     }
@@ -288,8 +288,8 @@ def test_a_step_that_nothing_names_goes_after_the_grace_period(
 ) -> None:
     first = steps_of(publish_ensemble(pair(1), repository))
     second = steps_of(publish_ensemble(pair(2), repository))
-    said = json.loads((repository / "pair" / "trt-build.json").read_text())
-    assert set(said["retired"]) == {*first}
+    record = json.loads((repository / "pair" / "trt-build.json").read_text())
+    assert set(record["retired"]) == {*first}
     publish_ensemble(pair(2), repository)
     assert {path.name for path in repository.iterdir()} == {"pair", *first, *second}
     later = retired.time.time() + retired.GRACE_SECONDS + 5
@@ -305,8 +305,8 @@ def test_a_step_that_nothing_names_goes_after_the_grace_period(
 def test_a_step_that_is_named_again_is_no_longer_retired(repository: Path, instant: None) -> None:
     for generation in (1, 2, 1):
         folder = publish_ensemble(pair(generation), repository)
-    said = json.loads((folder / "trt-build.json").read_text())
-    assert not {*said["retired"]} & {*steps_of(folder)} and len(said["retired"]) == 2
+    record = json.loads((folder / "trt-build.json").read_text())
+    assert not {*record["retired"]} & {*steps_of(folder)} and len(record["retired"]) == 2
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -323,11 +323,11 @@ def test_a_signal_at_any_move_leaves_a_whole_ensemble(
     real, calls = staging.swap, iter(range(10))
 
     def interrupted(*paths: Path) -> None:
-        turn = next(calls)
-        if turn == number and not after:
+        call = next(calls)
+        if call == number and not after:
             raise KeyboardInterrupt
         real(*paths)
-        if turn == number:
+        if call == number:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(staging, "swap", interrupted)

@@ -72,8 +72,8 @@ def test_what_a_sequence_starts_from_lies_in_the_model(
     np.save(tmp_path / "a.npy", start)
     folder = publish(cell(initial=tmp_path / "a.npy", **serving), tmp_path / "repository")
     assert (folder / "initial_state" / "a").read_bytes() == start.tobytes()
-    said = json.loads((folder / "trt-build.json").read_text())["state"]
-    assert [(s["input"], s["output"], s["shape"], s["initial"]) for s in said] == [
+    record = json.loads((folder / "trt-build.json").read_text())["state"]
+    assert [(s["input"], s["output"], s["shape"], s["initial"]) for s in record] == [
         ("a", "a_next", [2, 5], "initial_state/a"),
         ("b", "b_next", [2, 5], "zeros"),
     ]

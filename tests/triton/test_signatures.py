@@ -158,7 +158,7 @@ def test_without_the_library_the_error_says_what_to_install(
 
 def test_a_worker_signs_only_in_its_own_staging_folder(repository: Path, keys: Path) -> None:
     with signatures.signing_with(keys / "own.key"):
-        (sign,) = signatures.answers(repository).values()
+        (sign,) = signatures.handlers(repository).values()
         assert signatures.secrets() == (keys / "own.key",)
     sign(repository.name, "scorer")
     for parent, name in (("elsewhere", "scorer"), (repository.name, "../scorer")):

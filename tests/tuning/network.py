@@ -140,6 +140,6 @@ def main(words: Sequence[str]) -> None:
         spec = write(given.network, NETWORKS[given.network], folder / "models", given.precision)
         settings = Settings(store=folder / "store")
         record.finish(tune(spec, options(given), settings, on_trial=record.trial))
-    said = record.said
-    print(f"{spec.name}: {said['verdict']}: {said['best']}, {said['seconds']} s", flush=True)
-    print(f"default {said['before']}, best {said['after']} ({said['goal']})", flush=True)
+    data = record.said
+    print(f"{spec.name}: {data['verdict']}: {data['best']}, {data['seconds']} s", flush=True)
+    print(f"default {data['before']}, best {data['after']} ({data['goal']})", flush=True)

@@ -57,9 +57,9 @@ def test_each_trial_is_written_at_once(
     monkeypatch.setattr(network, "tune", ended)
     with pytest.raises(KeyboardInterrupt):
         network.main(["tiny", "--out", str(file)])
-    said = json.loads(file.read_text())
-    assert not said["finished"] and said["network"] == "tiny" and said["precision"] == "fp16"
-    assert [one["seconds"] for one in said["trials"]] == [{"prepare": 1.5, "load": 0.5}]
+    record = json.loads(file.read_text())
+    assert not record["finished"] and record["network"] == "tiny" and record["precision"] == "fp16"
+    assert [one["seconds"] for one in record["trials"]] == [{"prepare": 1.5, "load": 0.5}]
 
 
 def test_what_was_found_is_added(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_what_was_found_is_added(tmp_path: Path) -> None:
         "tiny", "highest throughput", 4, "no difference", one, one, {}, 10.0, 11.0, 1.1, (), (), {}
     )
     network.Record(given).finish(found)
-    said = json.loads(given.out.read_text())
-    assert said["finished"] and said["verdict"] == "no difference" and said["default"] == one
-    assert (said["before"], said["after"]) == (10.0, 11.0) and said["seconds"] < 60
+    record = json.loads(given.out.read_text())
+    assert record["finished"] and record["verdict"] == "no difference" and record["default"] == one
+    assert (record["before"], record["after"]) == (10.0, 11.0) and record["seconds"] < 60
 
 
 @pytest.mark.live
@@ -83,9 +83,9 @@ def test_on_this_host(tmp_path: Path, tiny: None) -> None:
     few = ("--trials", "3", "--confirmations", "1", "--seconds", "0.5", "--concurrency", "1,4")
     file = tmp_path / "found.json"
     network.main(["tiny", "--out", str(file), *few])
-    said = json.loads(file.read_text())
-    assert said["finished"] and len(said["trials"]) == 3 and said["confirmed"]
-    first, *later = (*said["trials"], *said["confirmed"])
+    record = json.loads(file.read_text())
+    assert record["finished"] and len(record["trials"]) == 3 and record["confirmed"]
+    first, *later = (*record["trials"], *record["confirmed"])
     assert set(first["seconds"]) == {"prepare", "load", "measure"}
     for trial in later:
         assert trial["seconds"]["prepare"] < first["seconds"]["prepare"] / 2

@@ -131,25 +131,25 @@ def test_the_queueing_model_fits_batches() -> None:
 
 
 def looked_up(table: dict[Any, float | None]) -> tuple[Any, list[Configuration]]:
-    asked: list[Configuration] = []
+    measured: list[Configuration] = []
 
     def measure(configuration: Configuration, proposed_by: str) -> Trial:
-        asked.append(configuration)
+        measured.append(configuration)
         score = table[key(configuration)]
         return Trial(configuration, proposed_by, score, None if score else "too slow")
 
-    return measure, asked
+    return measure, measured
 
 
 def test_no_configuration_is_measured_twice(spec: manifest.ModelSpec) -> None:
     found = space(spec, CPU, Values(), cores=2, limit_ms=5.0)
     table = {key(one): float(number) for number, one in enumerate(found)}
-    measure, asked = looked_up({**table, key(found.default): None})
+    measure, measured = looked_up({**table, key(found.default): None})
     trials = search(found, measure, trials=1000, first=lambda default: [found.default])
-    assert len(asked) == len(trials) == len(found) == len(set(map(key, asked)))
-    assert asked[0] == found.default and trials[0].problem == "too slow"
-    few, asked = looked_up(table)
-    assert len(search(found, few, trials=5)) == len(asked) == 5
+    assert len(measured) == len(trials) == len(found) == len(set(map(key, measured)))
+    assert measured[0] == found.default and trials[0].problem == "too slow"
+    few, measured = looked_up(table)
+    assert len(search(found, few, trials=5)) == len(measured) == 5
 
 
 def test_a_fifth_of_the_trials_finds_95_percent_of_the_optimum() -> None:

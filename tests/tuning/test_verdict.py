@@ -27,12 +27,12 @@ class Measured(_Run):
     configuration, for each time that it is measured. None: too few requests for a percentile.
     """
 
-    def __init__(self, spec: manifest.ModelSpec, options: TuneOptions, answer: Answer) -> None:
+    def __init__(self, spec: manifest.ModelSpec, options: TuneOptions, measure: Answer) -> None:
         super().__init__(spec, options, Settings(), Path("nowhere"), None, None)
         values = {"instances": (1, 2, 4), "runtime": ("plan", "torch")}
         self.space = Space(DEFAULT, tuple(Dimension(*item) for item in values.items()))
         self.sequences = ()
-        self.answer, self.times = answer, dict[Any, int]()
+        self.measure, self.times = measure, dict[Any, int]()
 
     def _publish(self, configuration: Configuration) -> None:
         self.served = configuration
@@ -40,23 +40,23 @@ class Measured(_Run):
     def _levels(self) -> Iterator[LevelResult]:
         key = tuple(self.served.values())
         self.times[key] = self.times.get(key, -1) + 1
-        rate, latency = self.answer(self.served, self.times[key])
+        rate, latency = self.measure(self.served, self.times[key])
         found = level(1, rate, latency or 1.0)
         yield found if latency else replace(found, latency_ms={})
 
 
-def tuned(folder: Path, answer: Answer, **options: Any) -> Tuned:
-    return run(folder, answer, **options).tuned()
+def tuned(folder: Path, result: Answer, **options: Any) -> Tuned:
+    return run(folder, result, **options).tuned()
 
 
-def run(folder: Path, answer: Answer, **options: Any) -> Measured:
+def run(folder: Path, result: Answer, **options: Any) -> Measured:
     (folder / "net.pt").touch()
     (folder / "net.yaml").write_text(
         "inputs: [{name: x, dtype: float32, shape: [batch, 4]}]\n"
         "dims: {batch: {min: 1, opt: 4, max: 8}}\n"
     )
     (spec,) = manifest.load(folder)
-    return Measured(spec, TuneOptions(**{"goal": Goal(), **options}), answer)
+    return Measured(spec, TuneOptions(**{"goal": Goal(), **options}), result)
 
 
 def scale(configuration: Configuration, plan: float, torch: float) -> float:
@@ -156,7 +156,7 @@ def test_the_default_is_beaten_in_each_measurement(
 
 
 @pytest.mark.parametrize(
-    ("speed", "asked"),
+    ("speed", "limits"),
     [
         ([2000.0], [1.0]),
         ([800.0, 400.0, 400.0], [1.0, 2.0, 4.0]),  # the first one promised too much
@@ -164,13 +164,13 @@ def test_the_default_is_beaten_in_each_measurement(
     ],
 )
 def test_a_level_takes_as_long_as_its_percentile_needs(
-    speed: list[float], asked: list[float], tmp_path: Path
+    speed: list[float], limits: list[float], tmp_path: Path
 ) -> None:
-    taken: list[float] = []
+    intervals: list[float] = []
 
     def measure(load: Load, seconds: float) -> LevelResult:
-        rate = speed[len(taken)]
-        taken.append(seconds)
+        rate = speed[len(intervals)]
+        intervals.append(seconds)
         count = int(rate * seconds)
         found = replace(level(1, rate, 1.0), requests=count)
         return found if count >= 1000 else replace(found, latency_ms={})
@@ -179,4 +179,4 @@ def test_a_level_takes_as_long_as_its_percentile_needs(
         tmp_path, lambda configuration, time: (1.0, 1.0), goal=Goal(99.0, 5.0), seconds=1.0
     )
     found = measured._enough(measure, Load(1))
-    assert taken == asked and (found.requests >= 1000) == (speed != [10.0])
+    assert intervals == limits and (found.requests >= 1000) == (speed != [10.0])

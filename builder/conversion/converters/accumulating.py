@@ -16,7 +16,7 @@ import torch
 
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
-from builder.conversion.converters.indexing import cut, from_the_front
+from builder.conversion.converters.indexing import from_the_front, slice_to
 from builder.conversion.converters.padding import padded
 from builder.conversion.converters.scattering import matches, ranked, unranked, upright, written
 from builder.conversion.dynamic import Size, bounds, expression
@@ -77,16 +77,16 @@ def accumulated(
     return ctx.wrapped(alike(ctx, x, result), dtype)
 
 
-def _mask_sizes(ctx: ConversionContext, places: Size, src: ITensor, axis: int) -> list[Size]:
+def _mask_sizes(ctx: ConversionContext, positions: Size, src: ITensor, axis: int) -> list[Size]:
     sizes = ctx.sizes(src)
-    return [*sizes[:axis], places, *sizes[axis:]]
+    return [*sizes[:axis], positions, *sizes[axis:]]
 
 
 def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
     """The neutral element of the reduction."""
     operation = REDUCTIONS[reduction][0]
     if operation in ("MAX", "MIN"):
-        return dtypes.worst(dtype, operation)
+        return dtypes.reduction_identity(dtype, operation)
     return 1 if operation == "PROD" else 0
 
 
@@ -133,14 +133,16 @@ def _with_self(
 
 def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     """at most 2^28 comparisons"""
-    places = _greatest(ctx, args.self, ctx.axis(args.self, args.dim)) if ctx.rank(args.self) else 1
-    volume = places
+    positions = (
+        _greatest(ctx, args.self, ctx.axis(args.self, args.dim)) if ctx.rank(args.self) else 1
+    )
+    volume = positions
     for axis in range(ctx.rank(args.index)):
         volume *= _greatest(ctx, args.index, axis)
     if volume > MOST_COMPARISONS:
         return (
-            f"reducing {volume // places} indices to {places} positions takes {volume} comparisons "
-            "in memory"
+            f"reducing {volume // positions} indices to {positions} positions takes {volume} "
+            "comparisons in memory"
         )
     return None
 
@@ -186,7 +188,7 @@ def scatter_reduce(
 ) -> ITensor:
     """self[index[i][j]][j] reduced with src[i][j]"""
     whole, index, src = ranked(ctx, x, index, src)
-    part = cut(ctx, src, ctx.sizes(index))
+    part = slice_to(ctx, src, ctx.sizes(index))
     result = accumulated(ctx, whole, ctx.axis(whole, dim), index, part, reduce, include_self)
     return unranked(ctx, x, result)
 
@@ -237,8 +239,8 @@ def index_reduce(
     """self[index[i]] reduced with source[i] along dim"""
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
-    places = upright(ctx, index, axis, ctx.rank(whole))
-    result = accumulated(ctx, whole, axis, places, source, reduce, include_self)
+    positions = upright(ctx, index, axis, ctx.rank(whole))
+    result = accumulated(ctx, whole, axis, positions, source, reduce, include_self)
     return unranked(ctx, x, result)
 
 

@@ -158,7 +158,7 @@ def _maximum_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) ->
         ctx,
         ctx.reshape(member, sizes),
         ctx.unsqueeze(x, [axis]),
-        dtypes.worst(ctx.dtype(x), "MAX"),
+        dtypes.reduction_identity(ctx.dtype(x), "MAX"),
         ctx.dtype(x),
     )
     ctx.set_sizes(masked, [*ctx.sizes(x)[:axis], size, *ctx.sizes(x)[axis:]])
@@ -203,9 +203,9 @@ def _gathered_maximum(
     rows = ctx.reshape(x, [*leading, math.prod(lengths)])
     gathered = ctx.net.add_gather(rows, ctx.constant(flat), first).get_output(0)
     layer = ctx.net.add_topk(gathered, trt.TopKOperation.MAX, 1, 1 << (first + 1))
-    values, place = layer.get_output(0), ctx.cast(layer.get_output(1), torch.int64)
+    values, position = layer.get_output(0), ctx.cast(layer.get_output(1), torch.int64)
     base = (torch.arange(flat.shape[0]) * flat.shape[1])[:, None]
-    at = combine(ctx, "SUM", place, base)
+    at = combine(ctx, "SUM", position, base)
     positions = ctx.net.add_gather(ctx.constant(flat.flatten()), at, 0).get_output(0)
     sizes = [*leading, *(len(starts) for starts, _ in parts)]
     return ctx.reshape(values, sizes), ctx.cast(ctx.reshape(positions, sizes), torch.int64)

@@ -83,7 +83,7 @@ class Cell:
     """
 
     gates = 1
-    cuts: tuple[int, ...] = ()
+    splits: tuple[int, ...] = ()
     """Number of gates in one slice."""
 
     def __init__(self, ctx: ConversionContext, weights: Weights, batch: Size) -> None:
@@ -93,7 +93,7 @@ class Cell:
         self.shape: dict[int, Any] = {}
         # created here, so that a loop body computes no shapes
         if isinstance(batch, DynamicScalar):
-            for count in self.cuts:
+            for count in self.splits:
                 self.shape[count] = ctx.shape_tensor([*self.lead, count * self.width])
 
     def project(self, x: ITensor) -> ITensor:
@@ -115,7 +115,7 @@ class Cell:
         """The state's part of the gates."""
         return matmul(self.ctx, h, self.weights.w_hh, transpose_b=True)
 
-    def cut(self, x: ITensor, first: int, count: int = 1) -> ITensor:
+    def gate_slice(self, x: ITensor, first: int, count: int = 1) -> ITensor:
         """Gates `first` to `first + count` of [..., gates * width]."""
         sizes = [*self.lead, count * self.width]
         start = [0] * len(self.lead) + [first * self.width]
@@ -156,14 +156,14 @@ class LSTM(Cell):
     """
 
     gates = 4
-    cuts = (1,)
+    splits = (1,)
 
     def step(self, inputs: ITensor, state: State) -> State:
         h, c = state
         gates = add(self.ctx, inputs, self.recur(h))
         open_ = activate(self.ctx, gates, "SIGMOID")  # of g too: one layer less than one for each
-        i, f, o = (self.cut(open_, k) for k in (0, 1, 3))
-        g = activate(self.ctx, self.cut(gates, 2), "TANH")
+        i, f, o = (self.gate_slice(open_, k) for k in (0, 1, 3))
+        g = activate(self.ctx, self.gate_slice(gates, 2), "TANH")
         c = self.ctx.elementwise("SUM", self.product(f, c), self.product(i, g))
         h = self.product(o, activate(self.ctx, c, "TANH"))
         return (
@@ -177,7 +177,7 @@ class GRU(Cell):
     """r, z = sigmoid(gates); n = tanh(W_in x + b_in + r (W_hn h + b_hn)); h' = n + z (h - n)"""
 
     gates = 3
-    cuts = (1, 2)
+    splits = (1, 2)
 
     def input_bias(self) -> Any:
         return self.weights.b_ih
@@ -189,9 +189,11 @@ class GRU(Cell):
     def step(self, inputs: ITensor, state: State) -> State:
         (h,) = state
         recurrent = self.recur(h)
-        sums = add(self.ctx, self.cut(inputs, 0, 2), self.cut(recurrent, 0, 2))
+        sums = add(self.ctx, self.gate_slice(inputs, 0, 2), self.gate_slice(recurrent, 0, 2))
         open_ = activate(self.ctx, sums, "SIGMOID")
-        r, z = self.cut(open_, 0), self.cut(open_, 1)
-        n = add(self.ctx, self.cut(inputs, 2), self.product(r, self.cut(recurrent, 2)))
+        r, z = self.gate_slice(open_, 0), self.gate_slice(open_, 1)
+        n = add(
+            self.ctx, self.gate_slice(inputs, 2), self.product(r, self.gate_slice(recurrent, 2))
+        )
         n = activate(self.ctx, n, "TANH")
         return (add(self.ctx, n, self.product(z, self.ctx.elementwise("SUB", h, n))),)

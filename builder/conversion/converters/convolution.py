@@ -308,14 +308,14 @@ def _transposed(
     weight = _lengthened(ctx, weight, missing)
     after = [max(after - extra, 0) for after, extra in cropped]
     shape = list(weight.shape[2:])
-    settled = Window(window.stride, window.before, after, window.dilation, window.groups)
+    resolved = Window(window.stride, window.before, after, window.dilation, window.groups)
     maps = int(weight.shape[1]) * window.groups
-    layer = _add(ctx, ctx.net.add_deconvolution_nd, x, weight, bias, maps, settled)
+    layer = _add(ctx, ctx.net.add_deconvolution_nd, x, weight, bias, maps, resolved)
 
     def length(i: int, size: Any) -> Any:
         if i >= len(shape):
             return size
-        return (size - 1) * settled.stride[i] + shape[i] - settled.before[i] - settled.after[i]
+        return (size - 1) * resolved.stride[i] + shape[i] - resolved.before[i] - resolved.after[i]
 
     note_spatial(ctx, x, layer.get_output(0), length)
     return layer

@@ -12,7 +12,7 @@ import torch
 from builder.conversion import nonzero
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.indexing import element_gathered
-from builder.conversion.converters.select import taken
+from builder.conversion.converters.select import select_index
 from builder.conversion.converters.shape import broadcast_sizes
 from builder.conversion.layers import comparison, reduce
 from builder.conversion.registry import converter
@@ -37,7 +37,7 @@ def one_hot(ctx: ConversionContext, x: ITensor, num_classes: int) -> ITensor:
     return ctx.cast(ctx.set_sizes(same, [*ctx.sizes(x), num_classes]), torch.int64)
 
 
-def _places(
+def _search_positions(
     ctx: ConversionContext, sequence: ITensor, values: ITensor, right: bool, int32: bool
 ) -> ITensor:
     """[*, m]: the number of elements of sequence [*, n] before each of values [*, m]; NaN is last,
@@ -73,8 +73,8 @@ def _flat_positions(
     ctx: ConversionContext, sequence: ITensor, values: ITensor, right: bool, int32: bool
 ) -> ITensor:
     if ctx.rank(values):
-        return _places(ctx, sequence, values, right, int32)
-    return ctx.reshape(_places(ctx, sequence, ctx.reshape(values, [1]), right, int32), [])
+        return _search_positions(ctx, sequence, values, right, int32)
+    return ctx.reshape(_search_positions(ctx, sequence, ctx.reshape(values, [1]), right, int32), [])
 
 
 @converter(
@@ -145,7 +145,7 @@ def find(ctx: ConversionContext, x: ITensor) -> ITensor:
 def nonzero_numpy(ctx: ConversionContext, x: ITensor) -> list[ITensor]:
     """nonzero, one vector for each axis"""
     positions = nonzero.positions(ctx, x)
-    return [taken(ctx, positions, 1, axis) for axis in range(ctx.rank(x))]
+    return [select_index(ctx, positions, 1, axis) for axis in range(ctx.rank(x))]
 
 
 @converter(

@@ -62,24 +62,24 @@ def scanned(
     return result
 
 
-def moved(ctx: ConversionContext, x: ITensor, axis: int, places: int, fill: float) -> ITensor:
+def moved(ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float) -> ITensor:
     """x shifted towards the end of an axis, with `fill` at the start."""
     if ctx.loops and not ctx.capabilities.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
-        return _picked(ctx, x, axis, places, fill)
+        return _picked(ctx, x, axis, count, fill)
     sizes = ctx.sizes(x)
-    starts = [-places if a == axis else 0 for a in range(len(sizes))]
+    starts = [-count if a == axis else 0 for a in range(len(sizes))]
     outside = ctx.constant(torch.tensor(fill, dtype=ctx.dtype(x)))
     return ctx.slice(x, starts, sizes, [1] * len(sizes), mode="FILL", fill=outside)
 
 
-def _picked(ctx: ConversionContext, x: ITensor, axis: int, places: int, fill: float) -> ITensor:
+def _picked(ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float) -> ITensor:
     """The same in a loop body without FILL support, by indices that are known outside the loop.
 
     A concatenation with the fill value makes the builder fail if another axis is dynamic
     ("remainder_last_tensor_map", Myelin's loop_unroll.cpp).
     """
     size = ctx.size(x, axis)
-    behind = torch.arange(at_most(ctx, size) or 0) - places
+    behind = torch.arange(at_most(ctx, size) or 0) - count
     stayed: Any = (behind >= 0).reshape([-1 if a == axis else 1 for a in range(ctx.rank(x))])
     source: Any = behind.clamp(min=0)
     if isinstance(size, DynamicScalar):

@@ -96,10 +96,10 @@ def roi_align(
     image = ctx.cast(_column(ctx, rois, 0), torch.int32)
     images = ctx.net.add_gather(x, ctx.squeeze(image, [1]), 0).get_output(0)
     ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx.exprs(x)[1:]])
-    ys, inside_y = _places(
+    ys, inside_y = _sample_positions(
         ctx, rois, (2, 4), spatial_scale, pooled_height, sampling_ratio, aligned, ctx.size(x, 2)
     )
-    xs, inside_x = _places(
+    xs, inside_x = _sample_positions(
         ctx, rois, (1, 3), spatial_scale, pooled_width, sampling_ratio, aligned, ctx.size(x, 3)
     )
     boxes = ctx.size(rois, 0)
@@ -133,11 +133,13 @@ def _sampled(
 
 def _column(ctx: ConversionContext, rois: ITensor, index: int) -> ITensor:
     """Column `index` of [boxes, 5] as [boxes, 1]."""
-    places = ctx.constant(torch.tensor([index], dtype=torch.int32))
-    return ctx.set_sizes(ctx.net.add_gather(rois, places, 1).get_output(0), [ctx.expr(rois, 0), 1])
+    positions = ctx.constant(torch.tensor([index], dtype=torch.int32))
+    return ctx.set_sizes(
+        ctx.net.add_gather(rois, positions, 1).get_output(0), [ctx.expr(rois, 0), 1]
+    )
 
 
-def _places(
+def _sample_positions(
     ctx: ConversionContext,
     rois: ITensor,
     columns: tuple[int, int],

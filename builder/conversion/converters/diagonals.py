@@ -137,8 +137,8 @@ def combinations(ctx: ConversionContext, x: ITensor, r: int, with_replacement: b
     length = static_length(ctx, x, 0, "combinations")
     if r == 0:
         raise Unconvertible("combinations of 0 elements is an empty tensor")
-    places = torch.tensor(list(choose(range(length), r)), dtype=torch.int64).reshape(-1, r)
-    return gathered(ctx, x, places, 0)
+    combinations = torch.tensor(list(choose(range(length), r)), dtype=torch.int64).reshape(-1, r)
+    return gathered(ctx, x, combinations, 0)
 
 
 @converter("aten::block_diag(Tensor[] tensors) -> Tensor")

@@ -50,9 +50,9 @@ def index_put(
     ]
     if masks:
         return _put_masked(ctx, x, indices, values, accumulate)
-    places = expand_masks(ctx, indices)
-    axes = [axis for axis, index in enumerate(places) if index is not None]
-    return _put_at(ctx, x, places, axes, values, accumulate)
+    positions = expand_masks(ctx, indices)
+    axes = [axis for axis, index in enumerate(positions) if index is not None]
+    return _put_at(ctx, x, positions, axes, values, accumulate)
 
 
 def _put_masked(
@@ -109,7 +109,7 @@ def count_before(ctx: ConversionContext, mask: ITensor) -> ITensor:
 def _put_at(
     ctx: ConversionContext,
     x: ITensor,
-    places: list[Any],
+    positions: list[Any],
     axes: list[int],
     values: ITensor,
     accumulate: bool,
@@ -125,7 +125,7 @@ def _put_at(
     for size in sizes[: len(axes)]:
         volume = ctx.arithmetic("mul", volume, size)
     rows = front if len(axes) == 1 else ctx.reshape(front, [volume, *sizes[len(axes) :]])
-    index = as_index(ctx, linear_index(ctx, [places[a] for a in axes], sizes[: len(axes)]))
+    index = as_index(ctx, linear_index(ctx, [positions[a] for a in axes], sizes[: len(axes)]))
     values = _values_in_front(ctx, x, values, index, axes, others)
     done = _rows_written(ctx, rows, index, values, accumulate)
     done = done if len(axes) == 1 else ctx.reshape(done, sizes)
@@ -160,8 +160,8 @@ def _rows_written(
         lined = ctx.reshape(values, [ctx.size(flat, 0), *behind])
         column = ctx.reshape(flat, [ctx.size(flat, 0), *([1] * len(behind))])
         return accumulated(ctx, rows, 0, column, lined, "sum")
-    places = ctx.unsqueeze(index, [ctx.rank(index)])
-    result = ctx.net.add_scatter(rows, places, values, trt.ScatterMode.ND).get_output(0)
+    positions = ctx.unsqueeze(index, [ctx.rank(index)])
+    result = ctx.net.add_scatter(rows, positions, values, trt.ScatterMode.ND).get_output(0)
     return alike(ctx, rows, result)
 
 
@@ -206,12 +206,12 @@ def slice_scatter(
 
 
 def _one_position_written(
-    ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, place: Size
+    ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, position: Size
 ) -> ITensor:
     """x with src, of size 1 along the axis, at a position that changes between iterations of a
     loop. TensorRT cannot slice there, so elements are selected.
     """
-    here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), place)
+    here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), position)
     chosen = choose(ctx, upright(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))
     return ctx.copy_sizes(x, chosen)
 

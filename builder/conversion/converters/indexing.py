@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion import nonzero
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.converters.select import taken
+from builder.conversion.converters.select import select_index
 from builder.conversion.converters.shape import broadcast_sizes, has_sizes
 from builder.conversion.dynamic import Size
 from builder.conversion.layers import as_index, gathered
@@ -97,10 +97,10 @@ def element_gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: in
     """
     index = as_index(ctx, index)
     sizes = [
-        own if i == axis else asked
-        for i, (own, asked) in enumerate(zip(ctx.sizes(x), ctx.sizes(index), strict=True))
+        own if i == axis else requested
+        for i, (own, requested) in enumerate(zip(ctx.sizes(x), ctx.sizes(index), strict=True))
     ]
-    x = cut(ctx, x, sizes)
+    x = slice_to(ctx, x, sizes)
     layer = ctx.net.add_gather_v2(x, index, trt.GatherMode.ELEMENT)
     layer.axis = axis
     result = layer.get_output(0)
@@ -108,7 +108,7 @@ def element_gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: in
     return ctx.copy_sizes(index, result)
 
 
-def cut(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
+def slice_to(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
     """x sliced to `sizes` from the start of every axis; x itself if the sizes are equal."""
     if has_sizes(ctx, x, sizes):
         return x
@@ -127,26 +127,26 @@ def take_along_dim(ctx: ConversionContext, x: ITensor, indices: Tensor, dim: int
         return take(ctx, x, ctx.reshape(as_index(ctx, indices), [-1]))
     axis = ctx.axis(x, dim)
     index = as_index(ctx, from_the_front(ctx, indices, ctx.size(x, axis)))
-    own, asked = ctx.sizes(x), ctx.sizes(index)
+    own, requested = ctx.sizes(x), ctx.sizes(index)
     both = (
         broadcast_sizes(ctx, [x, index])
-        if own[axis] == asked[axis]
-        else _other_axes(ctx, own, asked, axis)
+        if own[axis] == requested[axis]
+        else _other_axes(ctx, own, requested, axis)
     )
     return element_gathered(
         ctx,
         ctx.expand(x, [*both[:axis], own[axis], *both[axis + 1 :]]),
-        ctx.expand(index, [*both[:axis], asked[axis], *both[axis + 1 :]]),
+        ctx.expand(index, [*both[:axis], requested[axis], *both[axis + 1 :]]),
         axis,
     )
 
 
 def _other_axes(
-    ctx: ConversionContext, own: list[Size], asked: list[Size], axis: int
+    ctx: ConversionContext, own: list[Size], requested: list[Size], axis: int
 ) -> list[Size]:
     """The broadcast sizes of all axes except one."""
     result: list[Size] = []
-    for i, (a, b) in enumerate(zip(own, asked, strict=True)):
+    for i, (a, b) in enumerate(zip(own, requested, strict=True)):
         if i == axis or b == 1:
             result.append(a)
         elif a == 1 or isinstance(b, int):
@@ -163,12 +163,12 @@ def index_tensor(ctx: ConversionContext, x: ITensor, indices: Sequence[Tensor | 
     """self[indices]: integer tensors broadcast together, None keeps an axis, and a mask selects its
     nonzero positions.
     """
-    places = expand_masks(ctx, indices)
-    axes = [axis for axis, index in enumerate(places) if index is not None]
+    indexers = expand_masks(ctx, indices)
+    axes = [axis for axis, index in enumerate(indexers) if index is not None]
     if len(axes) == 1:
         axis = axes[0]
-        return gathered(ctx, x, from_the_front(ctx, places[axis], ctx.size(x, axis)), axis)
-    return _gather_several(ctx, x, places, axes)
+        return gathered(ctx, x, from_the_front(ctx, indexers[axis], ctx.size(x, axis)), axis)
+    return _gather_several(ctx, x, indexers, axes)
 
 
 converter(
@@ -199,32 +199,32 @@ def _computed_positions(ctx: ConversionContext, mask: ITensor) -> list[ITensor]:
             f"a mask that the network computes is used as an index: {reason}",
             "use torch.where or masked_fill, which keep the shape",
         )
-    places = nonzero.positions(ctx, mask)
-    return [taken(ctx, places, 1, axis) for axis in range(ctx.rank(mask))]
+    indexers = nonzero.positions(ctx, mask)
+    return [select_index(ctx, indexers, 1, axis) for axis in range(ctx.rank(mask))]
 
 
 def _gather_several(
-    ctx: ConversionContext, x: ITensor, places: list[Any], axes: list[int]
+    ctx: ConversionContext, x: ITensor, indexers: list[Any], axes: list[int]
 ) -> ITensor:
     """Merge the indexed axes, and gather at index[0] * size[1] + index[1]."""
     # torch puts the result first if they are not adjacent
     if axes != list(range(axes[0], axes[-1] + 1)):
         others = [axis for axis in range(ctx.rank(x)) if axis not in axes]
         x = ctx.permute(x, [*axes, *others])
-        places = [places[axis] for axis in axes]
+        indexers = [indexers[axis] for axis in axes]
         axes = list(range(len(axes)))
     sizes = ctx.sizes(x)
-    flat = linear_index(ctx, [places[axis] for axis in axes], [sizes[axis] for axis in axes])
+    flat = linear_index(ctx, [indexers[axis] for axis in axes], [sizes[axis] for axis in axes])
     first, last = axes[0], axes[-1]
     volume = ctx.product([sizes[axis] for axis in axes])
     merged = ctx.reshape(x, [*sizes[:first], volume, *sizes[last + 1 :]])
     return gathered(ctx, merged, flat, first)
 
 
-def linear_index(ctx: ConversionContext, places: Sequence[Tensor], sizes: Sequence[Size]) -> Any:
+def linear_index(ctx: ConversionContext, indexers: Sequence[Tensor], sizes: Sequence[Size]) -> Any:
     """Several indices, one for each axis, as one index into the merged axes; static if all are."""
     result: Any = None
-    for position, size in zip(places, sizes, strict=True):
+    for position, size in zip(indexers, sizes, strict=True):
         position = from_the_front(ctx, position, size)
         result = position if result is None else _plus(ctx, _times(ctx, result, size), position)
     return result

@@ -94,21 +94,21 @@ def where(ctx: ConversionContext, condition: Tensor, self: Operand, other: Opera
 def isfinite(ctx: ConversionContext, x: ITensor) -> ITensor:
     """|x| < inf, which is false for NaN; true for integers"""
     if not ctx.dtype(x).is_floating_point:
-        return constant_answer(ctx, x, True)
+        return constant_like(ctx, x, True)
     return less(ctx, ctx.unary("ABS", x), torch.inf)
 
 
 @converter("aten::isnan(Tensor self) -> Tensor")
 def isnan(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether x is NaN"""
-    return is_nan(ctx, x) if ctx.dtype(x).is_floating_point else constant_answer(ctx, x, False)
+    return is_nan(ctx, x) if ctx.dtype(x).is_floating_point else constant_like(ctx, x, False)
 
 
 @converter("aten::isinf(Tensor self) -> Tensor")
 def isinf(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether x is inf or -inf"""
     if not ctx.dtype(x).is_floating_point:
-        return constant_answer(ctx, x, False)
+        return constant_like(ctx, x, False)
     if ctx.capabilities.has_operation("UNARY", "ISINF"):
         return ctx.unary("ISINF", x)
     return equal(ctx, ctx.unary("ABS", x), torch.inf)
@@ -119,19 +119,19 @@ def _register_signed_infinity(name: str, infinity: float) -> None:
     def is_infinity(ctx: ConversionContext, x: ITensor) -> ITensor:
         if ctx.dtype(x).is_floating_point:
             return equal(ctx, x, infinity)
-        return constant_answer(ctx, x, False)
+        return constant_like(ctx, x, False)
 
 
 for _name, _infinity in (("isposinf", torch.inf), ("isneginf", -torch.inf)):
     _register_signed_infinity(_name, _infinity)
 
 
-def constant_answer(ctx: ConversionContext, x: ITensor, answer: bool) -> ITensor:
+def constant_like(ctx: ConversionContext, x: ITensor, value: bool) -> ITensor:
     """A bool tensor with the shape of an integer or bool tensor, filled with `answer`: x = x, or
     its negation.
     """
     same = ctx.elementwise("EQUAL", x, x)
-    return same if answer else ctx.unary("NOT", same)
+    return same if value else ctx.unary("NOT", same)
 
 
 @converter(

@@ -121,8 +121,8 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
     own, other = ctx.unsqueeze(x, [axis + 1]), ctx.unsqueeze(x, [axis])  # [..., i, j, ...]
     position = iota(ctx, length, torch.int32)
     i, j = (
-        ctx.reshape(position, [length if a == place else 1 for a in range(last + 1)])
-        for place in (axis, axis + 1)
+        ctx.reshape(position, [length if a == index else 1 for a in range(last + 1)])
+        for index in (axis, axis + 1)
     )
     better = ctx.elementwise("GREATER" if largest else "LESS", other, own)
     tied = ctx.elementwise(
@@ -232,7 +232,7 @@ def _register_extreme(name: str, largest: bool) -> None:
     @converter(
         f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", note=TIES
     )
-    def place(ctx: ConversionContext, x: ITensor, dim: int | None, keepdim: bool) -> Any:
+    def index_of(ctx: ConversionContext, x: ITensor, dim: int | None, keepdim: bool) -> Any:
         return extreme(ctx, x, dim, keepdim, largest)[1]
 
     @converter(
@@ -240,7 +240,7 @@ def _register_extreme(name: str, largest: bool) -> None:
         " indices)",
         note=TIES,
     )
-    def value_and_place(
+    def value_and_index(
         ctx: ConversionContext, node: Node, x: ITensor, dim: int, keepdim: bool
     ) -> Any:
         if node.outputsAt(1).uses() or ctx.dtype(x) == torch.bool or not ctx.rank(x):

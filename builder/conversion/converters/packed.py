@@ -45,8 +45,8 @@ _PACKED = ("data", "batch_sizes")
 
 def _packed_here(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """The PackedSequence comes from pack_padded_sequence within the model"""
-    ours = isinstance(call.data, Rows) and isinstance(call.batch_sizes, BatchSizes)
-    if ours and call.data.lengths is call.batch_sizes.lengths:
+    is_packed = isinstance(call.data, Rows) and isinstance(call.batch_sizes, BatchSizes)
+    if is_packed and call.data.lengths is call.batch_sizes.lengths:
         return None
     return (
         "the lengths are known only for a sequence that pack_padded_sequence packs within the model"

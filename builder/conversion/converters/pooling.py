@@ -148,23 +148,23 @@ def _tapped(ctx: ConversionContext, x: ITensor, pool: Pool, indices: bool) -> tu
     Used for dilation, integers and indices, which IPoolingLayer does not support.
     """
     lengths = [output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in range(len(pool.window))]
-    padded = _padded(ctx, x, pool, lengths, dtypes.worst(ctx.dtype(x), "MAX"))
-    places: Any = _padded(ctx, _places(ctx, x), pool, lengths, 0) if indices else None
+    padded = _padded(ctx, x, pool, lengths, dtypes.reduction_identity(ctx.dtype(x), "MAX"))
+    positions: Any = _padded(ctx, _flat_positions(ctx, x), pool, lengths, 0) if indices else None
     best: Any = None
-    place: Any = None
+    position: Any = None
     for tap in _taps(pool.window):
         value = _tap(ctx, padded, pool, lengths, tap)
-        where: Any = _tap(ctx, places, pool, lengths, tap) if indices else None
+        where: Any = _tap(ctx, positions, pool, lengths, tap) if indices else None
         if best is None:
-            best, place = value, where
+            best, position = value, where
         elif indices:
             better = _beats(ctx, value, best)
-            best, place = choose(ctx, better, value, best), choose(ctx, better, where, place)
+            best, position = choose(ctx, better, value, best), choose(ctx, better, where, position)
         else:
             best = alike(ctx, best, ctx.elementwise("MAX", best, value))
     if indices:  # after the first comparison the positions differ between channels and images
-        place = ctx.expand(place, ctx.sizes(best))
-    return best, place
+        position = ctx.expand(position, ctx.sizes(best))
+    return best, position
 
 
 def _beats(ctx: ConversionContext, value: ITensor, best: ITensor) -> ITensor:
@@ -175,7 +175,7 @@ def _beats(ctx: ConversionContext, value: ITensor, best: ITensor) -> ITensor:
     return ctx.elementwise("OR", greater, ctx.unary("NOT", ctx.elementwise("EQUAL", value, value)))
 
 
-def _places(ctx: ConversionContext, x: ITensor) -> ITensor:
+def _flat_positions(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The position of each element in the flattened spatial axes, with axes of size 1 for N and
     C.
     """

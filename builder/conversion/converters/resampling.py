@@ -247,8 +247,8 @@ def _by_table(
     last = ctx.arithmetic("sub", ctx.size(x, axis), 1)
     parts = []
     for index, weight in zip(indices, weights, strict=True):
-        cut = ctx.slice(ctx.constant(index), [0], [size], [1])
-        part = _gather(ctx, x, combine(ctx, "MIN", cut, last), axis)
+        index_part = ctx.slice(ctx.constant(index), [0], [size], [1])
+        part = _gather(ctx, x, combine(ctx, "MIN", index_part, last), axis)
         if method.mode != "NEAREST":
             view = [1] * axis + [size] + [1] * (ctx.rank(x) - axis - 1)
             row = ctx.slice(ctx.constant(weight.to(ctx.dtype(x))), [0], [size], [1])

@@ -27,8 +27,8 @@ def extremes(ctx: ConversionContext, x: ITensor, dim: int, operation: str) -> tu
         return x, ctx.tensor(torch.tensor(0))
     axis = ctx.axis(x, dim)
     own = ctx.cast(x, torch.int32) if not dtype.is_floating_point and dtype != torch.int64 else x
-    worst = dtypes.worst(ctx.dtype(own), operation)
-    best = scanned(ctx, own, axis, worst, lambda a, b: ctx.elementwise(operation, a, b))
+    identity = dtypes.reduction_identity(ctx.dtype(own), operation)
+    best = scanned(ctx, own, axis, identity, lambda a, b: ctx.elementwise(operation, a, b))
     shape = [ctx.size(x, axis) if a == axis else 1 for a in range(ctx.rank(x))]
     positions = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)
     here = ctx.copy_sizes(x, choose(ctx, equal(ctx, own, best), positions, 0, torch.int32))

@@ -58,11 +58,11 @@ def affine_grid(
     if unknown is not None:
         raise dynamic_value("the size of an affine grid", unknown)
     identity = torch.eye(axes, axes + 1)[None]
-    places = torch.ops.aten.affine_grid_generator(
-        identity, [1, 1, *spatial], align_corners
-    ).reshape(1, -1, axes)
-    base = torch.cat([places, torch.ones_like(places[..., :1])], -1).to(ctx.dtype(theta))
+    grid = torch.ops.aten.affine_grid_generator(identity, [1, 1, *spatial], align_corners).reshape(
+        1, -1, axes
+    )
+    base = torch.cat([grid, torch.ones_like(grid[..., :1])], -1).to(ctx.dtype(theta))
     none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
     rows = ctx.net.add_matrix_multiply(ctx.constant(base), none, theta, transpose).get_output(0)
-    ctx.set_sizes(rows, [ctx.expr(theta, 0), places.shape[1], axes])
+    ctx.set_sizes(rows, [ctx.expr(theta, 0), grid.shape[1], axes])
     return ctx.reshape(rows, [ctx.size(theta, 0), *spatial, axes])

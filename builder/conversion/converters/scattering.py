@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.converters.indexing import cut, from_the_front
+from builder.conversion.converters.indexing import from_the_front, slice_to
 from builder.conversion.converters.select import sliced
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.creation import counted, filled, indices
@@ -45,7 +45,7 @@ def unranked(ctx: ConversionContext, x: ITensor, result: ITensor) -> ITensor:
 def scatter(ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor) -> ITensor:
     """self[index[i][j]][j] = src[i][j] for dim 0"""
     whole, index, src = ranked(ctx, x, index, src)
-    result = written(ctx, whole, index, cut(ctx, src, ctx.sizes(index)), ctx.axis(whole, dim))
+    result = written(ctx, whole, index, slice_to(ctx, src, ctx.sizes(index)), ctx.axis(whole, dim))
     return unranked(ctx, x, result)
 
 
@@ -62,14 +62,16 @@ def scatter_value(
     return scatter(ctx, x, dim, index, updates)
 
 
-def matches(ctx: ConversionContext, places: Size, index: Tensor, axis: int, rank: int) -> ITensor:
+def matches(
+    ctx: ConversionContext, positions: Size, index: Tensor, axis: int, rank: int
+) -> ITensor:
     """Whether index i is position p: [.., p, i, ..] bools."""
     index = ctx.unsqueeze(as_index(ctx, index), [axis])
-    numbers = ctx.cast(indices(ctx, places), ctx.dtype(index))
-    column = ctx.reshape(numbers, [1] * axis + [places] + [1] * (rank - axis))
+    numbers = ctx.cast(indices(ctx, positions), ctx.dtype(index))
+    column = ctx.reshape(numbers, [1] * axis + [positions] + [1] * (rank - axis))
     mask = ctx.elementwise("EQUAL", column, index)
     sizes = ctx.sizes(index)
-    sizes[axis] = places
+    sizes[axis] = positions
     return ctx.set_sizes(mask, sizes)
 
 
@@ -92,10 +94,10 @@ def index_copy(
     """self[index[i]] = source[i] along dim"""
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
-    places = ctx.expand(
+    positions = ctx.expand(
         as_index(ctx, upright(ctx, index, axis, ctx.rank(whole))), ctx.sizes(source)
     )
-    result = written(ctx, whole, places, source, axis)
+    result = written(ctx, whole, positions, source, axis)
     return unranked(ctx, x, result)
 
 
@@ -143,8 +145,8 @@ def in_steps(
     """x with src written to start, start + step, ... of an axis."""
     count = ctx.size(src, axis)
     if not any(isinstance(v, DynamicScalar) for v in (start, step, count)):
-        places: Any = torch.arange(count) * step + start  # type: ignore[arg-type,operator]
+        positions: Any = torch.arange(count) * step + start  # type: ignore[arg-type,operator]
     else:
-        places = counted(ctx, start, step, count, torch.int64)
-    index = ctx.expand(as_index(ctx, upright(ctx, places, axis, ctx.rank(x))), ctx.sizes(src))
+        positions = counted(ctx, start, step, count, torch.int64)
+    index = ctx.expand(as_index(ctx, upright(ctx, positions, axis, ctx.rank(x))), ctx.sizes(src))
     return written(ctx, x, index, src, axis)

@@ -106,10 +106,10 @@ def where_negative(ctx: ConversionContext, index: DynamicScalar, moved: Size) ->
 def select(ctx: ConversionContext, x: ITensor, dim: int, index: Size) -> ITensor:
     """self[..., index, ...] on axis dim, without that axis"""
     axis = ctx.axis(x, dim)
-    return taken(ctx, x, axis, position(ctx, index, ctx.size(x, axis)))
+    return select_index(ctx, x, axis, position(ctx, index, ctx.size(x, axis)))
 
 
-def taken(ctx: ConversionContext, x: ITensor, axis: int, index: Size) -> ITensor:
+def select_index(ctx: ConversionContext, x: ITensor, axis: int, index: Size) -> ITensor:
     """The values at one index of an axis, without the axis."""
     # a gather, because TensorRT cannot slice with a start that changes within a loop
     if isinstance(index, DynamicScalar):

@@ -59,9 +59,9 @@ def _waves(n_fft: int, bins: int) -> torch.Tensor:
     sines of multiples of pi are exactly 0, so that real results have an imaginary part of 0, as in
     torch.
     """
-    turns = torch.outer(torch.arange(bins), torch.arange(n_fft)) % n_fft
-    angles = turns.double() * (2 * torch.pi / n_fft)
-    return torch.cat([angles.cos(), torch.where(2 * turns % n_fft == 0, 0.0, -angles.sin())])
+    phases = torch.outer(torch.arange(bins), torch.arange(n_fft)) % n_fft
+    angles = phases.double() * (2 * torch.pi / n_fft)
+    return torch.cat([angles.cos(), torch.where(2 * phases % n_fft == 0, 0.0, -angles.sin())])
 
 
 def _centred(window: torch.Tensor | None, length: int, n_fft: int) -> torch.Tensor:

@@ -7,7 +7,13 @@ from typing import Any
 
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.converters.select import bound, length_between, sliced, static_length, taken
+from builder.conversion.converters.select import (
+    bound,
+    length_between,
+    select_index,
+    sliced,
+    static_length,
+)
 from builder.conversion.converters.shape import movedim
 from builder.conversion.dynamic import Size
 from builder.conversion.facts import is_tensor
@@ -17,7 +23,7 @@ from builder.engine import ITensor
 from builder.graph_types import Node
 
 
-def pieces(ctx: ConversionContext, x: ITensor, axis: int, lengths: list[Size]) -> list[ITensor]:
+def split_at(ctx: ConversionContext, x: ITensor, axis: int, lengths: list[Size]) -> list[ITensor]:
     """Consecutive parts of an axis."""
     start: Size = 0
     result = []
@@ -37,7 +43,7 @@ def split(
 ) -> list[ITensor]:
     """Parts of `each` values; the last has the remainder."""
     axis = ctx.axis(x, dim)
-    return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, split_size))
+    return split_at(ctx, x, axis, _equal_parts(ctx, node, x, axis, split_size))
 
 
 def _equal_parts(
@@ -81,7 +87,7 @@ def split_with_sizes(
     ctx: ConversionContext, x: ITensor, sizes: list[Size], /, dim: int
 ) -> list[ITensor]:
     """Parts of the given sizes."""
-    return pieces(ctx, x, ctx.axis(x, dim), sizes)
+    return split_at(ctx, x, ctx.axis(x, dim), sizes)
 
 
 @converter(
@@ -95,7 +101,7 @@ def chunk(ctx: ConversionContext, node: Node, x: ITensor, chunks: int, dim: int)
     each = ctx.arithmetic("floordiv", rounded, chunks)
     if each == 0:
         return [x] * chunks
-    return pieces(ctx, x, axis, _equal_parts(ctx, node, x, axis, each, chunks))
+    return split_at(ctx, x, axis, _equal_parts(ctx, node, x, axis, each, chunks))
 
 
 @converter(
@@ -112,7 +118,7 @@ def tensor_split(ctx: ConversionContext, x: ITensor, sections: int, dim: int) ->
             "min", ctx.arithmetic("max", ctx.arithmetic("sub", longer, index), 0), 1
         )
         lengths.append(ctx.arithmetic("add", each, extra))
-    return pieces(ctx, x, axis, lengths)
+    return split_at(ctx, x, axis, lengths)
 
 
 @converter(
@@ -125,10 +131,10 @@ def tensor_split_at(
     """The parts between the indices, each as self[i:j] reads it."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
-    places = [0, *(bound(ctx, index, size, size) for index in indices), size]
+    bounds = [0, *(bound(ctx, index, size, size) for index in indices), size]
     return [
         sliced(ctx, x, axis, first, length_between(ctx, first, last, 1))
-        for first, last in pairwise(places)
+        for first, last in pairwise(bounds)
     ]
 
 
@@ -176,5 +182,5 @@ def unbind(ctx: ConversionContext, x: ITensor, dim: int) -> list[Any] | TensorLi
     axis = ctx.axis(x, dim)
     length = ctx.size(x, axis)
     if isinstance(length, int):
-        return [taken(ctx, x, axis, index) for index in range(length)]
+        return [select_index(ctx, x, axis, index) for index in range(length)]
     return TensorList([], movedim(ctx, x, axis, 0), length)

@@ -41,20 +41,20 @@ class Axes:
         """
         self.names: dict[str, str] = {}
         for _, shape in self._shapes():
-            for place, size in enumerate(shape):
+            for index, size in enumerate(shape):
                 if isinstance(size, torch.SymInt) and str(size) not in self.names:
-                    self.names[str(size)] = self._name(place, len(shape))
+                    self.names[str(size)] = self._name(index, len(shape))
 
     def _shapes(self) -> Iterator[tuple[str, Sequence[Any]]]:
         for name, meta in self.metas.items():
             yield name, meta.shape if isinstance(meta, torch.Tensor) else ()
 
-    def _name(self, place: int, rank: int) -> str:
-        usual = "batch" if place == 0 else (_NAMES.get(rank, ()) + ("",) * rank)[place - 1]
-        stem = usual or f"axis_{place}"
-        taken = set(self.names.values())
-        later = (f"{stem}_{number}" for number in range(2, len(taken) + 3))
-        return next(name for name in (stem, *later) if name not in taken)
+    def _name(self, index: int, rank: int) -> str:
+        usual = "batch" if index == 0 else (_NAMES.get(rank, ()) + ("",) * rank)[index - 1]
+        stem = usual or f"axis_{index}"
+        used = set(self.names.values())
+        later = (f"{stem}_{number}" for number in range(2, len(used) + 3))
+        return next(name for name in (stem, *later) if name not in used)
 
     def specs(self) -> tuple[TensorSpec, ...]:
         """Return a spec for each input, in order, with the ranges of the program.
@@ -203,8 +203,8 @@ class Axes:
                     " the program",
                     where=where,
                 )
-            for place, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
-                self._check_axis(spec, f"input {name}, axis {place}", axis, size, sizes, where)
+            for index, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
+                self._check_axis(spec, f"input {name}, axis {index}", axis, size, sizes, where)
         self._check_relations(specs, where, guarded)
 
     def _check_relations(

@@ -66,10 +66,10 @@ class ExportedModule:
         leaves = [next(left) if leaf is TENSOR else _number(leaf, left) for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self._in_spec)
         try:
-            answer = self._module(*args, **kwargs)
+            output = self._module(*args, **kwargs)
         except AssertionError as error:
             raise RuntimeError(str(error)) from error
-        return tuple(leaf for leaf in pytree.tree_leaves(answer) if leaf is not None)
+        return tuple(leaf for leaf in pytree.tree_leaves(output) if leaf is not None)
 
     def flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
         """Return the tensors of a call as inputs of the graph; numbers become tensors.

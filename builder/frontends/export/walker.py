@@ -19,7 +19,7 @@ from builder.frontends.export.origins import Origins, location
 
 C: Any = torch._C
 TENSOR = C.TensorType.get()
-_MOST_TRIPS = 2**63 - 1
+_MAX_TRIP_COUNT = 2**63 - 1
 _MEMORY_FORMATS = {
     torch.contiguous_format: 0,
     torch.preserve_format: 1,
@@ -551,7 +551,7 @@ class Walker:
 
     def _loop(
         self,
-        trips: Any,
+        trip_count: Any,
         condition: Any,
         carried: Sequence[Known],
         body: Callable[[Any, list[Any]], tuple[Any, Sequence[Known]]],
@@ -560,7 +560,9 @@ class Walker:
         and returns the next condition and loop-carried values.
         """
         first = [self.value(item) for item in carried]
-        node = self._create("prim::Loop", [self.value(trips), self.value(condition), *first], [])
+        node = self._create(
+            "prim::Loop", [self.value(trip_count), self.value(condition), *first], []
+        )
         block = node.addBlock()
         number = block.addInputToBlock()
         number.setType(numbers.INT)
@@ -587,16 +589,16 @@ class Walker:
         others: Sequence[Known] = (),
     ) -> tuple[Any, ...]:
         def holds(values: Sequence[Known]) -> Any:
-            (answer,) = self._inline(condition, [*values, *others])
-            if isinstance(answer, C.Value) and answer.type().kind() == "TensorType":
-                return self.emit("aten::Bool", [answer], numbers.BOOL)
-            return answer
+            (output,) = self._inline(condition, [*values, *others])
+            if isinstance(output, C.Value) and output.type().kind() == "TensorType":
+                return self.emit("aten::Bool", [output], numbers.BOOL)
+            return output
 
         def iteration(number: Any, values: list[Any]) -> tuple[Any, Sequence[Known]]:
             outputs = self._inline(body, [*values, *others])
             return holds(outputs), outputs
 
-        return self._loop(_MOST_TRIPS, holds(carried), carried, iteration)
+        return self._loop(_MAX_TRIP_COUNT, holds(carried), carried, iteration)
 
     def _scan(
         self,
@@ -619,8 +621,8 @@ class Walker:
                 self.emit("aten::append", [stacked, item], tensors)
             return True, outputs[:count]
 
-        trips = self.emit("aten::size", [xs[0], 0], numbers.INT)
-        carried = self._loop(trips, True, init, iteration)
+        trip_count = self.emit("aten::size", [xs[0], 0], numbers.INT)
+        carried = self._loop(trip_count, True, init, iteration)
         return (*carried, *(self.emit("aten::stack", [stacked, 0]) for stacked in lists))
 
     def _map(self, body: Any, xs: Sequence[Known], others: Sequence[Known] = ()) -> Any:

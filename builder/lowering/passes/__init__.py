@@ -24,7 +24,7 @@ class Context:
     are the qualified or class names of modules that shall run in torch; `specs` describe the
     graph's inputs in order (`dtype`, `shape`), where the caller knows; `outputs` collects the
     output names while the interface is flattened, `flags` the flag of each output that may be None
-    and `deciding` the source line that decides it; `max_lengths` has the largest length of lists
+    and `decided_at` the source line that decides it; `max_lengths` has the largest length of lists
     among the outputs, by name, `too_long` collects the output that is true where such a list is
     longer, and `groups` the outputs that are elements of one; `lines` are those of the graph's text
     before a pass and `kinds` counts its nodes, while passes run one after the other.
@@ -38,7 +38,7 @@ class Context:
     defaults: dict[str, Any] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     flags: dict[str, str] = field(default_factory=dict)
-    deciding: dict[str, str] = field(default_factory=dict)
+    decided_at: dict[str, str] = field(default_factory=dict)
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     too_long: dict[str, str] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Pass:
     rewrite: Rewrite
     removes: tuple[str, ...] = ()
     changes_interface: bool = False
-    ours: bool = True
+    builtin: bool = True
     touches: tuple[str, ...] = ()
     enabled: Callable[[Context], bool] | None = None
     defined_at: str = ""
@@ -94,13 +94,13 @@ def lowering_pass(
     *,
     removes: tuple[str, ...] = (),
     changes_interface: bool = False,
-    ours: bool = True,
+    builtin: bool = True,
     touches: tuple[str, ...] = (),
     enabled: Callable[[Context], bool] | None = None,
 ) -> Callable[[Rewrite], Pass]:
     """Declare a pass; the decorated name becomes the Pass."""
 
     def declare(rewrite: Rewrite) -> Pass:
-        return Pass(name, rewrite, removes, changes_interface, ours, touches, enabled)
+        return Pass(name, rewrite, removes, changes_interface, builtin, touches, enabled)
 
     return declare

@@ -98,7 +98,7 @@ def filled(shape: Shape, wanted: Sequence[Amount | None]) -> Shape | None:
     return None if rest is None or list(wanted).count(None) > 1 else [one or rest for one in wanted]
 
 
-class Piece(NamedTuple):
+class CommonFactor(NamedTuple):
     """A common factor of an axis before a reshape and an axis after it (by position)."""
 
     before: int
@@ -123,18 +123,18 @@ def renamed(one: Amount, names: Mapping[Any, Any]) -> Amount:
     return Amount(one.number, tuple(sorted(names.get(name, name) for name in one.names)))
 
 
-def common(before: Sequence[Amount], after: Sequence[Amount]) -> list[Piece] | None:
+def common(before: Sequence[Amount], after: Sequence[Amount]) -> list[CommonFactor] | None:
     """The common factors of the axes on both sides, from the first axis on; None if the axes of one
     side do not divide those of the other.
     """
-    found, lefts, rights = list[Piece](), list(before), list(after)
+    found, lefts, rights = list[CommonFactor](), list(before), list(after)
     i = j = 0
     while i < len(lefts) and j < len(rights):
         length = lefts[i] if rights[j].over(lefts[i]) else rights[j]
         left, right = lefts[i].over(length), rights[j].over(length)
         if left is None or right is None:
             return None
-        found.append(Piece(i, j, length))
+        found.append(CommonFactor(i, j, length))
         lefts[i], rights[j] = left, right
         i, j = i + (left == ONE), j + (right == ONE)
     return found if i == len(lefts) and j == len(rights) else None

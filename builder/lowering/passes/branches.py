@@ -174,8 +174,8 @@ class _Merge:
             return lambda: self._where(yes, no)
 
         def both() -> Value:
-            cut = self._guarded(path, root, root, taken=True)
-            return self._guarded(other_path, root, cut, taken=False)
+            guarded = self._guarded(path, root, root, condition=True)
+            return self._guarded(other_path, root, guarded, condition=False)
 
         return both
 
@@ -221,7 +221,7 @@ class _Merge:
         found = ir.list_items(value) if value.type().kind() == "ListType" else None
         return [self.emit.constant(v) if isinstance(v, int) else v for v in found or ()]
 
-    def _guarded(self, path: Sequence[Node], root: Value, x: Value, *, taken: bool) -> Value:
+    def _guarded(self, path: Sequence[Node], root: Value, x: Value, *, condition: bool) -> Value:
         """The calls of one branch with `x` as input instead of `root`. They return `x` itself if
         the condition is not `taken`.
         """
@@ -231,15 +231,15 @@ class _Merge:
                 given = [made.get(value.debugName(), value) for value in node.inputs()]
                 x = self._call(node, given)
             else:
-                x = self._guard(node, made[node.inputsAt(0).debugName()], taken)
+                x = self._guard(node, made[node.inputsAt(0).debugName()], condition)
             made[node.output().debugName()] = x
         return x
 
-    def _guard(self, node: Node, x: Value, taken: bool) -> Value:
+    def _guard(self, node: Node, x: Value, condition: bool) -> Value:
         rest = list(node.inputs())[1:]
 
         def pick(value: Value, neutral: Value) -> Value:
-            return self.select(value, neutral) if taken else self.select(neutral, value)
+            return self.select(value, neutral) if condition else self.select(neutral, value)
 
         if node.kind() == "aten::slice":
             dim, start, end, step = rest
@@ -253,7 +253,7 @@ class _Merge:
             amounts = [pick(value, zero) for value in self._values(rest[0])]
             return self._call(node, [x, self.emit.list(amounts, ir.INT), rest[1]])
         made = self._call(node, [x, *rest])
-        return self._where(made, x) if taken else self._where(x, made)
+        return self._where(made, x) if condition else self._where(x, made)
 
     def _call(self, node: Node, arguments: Sequence[Value]) -> Value:
         """The node's operator on other arguments."""

@@ -78,9 +78,9 @@ def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
         any(node.inputsAt(0).type().str() == "int[]" for node in ir.nodes_of(graph, *ir.CHANGES)),
     )
     for node in bottom_up(graph):
-        answer = _answer(node, facts) if node.kind() in _QUESTIONS else None
-        if answer is not None:
-            ir.replace(node, [ir.insert_constant(graph, answer, node)])
+        result = _constant(node, facts) if node.kind() in _QUESTIONS else None
+        if result is not None:
+            ir.replace(node, [ir.insert_constant(graph, result, node)])
         elif (
             changes
             and node.kind() == "aten::size"
@@ -193,7 +193,7 @@ _QUESTIONS: dict[str, Callable[[Any, Facts], Any]] = {
 }
 
 
-def _answer(node: Node, facts: Facts) -> Any:
+def _constant(node: Node, facts: Facts) -> Any:
     return _QUESTIONS[node.kind()](node, facts)
 
 

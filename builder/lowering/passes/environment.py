@@ -12,7 +12,7 @@ from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.complex import makes_complex
 
 # Served models run without gradients, autocast, nested tensors, tracing and scripting.
-_ANSWERS: dict[str, Any] = {
+_VALUES: dict[str, Any] = {
     "aten::is_grad_enabled": False,
     "aten::is_autocast_enabled": False,
     "aten::is_autocast_cpu_enabled": False,
@@ -28,7 +28,7 @@ _ANSWERS: dict[str, Any] = {
 }
 
 
-@lowering_pass("resolve-environment", removes=tuple(_ANSWERS))
+@lowering_pass("resolve-environment", removes=tuple(_VALUES))
 def resolve_environment(graph: Graph, context: Context) -> None:
     """Fold queries of gradients, autocast, nested tensors and devices to the values of a served
     model, so that branches on them disappear.
@@ -36,8 +36,8 @@ def resolve_environment(graph: Graph, context: Context) -> None:
     Fold `is_complex` to false if the graph has no complex values; inputs are real. Devices that the
     file names (a model traced on a GPU) become the device that it runs on.
     """
-    for node in ir.nodes_of(graph, *context.present(*_ANSWERS)):
-        ir.replace(node, [ir.insert_constant(graph, _ANSWERS[node.kind()], node)])
+    for node in ir.nodes_of(graph, *context.present(*_VALUES)):
+        ir.replace(node, [ir.insert_constant(graph, _VALUES[node.kind()], node)])
     queries = ir.nodes_of(graph, *context.present("aten::is_complex"))
     for node in queries if queries and not makes_complex(graph) else ():
         ir.replace(node, [ir.insert_constant(graph, False, node)])

@@ -90,7 +90,7 @@ def checked(constants: Mapping[str, Any], graph: Graph, names: Sequence[str]) ->
     problems = [_problem(name, value, types) for name, value in constants.items()]
     if found := [problem for problem in problems if problem]:
         raise LoweringError("; ".join(found), fix="correct `constants` in the manifest")
-    return {name: _taken(value, types[name]) for name, value in constants.items()}
+    return {name: _as_type(value, types[name]) for name, value in constants.items()}
 
 
 def _problem(name: str, value: object, types: Mapping[str, Any]) -> str | None:
@@ -113,7 +113,7 @@ def _of_optional(kind: Type) -> Type:
     return kind.getElementType() if kind.kind() == "OptionalType" else kind
 
 
-def _taken(value: Any, kind: Type) -> Any:
+def _as_type(value: Any, kind: Type) -> Any:
     """A constant converted to the type of its argument."""
     if value is None:
         return None
@@ -163,8 +163,8 @@ def _flatten_container(graph: Graph, index: int, part: Part) -> None:
     value = list(graph.inputs())[index]
     count = len(list(graph.inputs()))
     added = [graph.addInput(inner.name.replace(".", "_")) for _, inner in part.parts]
-    for new, (place, _) in zip(added, part.parts, strict=True):
-        new.setType(_element_type(part, place))
+    for new, (key, _) in zip(added, part.parts, strict=True):
+        new.setType(_element_type(part, key))
     first = next(iter(graph.nodes()), graph.return_node())
     packed = _construct(graph, part, added, first)
     value.replaceAllUsesWith(packed.output())
@@ -176,12 +176,12 @@ def _flatten_container(graph: Graph, index: int, part: Part) -> None:
         index += len(list(inner.names))
 
 
-def _element_type(part: Part, place: str | int) -> Any:
+def _element_type(part: Part, key: str | int) -> Any:
     if part.form == LIST:
         return part.type.getElementType()
     if part.form == DICT:
         return part.type.getValueType()
-    return part.type.elements()[[name for name, _ in part.parts].index(place)]
+    return part.type.elements()[[name for name, _ in part.parts].index(key)]
 
 
 def _construct(graph: Graph, part: Part, values: list[Value], first: Node) -> Node:

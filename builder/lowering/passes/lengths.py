@@ -11,8 +11,8 @@ from builder.lowering import ir
 from builder.lowering.passes.amounts import (
     ONE,
     Amount,
+    CommonFactor,
     Names,
-    Piece,
     Shape,
     alias,
     amount,
@@ -76,7 +76,9 @@ class Lengths:
         axis = None if shape is None else axis_at(node, 1, len(shape))
         return None if shape is None or axis is None else shape[axis]
 
-    def pieces(self, shape: Shape, wanted: Sequence[Amount | None]) -> list[Piece] | None:
+    def common_factors(
+        self, shape: Shape, wanted: Sequence[Amount | None]
+    ) -> list[CommonFactor] | None:
         """The common factors of a tensor's axes and of the axes after a reshape; None if not known.
         A requested size of None is inferred.
         """

@@ -78,17 +78,17 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     beyond = flag_names(too_long, [*names, *flags.values()], TOO_LONG)
     context.outputs[:] = [*names, *flags.values(), *beyond.values()]
     context.flags.update(flags)
-    context.deciding.update({name: leaf.where for name, leaf in flagged.items()})
+    context.decided_at.update({name: leaf.where for name, leaf in flagged.items()})
     context.too_long.update(beyond)
     context.groups.update({name: leaf.group for name, leaf in flat if leaf.group})
 
 
-def flag_names(flagged: Any, taken: Any, suffix: str = "is_present") -> dict[str, str]:
+def flag_names(flagged: Any, used: Any, suffix: str = "is_present") -> dict[str, str]:
     """A name for the flag of each output, that no other output has."""
     names: dict[str, str] = {}
     for name in flagged:
         candidates = (f"{name}_{suffix}{number or ''}" for number in count())
-        names[name] = next(one for one in candidates if one not in {*taken, *names.values()})
+        names[name] = next(one for one in candidates if one not in {*used, *names.values()})
     return names
 
 
@@ -185,10 +185,10 @@ def _bounded(
     length = ir.insert(graph, "aten::len", [value], end, [ir.INT], origin).output()
     for index in range(most):
         node = _if_longer(graph, length, index, end, origin)
-        taken = next(node.blocks()).returnNode()
-        place = ir.insert_constant(graph, index, taken)
-        read = ir.insert(graph, "aten::__getitem__", [value, place], taken, [inner], origin)
-        for path, leaf in list(_leaves(graph, read.output(), join(name, index), taken, bounds)):
+        then = next(node.blocks()).returnNode()
+        position = ir.insert_constant(graph, index, then)
+        read = ir.insert(graph, "aten::__getitem__", [value, position], then, [inner], origin)
+        for path, leaf in list(_leaves(graph, read.output(), join(name, index), then, bounds)):
             merged = _merged(graph, node, [leaf, None])
             group = f"{own}_*{(leaf.group or path).removeprefix(join(name, index))}"
             at = (index, *leaf.at)
@@ -201,9 +201,9 @@ def _bounded(
 
 def _longer(graph: Any, length: Any, index: int, before: Any, origin: Any) -> Any:
     """Whether a list of this length has an element at the index."""
-    place = ir.insert_constant(graph, index, before)
+    position = ir.insert_constant(graph, index, before)
     kind = ir.C.BoolType.get()
-    return ir.insert(graph, "aten::gt", [length, place], before, [kind], origin).output()
+    return ir.insert(graph, "aten::gt", [length, position], before, [kind], origin).output()
 
 
 def _if_longer(graph: Any, length: Any, index: int, end: Any, origin: Any) -> Any:
@@ -301,10 +301,10 @@ def _of_optional(
     chosen = graph.create("prim::If", [known.output()], 1)
     chosen.insertBefore(end)
     ir.adopt(chosen, value.node())
-    taken, other = chosen.addBlock(), chosen.addBlock()
-    last = taken.returnNode()
+    then, other = chosen.addBlock(), chosen.addBlock()
+    last = then.returnNode()
     cast = ir.insert(graph, "prim::unchecked_cast", [value], last, [inner], value.node())
-    taken.registerOutput(cast.output())
+    then.registerOutput(cast.output())
     other.registerOutput(_constant(graph, torch.zeros(0), other.returnNode()))
     chosen.output().setType(ir.TENSOR)
     flag = ir.insert(graph, "prim::NumToTensor", [known.output()], end, origin=value.node())

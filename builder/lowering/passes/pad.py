@@ -51,10 +51,10 @@ def _circular(emit: Emit, x: Value, pads: list[int]) -> Value:
         if min(left, right) < 0:
             end = right if right < 0 else None
             x = emit.op("aten::slice", x, -axis, max(-left, 0), end, 1)
-        pieces = [x]
+        parts = [x]
         if left > 0:
-            pieces.insert(0, emit.op("aten::slice", x, -axis, -left, None, 1))
+            parts.insert(0, emit.op("aten::slice", x, -axis, -left, None, 1))
         if right > 0:
-            pieces.append(emit.op("aten::slice", x, -axis, 0, right, 1))
-        x = emit.op("aten::cat", emit.list(pieces, ir.TENSOR), -axis) if len(pieces) > 1 else x
+            parts.append(emit.op("aten::slice", x, -axis, 0, right, 1))
+        x = emit.op("aten::cat", emit.list(parts, ir.TENSOR), -axis) if len(parts) > 1 else x
     return x

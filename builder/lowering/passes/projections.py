@@ -69,14 +69,14 @@ class Part:
 @dataclass(frozen=True)
 class Path:
     """A layer, an optional reshape or unflatten after it, the axes after that, their order at the
-    split (possibly with inserted axes of length 1), and the parts along `cut`.
+    split (possibly with inserted axes of length 1), and the parts along `split_axis`.
     """
 
     layer: Any
     shaped: Any
     axes: list[Axis]
     order: list[Axis]
-    cut: Axis
+    split_axis: Axis
     parts: tuple[Part, ...]
 
 
@@ -108,10 +108,10 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
         if after is None:
             return []
         order, value = after, node.output()
-    cut = _cut(value, order)
-    if cut is None or not any(_is_multiplied(part.value) for part in cut[1]):
+    axis = _split_axis(value, order)
+    if axis is None or not any(_is_multiplied(part.value) for part in axis[1]):
         return []
-    return [Path(layer, shaped, axes, order, *cut)]
+    return [Path(layer, shaped, axes, order, *axis)]
 
 
 def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
@@ -221,22 +221,22 @@ _MOVES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
 }
 
 
-def _cut(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]] | None:
+def _split_axis(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]] | None:
     """The axis along which all users of the value split it, and the parts."""
     users = [use.user for use in value.uses()]
-    if not users or any(user.kind() not in _CUTS or ir.in_fallback(user) for user in users):
+    if not users or any(user.kind() not in _SPLITS or ir.in_fallback(user) for user in users):
         return None
-    places = {axis_at(user, _CUTS[user.kind()][0], len(axes)) for user in users}
-    place = places.pop()
-    if place is None or places or axes[place].size < 2:
+    axes_found = {axis_at(user, _SPLITS[user.kind()][0], len(axes)) for user in users}
+    axis = axes_found.pop()
+    if axis is None or axes_found or axes[axis].size < 2:
         return None
-    size = axes[place].size
-    found = [_CUTS[user.kind()][1](user, size) for user in users]
+    size = axes[axis].size
+    found = [_SPLITS[user.kind()][1](user, size) for user in users]
     parts = tuple(part for one in found for part in one or ())
     lengths = [part.length for part in parts]
     if None in found or len(parts) < 2 or min(lengths) <= 0 or sum(lengths) > size:
         return None
-    return axes[place], parts
+    return axes[axis], parts
 
 
 def _selected(node: Node, size: int) -> list[Part] | None:
@@ -272,22 +272,22 @@ def _unbound(node: Node, size: int) -> list[Part] | None:
 def _chunked(node: Node, size: int) -> list[Part] | None:
     chunks = ir.constant(node.inputsAt(1))
     if isinstance(chunks, int) and chunks > 0:
-        return _unpacked(node, _pieces(size, -(-size // chunks)))
+        return _unpacked(node, _equal_parts(size, -(-size // chunks)))
     return None
 
 
 def _split(node: Node, size: int) -> list[Part] | None:
-    piece, pieces = ir.constant(node.inputsAt(1)), ir.int_list(node.inputsAt(1))
-    if isinstance(piece, int) and piece > 0:
-        pieces = _pieces(size, piece)
-    return None if pieces is None or sum(pieces) != size else _unpacked(node, pieces)
+    part_size, part_sizes = ir.constant(node.inputsAt(1)), ir.int_list(node.inputsAt(1))
+    if isinstance(part_size, int) and part_size > 0:
+        part_sizes = _equal_parts(size, part_size)
+    return None if part_sizes is None or sum(part_sizes) != size else _unpacked(node, part_sizes)
 
 
-def _pieces(size: int, piece: int) -> list[int]:
-    return [min(piece, size - start) for start in range(0, size, piece)]
+def _equal_parts(size: int, part_size: int) -> list[int]:
+    return [min(part_size, size - start) for start in range(0, size, part_size)]
 
 
-_CUTS: dict[str, tuple[int, Callable[[Any, int], list[Part] | None]]] = {
+_SPLITS: dict[str, tuple[int, Callable[[Any, int], list[Part] | None]]] = {
     "aten::select": (1, _selected),
     "aten::slice": (1, _sliced),
     "aten::unbind": (1, _unbound),
@@ -331,26 +331,28 @@ def _made(graph: Graph, path: Path, part: Part) -> Value:
     1.
     """
     emit = Emit(graph, path.shaped or path.layer, path.layer)
-    weight, bias = (_rows(ir.constant(path.layer.inputsAt(at)), path.cut, part) for at in (1, 2))
+    weight, bias = (
+        _rows(ir.constant(path.layer.inputsAt(at)), path.split_axis, part) for at in (1, 2)
+    )
     value = emit.op(
         "aten::linear", path.layer.inputsAt(0), emit.constant(weight), emit.constant(bias)
     )
     axes, order = (
-        [axis for axis in some if axis is not path.cut or not part.dropped]
+        [axis for axis in some if axis is not path.split_axis or not part.dropped]
         for some in (path.axes, path.order)
     )
     value = _shaped(emit, path, part, value, axes)
     wanted = [axes.index(axis) for axis in order if not _is_one(axis)]
     value = value if wanted == sorted(wanted) else emit.op("aten::permute", value, wanted)
-    for place, axis in enumerate(order):
-        value = emit.op("aten::unsqueeze", value, place) if _is_one(axis) else value
+    for position, axis in enumerate(order):
+        value = emit.op("aten::unsqueeze", value, position) if _is_one(axis) else value
     return value
 
 
 def _shaped(emit: Emit, path: Path, part: Part, value: Value, axes: list[Axis]) -> Value:
     """The layer's output with these axes: unchanged, or after the reshape or unflatten."""
     factors = [axis for axis in axes if axis.size > 0]
-    sizes = [part.length if axis is path.cut else axis.size for axis in factors]
+    sizes = [part.length if axis is path.split_axis else axis.size for axis in factors]
     if path.shaped is None or (path.shaped.kind() == "aten::unflatten" and len(sizes) == 1):
         return value
     if path.shaped.kind() == "aten::unflatten":
@@ -359,10 +361,10 @@ def _shaped(emit: Emit, path: Path, part: Part, value: Value, axes: list[Axis]) 
     return emit.op("aten::reshape", value, emit.ints([*leading, *sizes]))
 
 
-def _rows(weight: torch.Tensor | None, cut: Axis, part: Part) -> torch.Tensor | None:
+def _rows(weight: torch.Tensor | None, axis: Axis, part: Part) -> torch.Tensor | None:
     if weight is None:
         return None
     columns = weight.shape[1:]
-    rows = weight.reshape(cut.outer, cut.size, cut.inner, *columns)
-    taken = rows[:, part.start : part.start + part.length]
-    return taken.reshape(-1, *columns).clone()
+    rows = weight.reshape(axis.outer, axis.size, axis.inner, *columns)
+    selected = rows[:, part.start : part.start + part.length]
+    return selected.reshape(-1, *columns).clone()

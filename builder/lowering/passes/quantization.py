@@ -44,18 +44,18 @@ def unify_fake_quantize(graph: Graph, context: Context) -> None:
     """
     for node in ir.nodes_of(graph, *_OBSERVING):
         _without_observer(graph, node)
-    for node in _ours(graph, _SWITCHED):
+    for node in _fake_nodes(graph, _SWITCHED):
         x, scale, zero_point, switch, *bounds = ir.inputs(node)
         _switched(graph, node, _TENSOR, [x, scale, zero_point, *bounds], switch)
-    for node in _ours(graph, *_MASKED):
+    for node in _fake_nodes(graph, *_MASKED):
         _put(graph, node, _MASKED[node.kind()], ir.inputs(node))
-    for node in _ours(graph, *_LEARNABLE):
+    for node in _fake_nodes(graph, *_LEARNABLE):
         _learned(graph, node)
-    for node in _ours(graph, _TENSOR):
+    for node in _fake_nodes(graph, _TENSOR):
         _with_numbers(graph, node)
 
 
-def _ours(graph: Graph, *kinds: str) -> list[Node]:
+def _fake_nodes(graph: Graph, *kinds: str) -> list[Node]:
     return [node for node in ir.nodes_of(graph, *kinds) if not ir.in_fallback(node)]
 
 

@@ -14,7 +14,7 @@ from builder.lowering.passes import Context, lowering_pass
 _CALLS = ("prim::CallFunction", "prim::CallMethod")
 
 
-@lowering_pass("inline", removes=_CALLS, ours=False, touches=_CALLS)
+@lowering_pass("inline", removes=_CALLS, builtin=False, touches=_CALLS)
 def inline(graph: Graph, context: Context) -> None:
     """Inline every call of a function or method."""
     C._jit_pass_inline(graph)
@@ -28,13 +28,13 @@ def _foldable(context: Context) -> bool:
     return context.lines is None or folding.foldable(context.lines)
 
 
-@lowering_pass("eliminate-dead-code", ours=False, enabled=_unread)
+@lowering_pass("eliminate-dead-code", builtin=False, enabled=_unread)
 def eliminate_dead_code(graph: Graph, context: Context) -> None:
     """Remove nodes without users. A node with side effects stays."""
     C._jit_pass_dce(graph)
 
 
-@lowering_pass("propagate-constants", ours=False, enabled=_foldable)
+@lowering_pass("propagate-constants", builtin=False, enabled=_foldable)
 def propagate_constants(graph: Graph, context: Context) -> None:
     """Compute nodes that depend only on constants, and resolve ifs whose condition became static.
 
@@ -46,7 +46,7 @@ def propagate_constants(graph: Graph, context: Context) -> None:
 _LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "prim::ListUnpack")
 
 
-@lowering_pass("peephole-lists", ours=False, touches=_LIST_READERS)
+@lowering_pass("peephole-lists", builtin=False, touches=_LIST_READERS)
 def peephole_lists(graph: Graph, context: Context) -> None:
     """Fold reads of lists that the graph builds: `[a, b][1]` is `b`, `len([a, b])` is 2."""
     of_lists = context.present("aten::__getitem__", "aten::len", "prim::ListUnpack")
@@ -63,7 +63,7 @@ def _gives_list(node: Node) -> bool:
 TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice")
 
 
-@lowering_pass("lower-tuples-of-torch", ours=False)
+@lowering_pass("lower-tuples-of-torch", builtin=False)
 def lower_tuples_of_torch(graph: Graph, context: Context) -> None:
     """As lower-tuples, for a graph that torch runs: the tuples stay where one is chosen from a
     list.
@@ -76,7 +76,7 @@ def lower_tuples_of_torch(graph: Graph, context: Context) -> None:
 @lowering_pass(
     "lower-tuples",
     removes=TUPLES,
-    ours=False,
+    builtin=False,
     touches=(*TUPLES, "prim::Constant"),  # a constant may be a tuple
 )
 def lower_tuples(graph: Graph, context: Context) -> None:

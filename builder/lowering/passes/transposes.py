@@ -9,7 +9,7 @@ from builder.analysis import weight_shape
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.passes.amounts import Piece
+from builder.lowering.passes.amounts import CommonFactor
 from builder.lowering.passes.dtypes import bottom_up, input_facts, input_shapes
 from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.lengths import Lengths
@@ -68,12 +68,12 @@ class _Emit(Emit):
         )
         return None if shape is None else moved(node, range(len(shape)))
 
-    def pieces(self, node: Node) -> list[Piece] | None:
+    def common_factors(self, node: Node) -> list[CommonFactor] | None:
         """The common factors of the axes before and after a reshape."""
         shape, items = self.lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
         if shape is None or items is None:
             return None
-        return self.lengths.pieces(shape, [self.lengths.of(item) for item in items])
+        return self.lengths.common_factors(shape, [self.lengths.of(item) for item in items])
 
     def permuted(self, value: Value, order: Sequence[int]) -> Value:
         """The value with its axes in this order, merged with the transposes before it."""
@@ -109,10 +109,10 @@ class _Emit(Emit):
         transpose is before it.
         """
         before = node.inputsAt(0).node()
-        found = None if self.order(before) is None else self.pieces(node)
-        if found is None or len({piece.before for piece in found}) != len(found):
+        found = None if self.order(before) is None else self.common_factors(node)
+        if found is None or len({group.before for group in found}) != len(found):
             return None
-        parts = [[piece.before for piece in found if piece.after == axis] for axis in order]
+        parts = [[group.before for group in found if group.after == axis] for axis in order]
         items = ir.list_items(node.inputsAt(1)) or []
         value = self.permuted(before.output(), [axis for part in parts for axis in part])
         return self.op(
@@ -158,18 +158,18 @@ def _behind_reshape(emit: _Emit, node: Node) -> Value | None:
         made = emit.op("aten::reshape", move.inputsAt(0), node.inputsAt(1))
         return _behind_reshape(emit, made.node()) or made
     order = emit.order(move)
-    found = None if order is None else emit.pieces(node)
-    if order is None or found is None or len({piece.before for piece in found}) == len(found):
+    found = None if order is None else emit.common_factors(node)
+    if order is None or found is None or len({group.before for group in found}) == len(found):
         return None
-    joins = len({piece.after for piece in found}) < len(found)
+    joins = len({group.after for group in found}) < len(found)
     if joins and not _is_moved(node.output()):
         return None
-    places = sorted(range(len(found)), key=lambda at: (order[found[at].before], at))
-    sizes = [_size(emit, node, order, found, at) for at in places]
+    indices = sorted(range(len(found)), key=lambda at: (order[found[at].before], at))
+    sizes = [_size(emit, node, order, found, at) for at in indices]
     if None in sizes:
         return None
     value = emit.op("aten::reshape", move.inputsAt(0), emit.ints(sizes))
-    value = emit.permuted(value, [places.index(at) for at in range(len(found))])
+    value = emit.permuted(value, [indices.index(at) for at in range(len(found))])
     return emit.op("aten::reshape", value, node.inputsAt(1)) if joins else value
 
 
@@ -183,18 +183,20 @@ def _is_moved(value: Value) -> bool:
     )
 
 
-def _size(emit: _Emit, node: Node, order: Sequence[int], found: Sequence[Piece], at: int) -> Any:
+def _size(
+    emit: _Emit, node: Node, order: Sequence[int], found: Sequence[CommonFactor], at: int
+) -> Any:
     """The size of a factor as a list item, before the transpose; None if no value has that size."""
-    piece, items = found[at], ir.list_items(node.inputsAt(1)) or []
-    if not piece.length.names:
-        return piece.length.number
-    if [other.after for other in found].count(piece.after) == 1 and emit.lengths.of(
-        items[piece.after]
+    group, items = found[at], ir.list_items(node.inputsAt(1)) or []
+    if not group.length.names:
+        return group.length.number
+    if [other.after for other in found].count(group.after) == 1 and emit.lengths.of(
+        items[group.after]
     ) is not None:
-        return items[piece.after]
-    if [other.before for other in found].count(piece.before) > 1:
+        return items[group.after]
+    if [other.before for other in found].count(group.before) > 1:
         return None
-    value, axis = source(node.inputsAt(0).node().inputsAt(0), order[piece.before], len(order))
+    value, axis = source(node.inputsAt(0).node().inputsAt(0), order[group.before], len(order))
     return emit.op("aten::size", value, axis, type=ir.INT)
 
 
@@ -204,10 +206,11 @@ def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
     axis = None if order is None else axis_at(node, 1, len(order))
     if order is None or axis is None or not count:
         return None
-    taken = order[axis]
-    value = emit.op("aten::unflatten", move.inputsAt(0), taken, node.inputsAt(2))
+    axis_before = order[axis]
+    value = emit.op("aten::unflatten", move.inputsAt(0), axis_before, node.inputsAt(2))
     starts = [
-        range(at, at + count) if at == taken else [at + (count - 1) * (at > taken)] for at in order
+        range(at, at + count) if at == axis_before else [at + (count - 1) * (at > axis_before)]
+        for at in order
     ]
     return emit.permuted(value, [at for start in starts for at in start])
 

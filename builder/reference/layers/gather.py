@@ -21,14 +21,14 @@ def gather(layer: ILayer, data: Tensor, indices: Tensor) -> Tensor:
     batch, axis = layer.num_elementwise_dims, layer.axis
     if layer.mode.name == "ND":
         return _gather_nd(data, indices, batch, static)
-    index, outside = place(indices, data.shape[axis], static[axis])
+    index, outside = clamp_indices(indices, data.shape[axis], static[axis])
     if layer.mode.name == "ELEMENT":
         values = data.gather(axis, index)
         return values if outside is None else values.masked_fill(outside, 0)
     return _gather_axis(data, index, outside, axis, batch)
 
 
-def place(indices: Tensor, length: int, static: int) -> tuple[Tensor, Tensor | None]:
+def clamp_indices(indices: Tensor, length: int, static: int) -> tuple[Tensor, Tensor | None]:
     """(indices as int64 within bounds, a mask of those that were out of bounds or None if there are
     none).
     """
@@ -54,7 +54,7 @@ def _gather_axis(
         data = data.expand(count, *data.shape[1:])
         index = index.expand(count, *index.shape[1:])
         pairs = zip(data, index, strict=True)
-        rows = [_gather_axis(row, places, None, axis - 1, 0) for row, places in pairs]
+        rows = [_gather_axis(row, positions, None, axis - 1, 0) for row, positions in pairs]
         shape = (count, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :])
         values = torch.stack(rows) if rows else data.new_empty(shape)
     elif data.shape[axis]:
@@ -78,14 +78,14 @@ def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...
     """Gather by coordinates: the last axis of the indices is a coordinate tuple for data's axes
     after the first `batch`.
     """
-    places: list[Tensor] = [_counter(data.shape[i], i, indices.dim() - 1) for i in range(batch)]
+    positions: list[Tensor] = [_counter(data.shape[i], i, indices.dim() - 1) for i in range(batch)]
     outside: Tensor | None = None
     for i in range(indices.shape[-1]):
-        index, beyond = place(indices[..., i], data.shape[batch + i], static[batch + i])
-        places.append(index)
+        index, beyond = clamp_indices(indices[..., i], data.shape[batch + i], static[batch + i])
+        positions.append(index)
         if beyond is not None:
             outside = beyond if outside is None else outside | beyond
-    values = data[tuple(places)] if places else data.expand(*indices.shape[:-1], *data.shape)
+    values = data[tuple(positions)] if positions else data.expand(*indices.shape[:-1], *data.shape)
     if outside is None:
         return values
     behind = [1] * (values.dim() - outside.dim())

@@ -112,5 +112,7 @@ def topk(layer: ILayer, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Ten
     count = layer.k if k is None else int(k)
     if count > x.shape[axis]:
         raise ValueError(f"k is {count}, the axis has {x.shape[axis]}")
-    values, places = torch.sort(x, dim=axis, descending=layer.op.name == "MAX", stable=True)
-    return values.narrow(axis, 0, count), places.narrow(axis, 0, count).to(output_dtype(layer, 1))
+    values, positions = torch.sort(x, dim=axis, descending=layer.op.name == "MAX", stable=True)
+    return values.narrow(axis, 0, count), positions.narrow(axis, 0, count).to(
+        output_dtype(layer, 1)
+    )

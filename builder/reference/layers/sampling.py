@@ -41,7 +41,7 @@ def resize(layer: ILayer, x: Tensor, shape: Tensor | None = None) -> Tensor:
     for axis, length in enumerate(_lengths(layer, x, shape)):
         if length == x.shape[axis]:
             continue
-        at = _places(layer, x.shape[axis], length)
+        at = _input_positions(layer, x.shape[axis], length)
         if layer.resize_mode.name == "NEAREST":
             index = ROUNDINGS[layer.nearest_rounding.name](at).clamp(0, x.shape[axis] - 1)
             x = x.index_select(axis, index.long())
@@ -70,7 +70,7 @@ def _shape(layer: ILayer) -> list[int] | None:
         return None
 
 
-def _places(layer: ILayer, origin: int, resized: int) -> Tensor:
+def _input_positions(layer: ILayer, origin: int, resized: int) -> Tensor:
     """The position of each output element in the input, as float32. With UPPER, a single element is
     at position 0.
     """

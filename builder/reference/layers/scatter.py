@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
-from builder.reference.layers.gather import place
+from builder.reference.layers.gather import clamp_indices
 from builder.reference.registry import evaluates
 
 
@@ -22,16 +22,16 @@ def scatter(layer: ILayer, data: Tensor, indices: Tensor, updates: Tensor) -> Te
         return data.scatter(
             layer.axis, _inside(indices, data.shape[layer.axis], static[layer.axis]), updates
         )
-    places = tuple(
+    positions = tuple(
         _inside(indices[..., i], data.shape[i], static[i]) for i in range(indices.shape[-1])
     )
     result = data.clone()
-    result[places] = updates
+    result[positions] = updates
     return result
 
 
 def _inside(indices: Tensor, length: int, static: int) -> Tensor:
-    index, outside = place(indices, length, static)
+    index, outside = clamp_indices(indices, length, static)
     if outside is not None:
         raise ValueError(
             f"an index of {int(indices.min())}..{int(indices.max())} is out of bounds of {length}"

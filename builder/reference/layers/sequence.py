@@ -17,9 +17,9 @@ def reverse_sequence(layer: ILayer, x: Tensor, lengths: Tensor) -> Tensor:
     `batch_axis`.
     """
     along, across = layer.sequence_axis, layer.batch_axis
-    place = torch.arange(x.shape[along]).reshape(1, -1)
+    position = torch.arange(x.shape[along]).reshape(1, -1)
     lengths = lengths.long().reshape(-1, 1)
-    index = torch.where(place < lengths, lengths - 1 - place, place)
+    index = torch.where(position < lengths, lengths - 1 - position, position)
     index = index if across < along else index.T
     shape = [n if i in (along, across) else 1 for i, n in enumerate(x.shape)]
     return x.gather(along, index.reshape(shape).expand(x.shape))

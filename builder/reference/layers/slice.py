@@ -31,10 +31,10 @@ def slice_(
     )
     mode, empty = layer.mode.name, None
     chosen = axes if axes is not None else getattr(layer, "axes", None)
-    places = range(x.dim()) if chosen is None else [int(axis) % x.dim() for axis in chosen]
-    for axis, first, count, step in zip(places, starts, sizes, strides, strict=True):
+    positions = range(x.dim()) if chosen is None else [int(axis) % x.dim() for axis in chosen]
+    for axis, first, count, step in zip(positions, starts, sizes, strides, strict=True):
         if _inside(first, count, step, x.shape[axis]):
-            x = _cut(x, axis, first, count, step)
+            x = _slice_axis(x, axis, first, count, step)
             continue
         index = torch.arange(count) * step + first
         outside = (index < 0) | (index >= x.shape[axis])
@@ -52,7 +52,7 @@ def _inside(first: int, count: int, step: int, length: int) -> bool:
     return count == 0 or (min(first, last) >= 0 and max(first, last) < length)
 
 
-def _cut(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:
+def _slice_axis(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:
     """The elements of an axis if none is out of bounds. For positive steps this is a view."""
     if count == 0 or step <= 0:
         return x.index_select(axis, torch.arange(count) * step + first)

@@ -31,11 +31,11 @@ import triton_python_backend_utils as pb_utils
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 try:
     from trt_build_runtime import blame, integrity, options
-    from trt_build_runtime.answering import answerer
     from trt_build_runtime.confine import confine
     from trt_build_runtime.errors import Description, InvalidRequest
+    from trt_build_runtime.executors import executor
     from trt_build_runtime.padding import Padding
-    from trt_build_runtime.pieces import SegmentsAnswerer as SegmentsAnswerer
+    from trt_build_runtime.segments import SegmentsExecutor as SegmentsExecutor
     from trt_build_runtime.shapes import Profiles
     from trt_build_runtime.state import Memory
     from trt_build_runtime.tensors import from_torch, to_torch
@@ -67,14 +67,14 @@ class TritonPythonModel:
         for name in facts.get("libraries", ()):
             load_library(folder / "libraries" / name)
         confined = ", ".join(confine(folder.parent)) or "nothing"
-        self.answerer = answerer(folder, facts, args)
+        self.executor = executor(folder, facts, args)
         self.parameters = {
-            "trt_build.answered_by": self.answerer.kind,
-            "trt_build.device": self.answerer.device,
-            "trt_build.why": self.answerer.why,
+            "trt_build.answered_by": self.executor.kind,
+            "trt_build.device": self.executor.device,
+            "trt_build.why": self.executor.why,
         }
-        if hasattr(self.answerer, "summary"):
-            self.parameters["trt_build.segments"] = self.answerer.summary
+        if hasattr(self.executor, "summary"):
+            self.parameters["trt_build.segments"] = self.executor.summary
         pb_utils.Logger.log_info(
             f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}, confined by {confined}"
         )
@@ -82,30 +82,30 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response for each request; those that fit together are run as one batch."""
         self._take_stream()
-        self.answerer.lends = len(requests) == 1
+        self.executor.lends = len(requests) == 1
         return [self._alone(requests[0])] if len(requests) == 1 else self._several(requests)
 
     def _alone(self, request: Any) -> Any:
         """As _several of one request, which most calls are, in fewer steps."""
         try:
-            self._describe_if_asked(request)
+            self._describe_if_requested(request)
             tensors = self._inputs(request)
         except Exception as error:
             return self._failure(error)
-        answer: Any
+        outputs: Any
         try:
-            answer = self._run(tensors)
+            outputs = self._run(tensors)
         except Exception as error:
-            answer = error
-        self.memory.keep(request, answer)
-        return self._respond(request, answer)
+            outputs = error
+        self.memory.keep(request, outputs)
+        return self._respond(request, outputs)
 
     def _several(self, requests: list[Any]) -> list[Any]:
         responses: list[Any] = [None] * len(requests)
         groups: dict[Any, list[tuple[int, list[torch.Tensor]]]] = {}
         for index, request in enumerate(requests):
             try:
-                self._describe_if_asked(request)
+                self._describe_if_requested(request)
                 tensors = self._inputs(request)
                 if self.padding.used:
                     self._check(tensors)  # before the sizes are made equal
@@ -115,24 +115,24 @@ class TritonPythonModel:
             key = self.padding.key(tensors) if self.batching else index
             groups.setdefault(key, []).append((index, tensors))
         for group in groups.values():
-            for index, answer in self._run_group(group):
-                self.memory.keep(requests[index], answer)
-                responses[index] = self._respond(requests[index], answer)
+            for index, outputs in self._run_group(group):
+                self.memory.keep(requests[index], outputs)
+                responses[index] = self._respond(requests[index], outputs)
         return responses
 
     def finalize(self) -> None:
         """Let go of the engine before the process ends."""
         self.mapped.clear()
-        self.answerer = None
+        self.executor = None
 
     def _take_stream(self) -> None:
-        """Make the answerer's stream this thread's own: once, as Triton always calls from one
+        """Make the executor's stream this thread's own: once, as Triton always calls from one
         thread.
         """
         if self.thread != threading.get_ident():
             self.thread = threading.get_ident()
-            if self.answerer.stream is not None:
-                torch.cuda.set_stream(self.answerer.stream)
+            if self.executor.stream is not None:
+                torch.cuda.set_stream(self.executor.stream)
 
     def _run_group(self, group: list[tuple[int, list[torch.Tensor]]]) -> list[tuple[int, Any]]:
         """(index, tensors or the exception) of each; if a batch fails, each request is tried alone,
@@ -143,7 +143,7 @@ class TritonPythonModel:
         except Exception as error:
             if len(group) == 1:
                 return [(group[0][0], error)]
-        return [answer for one in group for answer in self._run_group([one])]
+        return [outputs for one in group for outputs in self._run_group([one])]
 
     def _run_together(self, group: list[tuple[int, list[torch.Tensor]]]) -> list[tuple[int, Any]]:
         if len(group) == 1:
@@ -172,19 +172,19 @@ class TritonPythonModel:
 
     def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         self.axes.check(tensors)
-        if not self.answerer.checks:
+        if not self.executor.checks:
             self.profiles.check(tensors)
         try:
-            outputs: list[torch.Tensor] = self.answerer.run(tensors)
+            outputs: list[torch.Tensor] = self.executor.run(tensors)
         except (RuntimeError, IndexError) as error:
-            limits: dict[int, int] = getattr(self.answerer, "limits", dict)()
+            limits: dict[int, int] = getattr(self.executor, "limits", dict)()
             reason = blame.blamed(error, self.tensors["inputs"], tensors, limits)
             raise reason from error
         return outputs
 
-    def _describe_if_asked(self, request: Any) -> None:
-        asked = getattr(request, "parameters", None)
-        parameters = asked() if asked is not None else ""
+    def _describe_if_requested(self, request: Any) -> None:
+        requested = getattr(request, "parameters", None)
+        parameters = requested() if requested is not None else ""
         if DESCRIBE in parameters and json.loads(parameters).get(DESCRIBE):
             raise Description(json.dumps(self._facts()))
 
@@ -209,12 +209,12 @@ class TritonPythonModel:
             self.mapped.append(given)
         return tensor
 
-    def _respond(self, request: Any, answer: Any) -> Any:
-        if isinstance(answer, Exception):
-            return self._failure(answer)
+    def _respond(self, request: Any, outputs: Any) -> Any:
+        if isinstance(outputs, Exception):
+            return self._failure(outputs)
         try:
             wanted = request.requested_output_names()
-            pairs = zip(self.tensors["outputs"], answer)
+            pairs = zip(self.tensors["outputs"], outputs)
             tensors = [
                 from_torch(t["name"], tensor)
                 for t, tensor in pairs

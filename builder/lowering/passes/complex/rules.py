@@ -74,7 +74,7 @@ def _zeros(emit: Emit, node: Node, like: Pair, dtype: Value, *rest: Value) -> Pa
     return _each(emit, node, like, dtype, *rest) if _keeps(dtype) else None
 
 
-def _asked(emit: Emit, node: Node, *arguments: Pair | Value) -> Value:
+def _query(emit: Emit, node: Node, *arguments: Pair | Value) -> Value:
     """A query of the shape only."""
     return _again(emit, node, arguments, 0)
 
@@ -242,7 +242,7 @@ _MOVES = (
 RULES: dict[str, Rule] = {
     **{f"aten::{name}": _each for name in _MOVES.split()},
     **{f"aten::{name}": _summed for name in ("sum", "mean", "cumsum")},
-    **{f"aten::{name}": _asked for name in ("size", "dim", "numel", "len")},
+    **{f"aten::{name}": _query for name in ("size", "dim", "numel", "len")},
     **{f"aten::{name}": _product for name in ("mul", "matmul", "bmm", "mm", "mv", "dot")},
     **{f"aten::{name}": _added for name in ("add", "sub", "rsub")},
     **{f"aten::{name}": _filled for name in ("constant_pad_nd", "masked_fill")},

@@ -235,11 +235,11 @@ def write(memory: Memory, node: Node) -> None:
     memory.taint_containers(box, node)
     memory.journal.note(box)
     try:
-        taken = _WRITERS[node.kind()](box.items, memory, *arguments)
+        result = _WRITERS[node.kind()](box.items, memory, *arguments)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise _cannot(node) from error
     for output in node.outputs():
-        memory.same(output, box if taken is None else memory.alias(taken))
+        memory.same(output, box if result is None else memory.alias(result))
     return None
 
 

@@ -70,8 +70,8 @@ def put_range(
     at_end = end is None or ir.is_none(end) or ir.constant(end) == _INT_MAX
     before = [] if at_start else [emit.op("aten::slice", base, dim, None, start, 1)]
     after = [] if at_end else [emit.op("aten::slice", base, dim, end, None, 1)]
-    pieces = [*before, new, *after]
-    return new if len(pieces) == 1 else emit.op("aten::cat", emit.list(pieces, ir.TENSOR), dim)
+    parts = [*before, new, *after]
+    return new if len(parts) == 1 else emit.op("aten::cat", emit.list(parts, ir.TENSOR), dim)
 
 
 def put_index(emit: Emit, base: Value, new: Value, dim: Value, index: Value) -> Value:
@@ -226,7 +226,7 @@ def _put_chunk(emit: Emit, node: Node, base: Value, new: Value, at: int) -> Valu
         return None
     rounded = emit.op("aten::add", size, count - 1, type=integer)
     each = emit.op("aten::floordiv", rounded, count, type=integer)
-    start, end = (emit.op("aten::mul", each, place, type=integer) for place in (at, at + 1))
+    start, end = (emit.op("aten::mul", each, index, type=integer) for index in (at, at + 1))
     return put_range(emit, base, new, dim, start if at else None, end if at + 1 < count else None)
 
 

@@ -100,9 +100,9 @@ class Walk:
         return True
 
     def _branch(self, node: Node) -> None:
-        taken = ir.constant(node.inputsAt(0))
-        if isinstance(taken, bool):
-            block = list(node.blocks())[0 if taken else 1]
+        condition = ir.constant(node.inputsAt(0))
+        if isinstance(condition, bool):
+            block = list(node.blocks())[0 if condition else 1]
             return self._instead(node, lambda: ir.splice(node, block))
         self.refresh(node, ir.inputs(node))
         return self._inner(branch, node)

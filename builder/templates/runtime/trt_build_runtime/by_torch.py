@@ -10,7 +10,7 @@ import torch
 from . import blame, operator_safety
 
 
-class TorchAnswerer:
+class TorchExecutor:
     """A graph in TorchScript, on the CPU unless told otherwise."""
 
     kind, device = "torch", "cpu"
@@ -34,8 +34,8 @@ class TorchAnswerer:
         shape.
         """
         with torch.inference_mode(), torch.jit.optimized_execution(False):
-            answer = self.module(*(tensor.to(self.device) for tensor in tensors))
-        return [answer] if isinstance(answer, torch.Tensor) else list(answer)
+            outputs = self.module(*(tensor.to(self.device) for tensor in tensors))
+        return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
 
 
 def _move(graph: Any, device: str) -> None:
@@ -49,10 +49,10 @@ def _move(graph: Any, device: str) -> None:
         elif node.kind().startswith("aten::") and not any(
             str(v.type()) == "Tensor" for v in node.inputs()
         ):
-            place = _argument(node, "device")
-            if place is not None and str(node.inputsAt(place).type()) == "NoneType":
+            index = _argument(node, "device")
+            if index is not None and str(node.inputsAt(index).type()) == "NoneType":
                 graph.setInsertPoint(node)
-                node.replaceInput(place, graph.insertConstant(torch.device(device)))
+                node.replaceInput(index, graph.insertConstant(torch.device(device)))
 
 
 def _allow_tf32(graph: Any, tf32: bool) -> None:
@@ -62,10 +62,10 @@ def _allow_tf32(graph: Any, tf32: bool) -> None:
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     for node in _nodes(graph):
-        place = _argument(node, "allow_tf32")
-        if place is not None:
+        index = _argument(node, "allow_tf32")
+        if index is not None:
             graph.setInsertPoint(node)
-            node.replaceInput(place, graph.insertConstant(tf32))
+            node.replaceInput(index, graph.insertConstant(tf32))
 
 
 def _argument(node: Any, name: str) -> Any:

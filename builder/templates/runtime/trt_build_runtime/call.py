@@ -23,7 +23,7 @@ class Input:
         self.address = 0
         self.own: Any = None  # a tensor, once it is needed
 
-    def place(self, tensor: torch.Tensor, device: torch.device, own: bool) -> torch.Tensor:
+    def placed_input(self, tensor: torch.Tensor, device: torch.device, own: bool) -> torch.Tensor:
         """The tensor itself where the engine can read it and `own` does not ask for our memory,
         else a copy there.
         """
@@ -99,7 +99,7 @@ class Call:
 
     def _enqueue(self, engine: Any, context: Any, tensors: list[torch.Tensor], own: bool) -> None:
         for one, tensor in zip(self.inputs, tensors):
-            placed = one.place(tensor, engine.device, own)
+            placed = one.placed_input(tensor, engine.device, own)
             address = placed.data_ptr() or engine.nothing.reserve(1)
             if address != one.address:
                 context.set_tensor_address(one.name, address)
@@ -122,8 +122,8 @@ class Call:
             self.graph = graph
         except Exception as reason:
             engine.no_graphs(reason)
-            for view, answer in zip(views, plain):
-                view.copy_(answer)
+            for view, output in zip(views, plain):
+                view.copy_(output)
 
     def _take(self, engine: Any, one: Output) -> torch.Tensor:
         value = one.view

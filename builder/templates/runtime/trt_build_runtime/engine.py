@@ -75,7 +75,7 @@ class Engine:
     def _reserve(self) -> None:
         """Memory for each tensor, empty yet."""
         sides = ([t["name"] for t in self.tensors[side]] for side in ("inputs", "outputs"))
-        self.places, self.buffers = (
+        self.inputs, self.buffers = (
             {name: Storage(self.device) for name in names} for names in sides
         )
         self.allocators = {
@@ -83,9 +83,9 @@ class Engine:
         }
         self.nothing = Storage(self.device)
         self.staging = (
-            {name: Staging() for name in self.places} if self.device.type == "cuda" else {}
+            {name: Staging() for name in self.inputs} if self.device.type == "cuda" else {}
         )
-        self.by_value = any(self.engine.is_shape_inference_io(name) for name in self.places)
+        self.by_value = any(self.engine.is_shape_inference_io(name) for name in self.inputs)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Enqueue on the stream, which is the current one; the outputs have the module's element
@@ -122,7 +122,7 @@ class Engine:
     def _input(self, name: str, shape: torch.Size) -> Input:
         dtype = self._dtype(name)
         large = shape.numel() * torch.empty(0, dtype=dtype).element_size() > SMALL
-        return Input(name, dtype, self.places[name], self.staging.get(name) if large else None)
+        return Input(name, dtype, self.inputs[name], self.staging.get(name) if large else None)
 
     def _output(self, profile: int, declared: dict[str, Any]) -> Output:
         """Bound to memory of its size where TensorRT knows the shape already, else to an

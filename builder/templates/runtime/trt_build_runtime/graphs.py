@@ -72,10 +72,10 @@ def _check(call: str, code: int) -> None:
 def driver() -> Any:
     """libcuda, whose functions return 0 or an error's number."""
     cuda = ctypes.CDLL("libcuda.so.1")
-    handle, place = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+    handle, pointer = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
     cuda.cuStreamBeginCapture_v2.argtypes = (handle, ctypes.c_int)
-    cuda.cuStreamEndCapture.argtypes = (handle, place)
-    cuda.cuGraphInstantiateWithFlags.argtypes = (place, handle, ctypes.c_ulonglong)
+    cuda.cuStreamEndCapture.argtypes = (handle, pointer)
+    cuda.cuGraphInstantiateWithFlags.argtypes = (pointer, handle, ctypes.c_ulonglong)
     cuda.cuGraphLaunch.argtypes = (handle, handle)
     cuda.cuGraphExecDestroy.argtypes = (handle,)
     cuda.cuGraphDestroy.argtypes = (handle,)

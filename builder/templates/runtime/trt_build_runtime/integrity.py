@@ -38,11 +38,11 @@ def check(folder: Path, version: str = "1") -> bool:
 def _read(file: Path) -> Any:
     """What the sealed trt-build.json says."""
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-        seal = said.pop("seal")
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        record = json.loads(file.read_text(encoding="utf-8"))
+        seal = record.pop("seal")
+        text = json.dumps(record, sort_keys=True, separators=(",", ":"))
         if hashlib.sha256(text.encode()).hexdigest() == seal:
-            return said
+            return record
     except (ValueError, AttributeError, KeyError):
         pass
     raise RuntimeError(

@@ -184,7 +184,7 @@ def _filter(architecture: int, refused: Sequence[int], only_local: int | None) -
 
     `only_local` is the number of socket() where it is to make local sockets only.
     """
-    load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
+    load, equal, at_least, action = 0x20, 0x15, 0x35, 0x06
     special = 0 if only_local is None else 3
     allow = 3 + special + 1 + len(refused)
     refuse = allow + 1
@@ -195,5 +195,5 @@ def _filter(architecture: int, refused: Sequence[int], only_local: int | None) -
         lines += [(equal, allow - 6, refuse - 6, _AF_UNIX)]
     for kind, number in [(at_least, _X32), *((equal, number) for number in refused)]:
         lines.append((kind, refuse - len(lines) - 1, 0, number))
-    lines += [(answer, 0, 0, _ALLOW), (answer, 0, 0, _FAIL | errno.EPERM)]
+    lines += [(action, 0, 0, _ALLOW), (action, 0, 0, _FAIL | errno.EPERM)]
     return b"".join(struct.pack("HBBI", *line) for line in lines)

@@ -52,9 +52,9 @@ class Staging:
         to, of = (tensor.reshape(-1).view(torch.uint8) for tensor in (target, source))
         staged = self.ready.view(tuple(of.shape), torch.uint8)
         for begin in range(0, of.numel(), CHUNK):
-            piece = slice(begin, begin + CHUNK)
-            staged[piece].copy_(of[piece])
-            to[piece].copy_(staged[piece], non_blocking=True)
+            part = slice(begin, begin + CHUNK)
+            staged[part].copy_(of[part])
+            to[part].copy_(staged[part], non_blocking=True)
 
     def download(self, source: torch.Tensor) -> torch.Tensor:
         """Where the GPU's tensor will be on the host once the stream is there."""

@@ -25,7 +25,7 @@ class Memory:
     def __init__(self, folder: Path, tensors: dict[str, Any], batching: bool) -> None:
         self.states = tensors.get("state", ())
         self.limit = tensors.get("max_sequences", 0)
-        self.places = {t["name"]: place for place, t in enumerate(tensors["outputs"])}
+        self.indices = {t["name"]: index for index, t in enumerate(tensors["outputs"])}
         self.start = {s["input"]: _start(folder, s, batching) for s in self.states}
         self.sequences: OrderedDict[Any, dict[str, torch.Tensor]] = OrderedDict()
 
@@ -45,14 +45,14 @@ class Memory:
             )
         return self.sequences[request.correlation_id()]
 
-    def keep(self, request: Any, answer: Any) -> None:
+    def keep(self, request: Any, outputs: Any) -> None:
         """Remember what the request leaves; one that failed leaves what it found."""
         if not self.states:
             return
         sequence = request.correlation_id()
-        if not isinstance(answer, Exception):
+        if not isinstance(outputs, Exception):
             self.sequences[sequence] = {
-                s["input"]: self._copy(answer, s["output"]) for s in self.states
+                s["input"]: self._copy(outputs, s["output"]) for s in self.states
             }
             self.sequences.move_to_end(sequence)
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END:
@@ -60,12 +60,12 @@ class Memory:
         while len(self.sequences) > self.limit:
             self.sequences.popitem(last=False)
 
-    def _copy(self, answer: list[torch.Tensor], output: str) -> torch.Tensor:
+    def _copy(self, outputs: list[torch.Tensor], output: str) -> torch.Tensor:
         """Its own memory: the answer may be a row of a batch, or a buffer that the next run uses
         again. On the CPU, so that sequences whose clients are there and elsewhere still make one
         batch.
         """
-        return answer[self.places[output]].detach().to("cpu", copy=True).contiguous()
+        return outputs[self.indices[output]].detach().to("cpu", copy=True).contiguous()
 
 
 def _start(folder: Path, state: dict[str, Any], batching: bool) -> torch.Tensor:

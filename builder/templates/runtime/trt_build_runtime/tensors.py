@@ -31,7 +31,7 @@ def _bool(tensor: Any) -> torch.Tensor:
 
 def from_torch(name: str, tensor: torch.Tensor) -> Any:
     """Triton's tensor of that name. It holds the memory of this one; a GPU's lies in a row already
-    (handed_out).
+    (outputs_for_triton).
     """
     value = tensor.detach() if tensor.requires_grad else tensor
     value = _in_rows(value) if value.dim() else value.reshape(1)

@@ -58,7 +58,7 @@ def _is_short(tensor: ITensor) -> bool:
     return len(tensor.shape) < 2 and -1 not in tuple(tensor.shape)
 
 
-class DecidingInputs:
+class ShapeTensorInputs:
     """The network inputs that could become shape tensors: 0-d, or with one static axis."""
 
     def __init__(self) -> None:

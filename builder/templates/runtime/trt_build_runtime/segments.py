@@ -9,13 +9,13 @@ from typing import Any
 import torch
 import triton_python_backend_utils as pb_utils
 
-from .by_torch import TorchAnswerer
+from .by_torch import TorchExecutor
 from .engine import Engine
-from .handing import handed_out
 from .options import graphs, tf32
+from .output_transfer import outputs_for_triton
 
 
-class SegmentsAnswerer:
+class SegmentsExecutor:
     """The pieces of a model one after another, in this process; on a GPU all on one stream."""
 
     checks = False
@@ -37,33 +37,33 @@ class SegmentsAnswerer:
         outputs += [serving["unknown"][name] for name in self.unknown]
         self.lists = list(serving.get("too_long", {}))
         outputs += [serving["too_long"][name] for name in self.lists]
-        self.pieces = Pieces(self, "segment", facts["segments"], inputs, outputs)
-        answered = dict(self.pieces.answered(""))
-        self.kind = "+".join(sorted(set(answered.values())))
-        self.summary = " ".join(f"{piece}:{who}" for piece, who in answered.items())
+        self.segments = Segments(self, "segment", facts["segments"], inputs, outputs)
+        executors = dict(self.segments.executed_by(""))
+        self.kind = "+".join(sorted(set(executors.values())))
+        self.summary = " ".join(f"{segment}:{who}" for segment, who in executors.items())
 
-    def by_torch(self, stem: str) -> TorchAnswerer:
+    def by_torch(self, stem: str) -> TorchExecutor:
         """The graph of that name, by torch on the device of all pieces."""
-        return TorchAnswerer(self.folder / f"{stem}.pt", self.why, self.device, self.tf32)
+        return TorchExecutor(self.folder / f"{stem}.pt", self.why, self.device, self.tf32)
 
-    def runner(self, stem: str, piece: dict[str, Any]) -> Any:
+    def runner(self, stem: str, segment: dict[str, Any]) -> Any:
         """The piece's plan where it has one and a GPU takes it, else its graph by torch; a branch;
         or its parts.
         """
-        if piece["kind"] == "branch":
-            return Branch(self, stem, piece)
-        if piece.get("parts"):
-            return Pieces(
+        if segment["kind"] == "branch":
+            return Branch(self, stem, segment)
+        if segment.get("parts"):
+            return Segments(
                 self,
                 stem,
-                piece["parts"],
-                *([t["name"] for t in piece[s]] for s in ("inputs", "outputs")),
+                segment["parts"],
+                *([t["name"] for t in segment[s]] for s in ("inputs", "outputs")),
             )
         plan = self.folder / f"{stem}.plan"
         if self.stream is not None and plan.exists():
             try:
                 return Engine(
-                    plan, piece["plan"]["flavour"], piece, self.device, self.stream, self.graphs
+                    plan, segment["plan"]["flavour"], segment, self.device, self.stream, self.graphs
                 )
             except Exception as error:
                 self.why = f"{stem.replace('_', ' ')}: the plan cannot run here: {error}"
@@ -71,15 +71,15 @@ class SegmentsAnswerer:
         return self.by_torch(stem)
 
     def run(self, tensors: list[torch.Tensor]) -> list[Any]:
-        """Tensors of any device in; CPU tensors out, or see handed_out. None for an output that is
-        None this time.
+        """Run on tensors of any device. Returns CPU tensors, or see outputs_for_triton. An absent
+        output is None.
         """
         if self.stream is None:
-            return self._present(self.pieces.run(tensors))
-        outputs = self.pieces.run([tensor.to(self.device) for tensor in tensors])
+            return self._present(self.segments.run(tensors))
+        outputs = self.segments.run([tensor.to(self.device) for tensor in tensors])
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
         # a piece may hand an input on
-        return self._present(handed_out(outputs, self.stream, stays, lends=False))
+        return self._present(outputs_for_triton(outputs, self.stream, stays, lends=False))
 
     def _present(self, made: list[torch.Tensor]) -> list[Any]:
         """The outputs without the flags, which decide which of them are None."""
@@ -103,58 +103,60 @@ class SegmentsAnswerer:
         return outputs
 
 
-class Pieces:
-    """Pieces one after another. Tensors go from one to the next as they are, without a copy, and
+class Segments:
+    """Segments one after another. Tensors go from one to the next as they are, without a copy, and
     are let go after their last reader.
     """
 
     def __init__(
         self,
-        owner: SegmentsAnswerer,
+        owner: SegmentsExecutor,
         stem: str,
-        pieces: list[dict[str, Any]],
+        segments: list[dict[str, Any]],
         inputs: list[str],
         outputs: list[str],
     ) -> None:
-        self.owner, self.stem, self.pieces, self.inputs, self.outputs = (
+        self.owner, self.stem, self.segments, self.inputs, self.outputs = (
             owner,
             stem,
-            pieces,
+            segments,
             inputs,
             outputs,
         )
         self.runners = [
-            owner.runner(f"{stem}_{number}", piece) for number, piece in enumerate(pieces)
+            owner.runner(f"{stem}_{number}", segment) for number, segment in enumerate(segments)
         ]
-        self.last_reader = {t["name"]: n for n, piece in enumerate(pieces) for t in piece["inputs"]}
-        self.instead: dict[int, TorchAnswerer] = {}
+        self.last_reader = {
+            t["name"]: n for n, segment in enumerate(segments) for t in segment["inputs"]
+        }
+        self.instead: dict[int, TorchExecutor] = {}
 
-    def answered(self, path: str) -> Any:
+    def executed_by(self, path: str) -> Any:
         """(the piece, "plan" or "torch") of each, at any depth."""
-        for number, (piece, runner) in enumerate(zip(self.pieces, self.runners)):
-            if hasattr(runner, "answered"):
-                yield from runner.answered(f"{path}{number}.")
+        for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
+            if hasattr(runner, "executed_by"):
+                yield from runner.executed_by(f"{path}{number}.")
             else:
                 yield (
-                    f"{path}{number}.{piece['kind']}",
+                    f"{path}{number}.{segment['kind']}",
                     "plan" if isinstance(runner, Engine) else "torch",
                 )
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors `outputs` of the tensors `inputs`."""
         values = dict(zip(self.inputs, tensors))
-        for number, (piece, runner) in enumerate(zip(self.pieces, self.runners)):
-            given = [values[t["name"]] for t in piece["inputs"]]
+        for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
+            given = [values[t["name"]] for t in segment["inputs"]]
             if isinstance(runner, Engine) and runner.profiles.find(given) is None:
                 runner = self._instead(number)
-            values.update(zip((t["name"] for t in piece["outputs"]), runner.run(given)))
+            values.update(zip((t["name"] for t in segment["outputs"]), runner.run(given)))
             for name in [
                 n for n in values if n not in self.outputs and self.last_reader.get(n, -1) <= number
             ]:
                 del values[name]
         return [values[name] for name in self.outputs]
 
-    def _instead(self, number: int) -> TorchAnswerer:
+    def _instead(self, number: int) -> TorchExecutor:
         """torch for a piece whose plan does not take what the data made this time."""
         if number not in self.instead:
             self.instead[number] = self.owner.by_torch(f"{self.stem}_{number}")
@@ -164,19 +166,19 @@ class Pieces:
 class Branch:
     """One of two blocks, as the data decide; the other one does not run."""
 
-    def __init__(self, owner: SegmentsAnswerer, stem: str, piece: dict[str, Any]) -> None:
-        inputs, outputs = ([t["name"] for t in piece[side]] for side in ("inputs", "outputs"))
-        self.reads = [inputs.index(t["name"]) for t in piece["condition"]]
+    def __init__(self, owner: SegmentsExecutor, stem: str, segment: dict[str, Any]) -> None:
+        inputs, outputs = ([t["name"] for t in segment[side]] for side in ("inputs", "outputs"))
+        self.reads = [inputs.index(t["name"]) for t in segment["condition"]]
         self.condition = owner.by_torch(f"{stem}_condition")
-        named = zip(("yes", "no"), piece["blocks"])
+        named = zip(("yes", "no"), segment["blocks"])
         self.blocks = {
-            name: Pieces(owner, f"{stem}_{name}", block, inputs, outputs) for name, block in named
+            name: Segments(owner, f"{stem}_{name}", block, inputs, outputs) for name, block in named
         }
 
-    def answered(self, path: str) -> Any:
-        """As of Pieces, of both blocks."""
+    def executed_by(self, path: str) -> Any:
+        """As of Segments, of both blocks."""
         for name, block in self.blocks.items():
-            yield from block.answered(f"{path}{name}.")
+            yield from block.executed_by(f"{path}{name}.")
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """The block's answer."""

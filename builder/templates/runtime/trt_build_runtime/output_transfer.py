@@ -15,19 +15,19 @@ class Landing:
     """
 
     def __init__(self) -> None:
-        self.places: dict[int, Staging] = {}
+        self.staging: dict[int, Staging] = {}
 
     def land(self, outputs: list[torch.Tensor], stream: Any) -> list[torch.Tensor]:
         """The outputs on the host, lent until the next call."""
         landed = [
-            self.places.setdefault(n, Staging()).download(output)
+            self.staging.setdefault(n, Staging()).download(output)
             for n, output in enumerate(outputs)
         ]
         stream.synchronize()
         return landed
 
 
-def handed_out(
+def outputs_for_triton(
     outputs: list[torch.Tensor],
     stream: Any,
     stays: bool,

@@ -27,7 +27,7 @@ class Made:
     flops: list[int]
 
 
-class Lockstep:
+class JointEvaluation:
     """Executes every top-level node in each interpreter before the next one."""
 
     def __init__(self, interpreters: Sequence[ShapeInterpreter]) -> None:

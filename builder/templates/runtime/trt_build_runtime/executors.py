@@ -8,12 +8,12 @@ from typing import Any
 import torch
 import triton_python_backend_utils as pb_utils
 
-from .by_torch import TorchAnswerer
+from .by_torch import TorchExecutor
 from .engine import MODULES, Engine
 from .errors import NoPlan
-from .handing import Landing, handed_out
 from .options import graphs
-from .pieces import SegmentsAnswerer
+from .output_transfer import Landing, outputs_for_triton
+from .segments import SegmentsExecutor
 
 COPYING = 4
 """Threads of a process whose plan answers: they only copy from the host. On a host of 16 cores 4.8
@@ -22,7 +22,7 @@ core, which all wait for the slowest.
 """
 
 
-class PlanAnswerer:
+class PlanExecutor:
     """The plan of a whole model on one GPU, on a stream of its own, which is the current one when
     it runs.
     """
@@ -48,24 +48,26 @@ class PlanAnswerer:
         self.stays, self.landing = bool(facts.get("step_of")), Landing()
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors of any device in; see handed_out for the outputs."""
+        """Tensors of any device in; see outputs_for_triton for the outputs."""
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
-        return handed_out(self.engine.run(tensors), self.stream, stays, self.lends, self.landing)
+        return outputs_for_triton(
+            self.engine.run(tensors), self.stream, stays, self.lends, self.landing
+        )
 
 
-def answerer(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
+def executor(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
     """What runs the model of `folder` here: it has `run`, `kind`, `device`, `why` and `stream`."""
     if "segments" in facts:
-        return SegmentsAnswerer(folder, facts, args)
+        return SegmentsExecutor(folder, facts, args)
     try:
-        return PlanAnswerer(folder, facts, _gpu_for(folder, facts, args))
+        return PlanExecutor(folder, facts, _gpu_for(folder, facts, args))
     except Exception as error:
         why = str(error) or type(error).__name__
         if not isinstance(error, NoPlan):
             pb_utils.Logger.log_warn(
                 f"trt-build: model {args['model_name']!r}: the plan cannot run here: {why}"
             )
-        return TorchAnswerer(folder / "lowered.pt", why)
+        return TorchExecutor(folder / "lowered.pt", why)
 
 
 def _gpu_for(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> str:
