@@ -57,6 +57,7 @@ def main() -> int:
     names = [] if asked.page else list(corpus())
     names = [name for name in names if not asked.only or re.search(asked.only, name)]
     names = [name for name in names if asked.again or name not in kept]
+    names.sort(key=lambda name: name not in kept)  # first those whose row may be outdated
     while names and time.monotonic() < until:
         for row in rows(names, asked.jobs, until):
             kept[row["name"]] = row
