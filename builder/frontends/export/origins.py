@@ -39,8 +39,9 @@ class Origins:
     def __init__(self, graphs: Iterable[torch.fx.Graph]) -> None:
         """Collect `stack_trace` and `nn_module_stack` of the nodes of these graphs."""
         stacks, texts = dict[Any, Stack](), dict[str, str | None]()
+        self._keys: dict[torch.fx.Node, tuple[Any, str]] = {}
         for node in (node for graph in graphs for node in graph.nodes):
-            entries, trace = _entries(node), _trace(node)
+            entries, trace = self._keys[node] = _entries(node), _trace(node)
             if entries not in stacks:
                 stacks[entries] = _stack(entries)
             if trace not in texts:
@@ -57,8 +58,11 @@ class Origins:
 
     def described(self, node: torch.fx.Node) -> tuple[Any, ...]:
         """The nodes whose metadata has the module and the location of the program's node."""
-        found = self._modules.get(_entries(node)), self._locations.get(_trace(node))
-        return tuple(source for source in found if source is not None)
+        entries, trace = self._keys[node]
+        module, place = self._modules.get(entries), self._locations.get(trace)
+        if module is None or place is None:
+            return tuple(source for source in (module, place) if source is not None)
+        return module, place
 
 
 def location(node: torch.fx.Node) -> str:
@@ -72,7 +76,8 @@ def location(node: torch.fx.Node) -> str:
 
 def _entries(node: torch.fx.Node) -> tuple[tuple[Any, Any], ...]:
     """The path and the class of each module in `nn_module_stack`, outermost first."""
-    return tuple((node.meta.get("nn_module_stack") or {}).values())
+    stack = node.meta.get("nn_module_stack")
+    return tuple(stack.values()) if stack else ()
 
 
 def _trace(node: torch.fx.Node) -> str:
