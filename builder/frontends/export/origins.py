@@ -25,6 +25,9 @@ CODE = "exported: "
 itself.
 """
 
+_NO_SOURCE = "exported(0)\n"
+"""The range of a node whose module is known and whose source is not: it has no frame."""
+
 Stack = tuple[tuple[str, str], ...]
 """The active module calls, outermost first: path and class name."""
 
@@ -48,6 +51,8 @@ class Origins:
                 texts[trace] = _range_text(trace)
         self.script, named, self._inlined = _module_nodes(dict.fromkeys(stacks.values()))
         distinct = dict.fromkeys(text for text in texts.values() if text is not None)
+        if named and None in texts.values():
+            distinct[_NO_SOURCE] = None
         self._function, located = _location_nodes(list(distinct))
         self._modules = {
             entries: named[stack[-1][0]] for entries, stack in stacks.items() if len(stack) > 1
@@ -55,14 +60,16 @@ class Origins:
         self._locations = {
             trace: located[text] for trace, text in texts.items() if text is not None
         }
+        self._nowhere = located.get(_NO_SOURCE)
 
     def described(self, node: torch.fx.Node) -> tuple[Any, ...]:
         """The nodes whose metadata has the module and the location of the program's node."""
         entries, trace = self._keys[node]
-        module, place = self._modules.get(entries), self._locations.get(trace)
-        if module is None or place is None:
-            return tuple(source for source in (module, place) if source is not None)
-        return module, place
+        module, line = self._modules.get(entries), self._locations.get(trace)
+        if module is None:
+            return () if line is None else (line,)
+        # the module's node has a range of its own, which is not that of the program's node
+        return module, self._nowhere if line is None else line
 
 
 def location(node: torch.fx.Node) -> str:
