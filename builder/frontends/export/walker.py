@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from builder.errors import LoweringError
-from builder.frontends.export import convolutions, memory, numbers, quantized, torchao
+from builder.frontends.export import convolutions, masks, memory, numbers, quantized, torchao
 from builder.frontends.export.contents import TORCHAO
 from builder.frontends.export.origins import Origins, location
 
@@ -413,6 +413,10 @@ class Walker:
             return self._to_copy(given)
         if known.name == "aten.lift_fresh_copy":
             return self.emit("aten::clone", [given["self"], None])
+        if known.name == masks.ATTENTION and not self.has_writes:
+            called = known.by_name(node.args, node.kwargs)
+            if masks.is_without_effect(node, called.get("attn_mask")):
+                given["attn_mask"] = None
         values = [self._argument(a, given.get(a.name, a.default)) for a in known.arguments]
         types, kind, meta = known.returns, known.kind, node.meta.get("val")
         if not self.has_writes and target in _VIEWS:
