@@ -14,8 +14,10 @@ for part in p*.xz; do
     xz -dc "$part" > "/tmp/gpu-kit/${part%.xz}" &
     pids="$pids $!"
 done
-xz -dc extras.tar.xz | tar -x -C /tmp &
-pids="$pids $!"
+for extra in extra-*.tar.xz; do
+    xz -dc "$extra" | tar -x -C /tmp &
+    pids="$pids $!"
+done
 for pid in $pids; do wait "$pid"; done  # a bare wait would also wait for other children
 rm -rf /tmp/rt
 timeout 150 bash install.sh

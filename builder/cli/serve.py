@@ -65,6 +65,11 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
 )
 @options.control_token
 @click.option(
+    "--exit-on-error",
+    is_flag=True,
+    help="Serve nothing if one model fails to load. By default the other models are served.",
+)
+@click.option(
     "--allow-client-shm",
     is_flag=True,
     help="Let clients register shared memory on this host.",
@@ -87,8 +92,8 @@ def serve_command(
     """Serve REPOSITORY on localhost until Ctrl-C, with the tritonserver on the PATH or that of
     nvidia-pytriton.
 
-    Models that fail to load are reported with the reason. Ctrl-C and SIGTERM end the server with
-    exit code 0.
+    Models that fail to load are reported with the reason, and the others are served. The server is
+    then live and not ready. Ctrl-C and SIGTERM end the server with exit code 0.
     """
     from builder import deployment, serving
     from builder.cli.doctor import note_preflight
@@ -111,11 +116,15 @@ def serve_command(
         log_path=settings["log_file"],
         ready_timeout=settings["timeout"],
         client_shared_memory=settings["allow_client_shm"],
+        exit_on_error=settings["exit_on_error"],
     ) as server:
         report_crash(terminal, server)
-        names = [path.name for path in sorted(repository.iterdir()) if path.is_dir()]
+        _report_failed(terminal, server)
+        names = sorted(server.served())
         data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
-        terminal.result(data | {"pid": server.process.pid}, lambda: _show(terminal, data, names))
+        failed = {failure.model: failure.reason for failure in server.failed}
+        result = data | {"pid": server.process.pid, "failed": failed}
+        terminal.result(result, lambda: _show(terminal, data, names))
         server.block()
         terminal.note("stopping")
 
@@ -170,6 +179,17 @@ def report_crash(terminal: Terminal, server: Server) -> None:
     if server.first_crash:
         terminal.note(f"warning: {server.first_crash}")
         terminal.note("  tritonserver was started again and loaded one model at a time")
+
+
+def _report_failed(terminal: Terminal, server: Server) -> None:
+    """Name each model that failed to load, with the reason and the fix."""
+    for failure in server.failed:
+        terminal.note(f"warning: {failure}".replace("\n", "\n  "))
+    if server.failed:
+        terminal.note(
+            "  the other models are served, but the server's readiness endpoint says not ready;"
+            " --exit-on-error ends the server instead"
+        )
 
 
 def _report_foreign(terminal: Terminal, repository: Path) -> None:

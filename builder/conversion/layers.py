@@ -50,12 +50,47 @@ def computed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.int32 if dtype == torch.bool else dtype
 
 
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def accumulated(ctx: ConversionContext, x: ITensor) -> ITensor:
+    """`floating`, and half precision cast to float32: PyTorch computes statistics of half tensors
+    in float32, and the square of 256 is beyond float16's range.
+    """
+    x = floating(ctx, x)
+    return ctx.cast(x, torch.float32) if ctx.dtype(x) in HALVES else x
+
+
+def arithmetic_dtype(operation: str, dtype: torch.dtype, values: Sequence[Operand]) -> torch.dtype:
+    """The dtype in which an operation on `values`, of promoted dtype `dtype`, is computed.
+
+    It is float32 for products and quotients of half precision by a number that `dtype` rounds to
+    infinity or to 0. PyTorch computes these with the number itself: 0 * -1e9 of float16 is 0, and
+    0 * -inf would be NaN. Its sums on the CPU round the number first.
+    """
+    if dtype not in HALVES or operation not in ("PROD", "DIV"):
+        return computed_in(dtype)
+    limits = torch.finfo(dtype)
+    numbers = [abs(number) for value in values if (number := _number(value)) is not None]
+    wide = any(number > limits.max or 0 < number < limits.tiny for number in numbers)
+    return torch.float32 if wide else dtype
+
+
+def _number(value: Operand) -> float | None:
+    """The finite number that an operand is; None for other operands."""
+    if isinstance(value, torch.Tensor) and not value.dim() and not value.is_complex():
+        value = value.item()
+    if isinstance(value, int | float) and abs(value) < float("inf"):
+        return float(value)
+    return None
+
+
 def combine(ctx: ConversionContext, operation: str, *values: Operand) -> ITensor:
     """An ElementWiseOperation on promoted, broadcast operands; bool is computed as integers and
     cast back.
     """
     dtype = ctx.promoted(*values)
-    computed = computed_in(dtype)
+    computed = arithmetic_dtype(operation, dtype, values)
     result = ctx.elementwise(operation, *ctx.operands(*values, dtype=computed))
     return to_result_dtype(ctx, result, computed, dtype)
 

@@ -179,6 +179,13 @@ def arranged(result: Tensor, self: Tensor, axis: int, dim: int | None, keepdim: 
     return result
 
 
+def nan_if_any(result: Tensor, x: Tensor, axis: int) -> Tensor:
+    if torch.is_floating_point(x):
+        unknown = torch.any(torch.isnan(x), axis, True)
+        result = torch.where(unknown, torch.full_like(result, math.nan), result)
+    return result
+
+
 def quantiles(
     self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
@@ -189,7 +196,7 @@ def quantiles(
     low = torch.index_select(ordered, axis, torch.floor(positions).to(torch.long))
     high = torch.index_select(ordered, axis, torch.ceil(positions).to(torch.long))
     rest = fraction(positions, interpolation).reshape(along(x, axis))
-    result = torch.lerp(low, high, rest.expand_as(low))
+    result = nan_if_any(torch.lerp(low, high, rest.expand_as(low)), x, axis)
     return arranged(result, self, axis, dim, keepdim)
 
 
@@ -215,7 +222,7 @@ def quantiles_past_nan(
     ' interpolation="linear") -> Tensor'
 )
 def quantile(self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
-    """between the ordered values at q (n - 1), by `interpolation` (NaN is not handled)"""
+    """between the ordered values at q (n - 1), by `interpolation`; NaN if one is among them"""
     result = quantiles(self, q, dim, keepdim, interpolation)
     if q.dim() == 0:
         result = result.squeeze(0)
@@ -260,7 +267,8 @@ def nanquantile_at_number(
     return quantiles_past_nan(self, position, dim, keepdim, interpolation).squeeze(0)
 
 
-NO_NAN = "NaN is not handled; TensorRT does not define the order of equal values"
+TIES = "TensorRT does not define the order of equal values"
+NO_NAN = f"NaN is not handled; {TIES}"
 
 
 def without_axis(value: Tensor, position: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
@@ -272,29 +280,33 @@ def without_axis(value: Tensor, position: Tensor, dim: int, keepdim: bool) -> tu
 
 @decomposition(
     "aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
-    note=NO_NAN,
+    note=TIES,
 )
 def median_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """the lower of the middle values along an axis, and its index"""
+    """the lower of the middle values along an axis, or NaN if one is among them, and its index"""
     if self.dim() == 0:
         return self, torch.zeros([], dtype=torch.long)
     half = (self.size(dim) + 1) // 2
     values, positions = torch.topk(self, half, dim, False)
     value = torch.narrow(values, dim, half - 1, 1)
     position = torch.narrow(positions, dim, half - 1, 1)
+    if torch.is_floating_point(self):
+        unknown, first = torch.max(torch.isnan(self).to(torch.float32), dim, True)
+        value = torch.where(unknown > 0, torch.full_like(value, math.nan), value)
+        position = torch.where(unknown > 0, first, position)
     return without_axis(value, position, dim, keepdim)
 
 
-@decomposition("aten::median(Tensor self) -> Tensor", note=NO_NAN)
+@decomposition("aten::median(Tensor self) -> Tensor", note=TIES)
 def median(self: Tensor) -> Tensor:
-    """the lower of the middle values"""
+    """the lower of the middle values, or NaN if one is among them"""
     return torch.median(self.reshape([-1]), 0)[0]
 
 
 @decomposition(
     "aten::nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor"
     " indices)",
-    note=NO_NAN,
+    note=TIES,
 )
 def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """the median of the elements that are not NaN"""
@@ -315,7 +327,7 @@ def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tens
     return without_axis(value, position, dim, keepdim)
 
 
-@decomposition("aten::nanmedian(Tensor self) -> Tensor", note=NO_NAN)
+@decomposition("aten::nanmedian(Tensor self) -> Tensor", note=TIES)
 def nanmedian(self: Tensor) -> Tensor:
     """the median of the elements that are not NaN"""
     return torch.nanmedian(self.reshape([-1]), 0)[0]

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from builder.graph_types import Node, Value
+from builder.lowering.containers import path_of
 
 _SCRIPTED = re.compile(r'File "([^"]+)", line (\d+)')
 _TRACED = re.compile(r"^(?P<path>\S.*)\((?P<line>\d+)\): \S+$", re.MULTILINE)
@@ -41,11 +42,13 @@ def source_location(node: Node) -> str:
     and source text.
 
     For a node from torch's library, also the calling line of the model. `graph` if the file has no
-    source. A saved trace has the names of the original files, and the text of the saved code.
+    source, with the module if it is known: a generated class has no source. A saved trace has the
+    names of the original files, and the text of the saved code.
     """
     frames, text = _frames(node), _marked(node.sourceRange())
     if not frames:
-        return "graph"
+        module = _module(node) or path_of(node.getModuleHierarchy(), {})
+        return f"graph, in module {module}" if module else "graph"
     own = _own(frames)
     shown = own or frames[0]
     inner = f" (in {_described(frames[0])})" if shown != frames[0] else ""
@@ -66,7 +69,7 @@ def source_line(node: Node) -> str:
     The model's own line is preferred to that of torch's library. A node without a location gets
     that of the nearest producer or neighbor. Returns the node's kind if the file has no source.
     """
-    module = node.scopeName().rsplit("/", 1)[-1].replace("__module.", "")
+    module = _module(node)
     within = module and f" in module {module}"
     near = [node, *(value.node() for value in reversed(list(node.inputs()))), node.prev()]
     found = [frames for frames in map(_frames, near) if frames]
@@ -74,6 +77,11 @@ def source_line(node: Node) -> str:
     if frames:
         return _described(_own(frames) or frames[0]) + within
     return f"a node of kind {node.kind()}{within} (the file has no source for it)"
+
+
+def _module(node: Node) -> str:
+    """The name of the innermost module that a node belongs to; empty if it is not known."""
+    return node.scopeName().rsplit("/", 1)[-1].replace("__module.", "")
 
 
 def located(value: Value) -> Node:

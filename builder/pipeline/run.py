@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.pipeline import execution, faster, ladder, padding, stages
+from builder.pipeline import execution, faster, ladder, padding, stages, warmup
 from builder.pipeline.fallback import Kept
 from builder.pipeline.order import Order, Progress, options_of
 from builder.pipeline.stages import Checked, Published, Recorded, Stage
@@ -150,7 +150,8 @@ def _attempt(
         compared = execution.check_artifact(checked.artifact)
         on_gpu = has_plans and plan_check.possible()
         artifact, unused = padding.confirm(checked.artifact, engines=on_gpu)
-    warnings = (*checked.warnings, *unused)
+        artifact, failed = warmup.confirm(artifact, engines=on_gpu)
+    warnings = (*checked.warnings, *unused, *failed)
     return replace(checked, artifact=artifact, parity=compared, warnings=warnings)
 
 

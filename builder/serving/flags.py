@@ -15,6 +15,8 @@ CLOSED_HEADER = "trt-build"
 """The header of closed requests. Its value is a key that is not stored."""
 RESTRICTIONS = ("--http-restricted-api", "--grpc-restricted-protocol")
 ALWAYS = ("--disable-auto-complete-config", "--strict-readiness=true")
+KEEP_SERVING = "--exit-on-error=false"
+"""Lets the server run without the models that fail to load."""
 HTTP_MAX_BYTES = 1 << 30
 LARGE_REQUESTS = f"--http-max-input-size={HTTP_MAX_BYTES}"
 """From 25.06 on, HTTP bodies are limited to 64 MB, which a profile's maximum may exceed. Earlier

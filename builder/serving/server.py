@@ -47,8 +47,11 @@ CRASH_FIX = (
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals that end a tritonserver by its own fault.
 
-24.10 sometimes aborted while it loaded 23 Python models at once (1 of about 30 starts).
+24.10 sometimes aborted while it loaded 23 Python models at once (1 of about 30 starts), and ended
+by a segmentation fault beside a model whose warm-up failed (3 of 13 starts).
 """
+RESTARTS = 3
+"""Maximum number of restarts of a server that crashed and may serve without some of its models."""
 
 _LOAD_THREADS = "--model-load-thread-count"
 
@@ -73,6 +76,7 @@ class Server:
         self.process, self.scratch, self.log_path = process, scratch, log_path
         self.grace = STOP_TIMEOUT
         self.first_crash: str | None = None
+        self.failed: tuple[log.Failure, ...] = ()
         self.changes_models = False
         self.control_token: str | None = None
         self.lock, self.guardian = lock, guard
@@ -107,20 +111,34 @@ class Server:
             map(_is_healthy, (f"{self.http_url}/v2/health/ready", f"{self.metrics_url}/metrics"))
         )
 
-    def crashed(self) -> bool:
-        """Whether the process ended by one of CRASHES and the log names no failed model."""
-        code = self.process.poll()
-        ended = code is not None and -code in CRASHES
-        return ended and not log.failures(self.log())
+    def started(self) -> bool:
+        """Whether each model was loaded or has failed. HTTP and metrics answer only after that."""
+        return all(
+            map(_answers, (f"{self.http_url}/v2/health/live", f"{self.metrics_url}/metrics"))
+        )
 
-    def wait_ready(self, timeout: float) -> None:
-        """Return when all models are ready.
+    def served(self) -> frozenset[str]:
+        """The names of the models with a version that is ready. Raises ServerError."""
+        try:
+            index = self._index()
+        except (OSError, ValueError) as error:
+            raise ServerError(f"tritonserver does not list its models: {error}") from error
+        return frozenset(one["name"] for one in index if one.get("state") == "READY")
+
+    def crashed(self) -> bool:
+        """Whether the process ended by one of CRASHES."""
+        code = self.process.poll()
+        return code is not None and -code in CRASHES
+
+    def wait_ready(self, timeout: float, *, partly: bool = False) -> None:
+        """Return when all models are ready. With `partly`, return when at least one is ready and
+        each other one has failed; `failed` then has the failures.
 
         Raises ServerError with each failed model and its reason if the server stops or `timeout`
         seconds pass.
         """
         deadline = time.monotonic() + timeout
-        while not self.ready():
+        while not (self.started() if partly else self.ready()):
             self.stubs.look()
             if self.process.poll() is not None:
                 raise ServerError(_stopped(self.log(), self.process.returncode))
@@ -132,6 +150,9 @@ class Server:
                 )
             time.sleep(0.1)
         self.stubs.look()
+        self.failed = log.failures(self.log()) if partly else ()
+        if self.failed and not self.served():
+            raise ServerError(_failure_message(self.log(), "tritonserver could load no model"))
 
     def block(self) -> None:
         """Wait for Ctrl-C or SIGTERM (main thread only).
@@ -176,13 +197,13 @@ class Server:
     def _lacks_processes(self, name: str, stubs: Stubs) -> bool:
         """Whether the model is ready but has fewer processes than instances.
 
-        The processes of an unloaded or replaced model end normally.
+        The processes of an unloaded or replaced model end normally, and so do those of a model that
+        failed to load.
         """
-        if not self.changes_models:
+        if not (self.changes_models or self.failed):
             return True
         try:
-            token = {flags.CONTROL_HEADER: self.control_token} if self.control_token else {}
-            index = _requested(f"{self.http_url}/v2/repository/index", b"{}", token)
+            index = self._index()
             config = _requested(f"{self.http_url}/v2/models/{quote(name)}/config")
         except (OSError, ValueError):
             return False  # not loaded, or the server is stopping
@@ -190,6 +211,11 @@ class Server:
         groups = config.get("instance_group", ())
         each = sum(group["count"] * max(1, len(group.get("gpus", ()))) for group in groups)
         return bool(stubs.running(name) < versions * each)
+
+    def _index(self) -> Any:
+        """The models of the repository with their states. Raises OSError, ValueError."""
+        token = {flags.CONTROL_HEADER: self.control_token} if self.control_token else {}
+        return _asked(f"{self.http_url}/v2/repository/index", b"{}", token)
 
     def stop(self) -> None:
         """Stop the server and its Python processes, by SIGINT and then SIGKILL.
@@ -229,8 +255,12 @@ def serve(
     client_shared_memory: bool = False,
     control_token: str | None = None,
     installation: Installation | None = None,
+    exit_on_error: bool = True,
 ) -> Iterator[Server]:
     """Serve `repository` during the `with` block, which starts when every model is ready.
+
+    Without `exit_on_error`, models that fail to load are in `failed` of the result, and the others
+    are served. The server's readiness endpoint then answers that it is not ready.
 
     A port of 0 selects a free one. With `explicit`, only `models` are loaded ("*": all) and clients
     may load more. With `poll_seconds` the server loads changes of the repository. Clients may use
@@ -238,20 +268,22 @@ def serve(
     `control_token` is given, only requests with it in the header flags.CONTROL_HEADER may load
     models.
 
-    A server that crashes while it loads models is restarted once and then loads one model at a
-    time. `first_crash` of the result is then the reason, else None. Raises EnvironmentProblem if a
-    port is in use, no server is installed, or the server cannot require the token. Raises
-    ServerError with every failed model and the reason in the log.
+    A server that crashes while it loads models is restarted once (RESTARTS times without
+    `exit_on_error`) and then loads one model at a time. `first_crash` of the result is then the
+    reason, else None. Raises EnvironmentProblem if a port is in use, no server is installed, or the
+    server cannot require the token. Raises ServerError with every failed model and the reason in
+    the log.
     """
     found = installation or find()
     chosen = [
         *flags.control(explicit, models, poll_seconds),
         *flags.restrictions(found, client_shared_memory, control_token),
         *flags.optional(found, client_shared_memory),
+        *((flags.KEEP_SERVING,) if not exit_on_error else ()),
     ]
 
     def started(*extra: str) -> Server:
-        return start(
+        server = start(
             repository,
             port={
                 "--http-port": http_port,
@@ -264,31 +296,37 @@ def serve(
             installation=found,
             models=models if explicit and flags.ALL not in models else None,
         )
-
-    with _ready(started, ready_timeout, found) as server:
         server.changes_models = explicit or poll_seconds is not None
         server.control_token = control_token
+        return server
+
+    with _ready(started, ready_timeout, found, partly=not exit_on_error) as server:
         yield server
 
 
 @contextlib.contextmanager
 def _ready(
-    started: Callable[..., Server], timeout: float, installation: Installation
+    started: Callable[..., Server], timeout: float, installation: Installation, *, partly: bool
 ) -> Iterator[Server]:
-    """Return a server whose models are ready. After a crash during the first start, models are
-    loaded serially.
-    """
+    """Return a server that is ready. After a crash during a start, models are loaded serially."""
+    restarts = RESTARTS if partly else 1
+    first_crash: str | None = None
+    extra: tuple[str, ...] = ()
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(started())
-        try:
-            server.wait_ready(timeout)
-        except ServerError as error:
-            if not (server.crashed() and installation.supports(_LOAD_THREADS)):
-                raise
-            server.stop()
-            server = stack.enter_context(started(f"{_LOAD_THREADS}=1"))
-            server.first_crash = str(error)
-            server.wait_ready(timeout)
+        while True:
+            server = stack.enter_context(started(*extra))
+            server.first_crash = first_crash
+            try:
+                server.wait_ready(timeout, partly=partly)
+                break
+            except ServerError as error:
+                known = not partly and log.failures(server.log())
+                serially = installation.supports(_LOAD_THREADS)
+                if not (server.crashed() and serially and restarts) or known:
+                    raise
+                first_crash = first_crash or str(error)
+                restarts, extra = restarts - 1, (f"{_LOAD_THREADS}=1",)
+                server.stop()
         yield server
 
 

@@ -39,3 +39,4 @@ from .merge import merge as merge
 from .padding import Padding as Padding
 from .publish import publish as publish
 from .publish import publish_ensemble as publish_ensemble
+from .warmup import warmup_requests as warmup_requests

@@ -121,6 +121,8 @@ class ModelArtifact:
     """For each list: the segments' output that is true if the list is longer than `max_lengths`
     declares. Such a request fails.
     """
+    no_warmup: frozenset[str] = frozenset()
+    """The names of warm-up requests that the model does not answer, which the config leaves out."""
     mixes: str | None = None
     """Why requests must not be batched, if the model's graph shows a reason that the goldens may
     not.

@@ -215,14 +215,20 @@ def _provenance(message: pb.ModelConfig, artifact: ModelArtifact, platform: str)
         "torch_version": importlib.metadata.version("torch"),
         "plan_sha256": sha256(artifact.plan) if artifact.plan else None,
         "lowered_sha256": sha256(artifact.lowered),
-        "source_sha256": (
-            sha256(artifact.spec.path.read_bytes()) if artifact.spec.path.is_file() else None
-        ),
+        "source_sha256": _source(artifact),
         OPTIONAL_OUTPUTS: ",".join(artifact.flags),
     }
     for key, value in stated.items():
         if value:
             message.parameters[f"trt_build.{key}"].string_value = str(value)
+
+
+def _source(artifact: ModelArtifact) -> str | None:
+    """The digest of the model's file. None for a step: its name is a digest of its content, and
+    must not change when another part of the file does. The ensemble has the digest.
+    """
+    path = artifact.spec.path
+    return sha256(path.read_bytes()) if path.is_file() and not artifact.step_of else None
 
 
 def tensorrt_version(facts: Any) -> str | None:

@@ -189,9 +189,13 @@ def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> 
     """Write the version folder. It has only the plan if Triton's TensorRT backend serves it: object
     stores fetch the whole folder on each load.
     """
-    facts = {**artifact.plan_facts, "serving": _serving(artifact, message.max_batch_size)}
+    facts = {
+        **_plan_facts(artifact.plan_facts),
+        "serving": _serving(artifact, message.max_batch_size),
+    }
     if artifact.step_of:  # a step's runtime leaves its outputs on their device
         facts["step_of"] = artifact.step_of
+        facts.pop("build_seconds", None)  # equal steps have equal names, see name_by_content
     if artifact.segments:
         facts["segments"] = [
             _segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)
@@ -210,6 +214,11 @@ def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> 
         (folder / "model.pt").write_bytes(artifact.lowered)
     if message.backend == "python" and not artifact.segments:
         (folder / "lowered.pt").write_bytes(artifact.lowered)
+
+
+def _plan_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts in one order, whether the plan was built or is from the store."""
+    return dict(json.loads(json.dumps(facts, sort_keys=True, default=str)))
 
 
 def _runtime(folder: Path) -> None:
@@ -244,7 +253,7 @@ def _segment(segment: SegmentFiles | BranchFiles, stem: str, folder: Path) -> di
         "inputs": [{"name": n, "dtype": segment.dtypes.get(n)} for n in segment.inputs],
         "outputs": [{"name": n, "dtype": segment.dtypes.get(n)} for n in segment.outputs],
         "profiles": [_spans(ranges) for ranges in segment.ranges],
-        "plan": dict(segment.plan_facts),
+        "plan": _plan_facts(segment.plan_facts),
         "parts": _segments(segment.parts, stem, folder),
     }
 

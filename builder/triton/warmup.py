@@ -33,6 +33,8 @@ def samples(artifact: ModelArtifact, config: pb.ModelConfig) -> Iterator[Any]:
         return
     for golden in _goldens(artifact):
         for name, batch in _batches(golden, config, artifact):
+            if name in artifact.no_warmup:
+                continue
             sample = pb.ModelWarmup(name=name, batch_size=batch)
             for tensor in config.input:
                 data = _element(golden.inputs[tensor.name], config)
@@ -61,6 +63,28 @@ def _batches(
     for size in sorted({spec.batch_size for spec in config.optimization.cuda.graph_spec} - {usual}):
         if graphs.holds(ranges, size):
             yield f"{golden.name}-graph-{size}", size
+
+
+def warmup_requests(
+    artifact: ModelArtifact, config: pb.ModelConfig
+) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
+    """The name and the inputs of each warm-up request of `config`, with the batch axis and in the
+    module's dtypes.
+
+    Triton sends copies of one row, so the inputs may differ from those of every golden.
+    """
+    files = {
+        _file(golden, tensor.name): golden.inputs[tensor.name]
+        for golden in artifact.goldens
+        for tensor in config.input
+    }
+    for sample in config.model_warmup:
+        inputs = {}
+        for tensor in config.input:
+            data = _element(files[sample.inputs[tensor.name].input_data_file], config)
+            batch = (sample.batch_size,) if config.max_batch_size else ()
+            inputs[tensor.name] = np.broadcast_to(data, (*batch, *data.shape)).copy()
+        yield sample.name, inputs
 
 
 def write(artifact: ModelArtifact, config: pb.ModelConfig, folder: Path) -> None:

@@ -80,6 +80,28 @@ def test_numbers_that_others_get_wrong(mistake: str) -> None:
     check(function, *inputs)
 
 
+SPECIAL = torch.tensor([[1.5, torch.nan, -2.5, torch.inf], [-torch.inf, 0.0, 3.0, 2.5]])
+DIVISORS = torch.tensor([[-torch.inf, 2.0, torch.inf, torch.inf], [3.0, -torch.inf, torch.nan, -1]])
+NOT_A_NUMBER: dict[str, Any] = {
+    "median": lambda x: x.median(1),
+    "median of all": lambda x: x.median(),
+    "nanmedian": lambda x: x.nanmedian(1)[0],
+    "quantile": lambda x: x.quantile(0.4, dim=1),
+    "quantiles": lambda x: x.quantile(torch.tensor([0.1, 0.9]), dim=1, keepdim=True),
+    "cummax": lambda x: x.cummax(1),
+    "cummin": lambda x: x.cummin(1),
+    "remainder": lambda x: torch.remainder(x, DIVISORS),
+    "remainder by infinity": lambda x: torch.remainder(x, -torch.inf),
+    "fmod": lambda x: torch.fmod(x, DIVISORS),
+    "floor division": lambda x: torch.div(x.clamp(-4, 4), DIVISORS, rounding_mode="floor"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_A_NUMBER)
+def test_nan_and_infinities(name: str) -> None:
+    check(NOT_A_NUMBER[name], SPECIAL)
+
+
 DYNAMIC: dict[str, Any] = {
     "a size in arithmetic": lambda x: x.reshape(x.size(0) * 3) * (x.size(0) + 1),
     "what has as many rows as x or one": lambda x: (

@@ -57,6 +57,7 @@ def main() -> int:
     names = [] if args.page else list(corpus())
     names = [name for name in names if not args.only or re.search(args.only, name)]
     names = [name for name in names if args.again or name not in kept]
+    names.sort(key=lambda name: name not in kept)  # first those whose row may be outdated
     while names and time.monotonic() < until:
         for row in rows(names, args.jobs, until):
             kept[row["name"]] = row

@@ -13,7 +13,7 @@ from torch.export import Dim
 import builder
 from builder import frontends, parity
 from builder.cli import guess
-from builder.errors import LoweringError, ModelFileError
+from builder.errors import LoweringError, ModelFileError, UnsupportedOperators, UsageError
 from builder.frontends import ExportedModule
 from builder.manifest import ModelSpec, merged_profile
 
@@ -154,3 +154,40 @@ def test_init_refuses_a_model_without_inputs(tmp_path: Path) -> None:
     with pytest.raises(LoweringError, match="has no tensor inputs") as caught:
         guess.guesses(file)
     assert caught.value.fix
+
+
+class Short(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float() * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint16, torch.complex64])
+def test_an_input_of_a_dtype_without_endpoint_is_named_with_a_remedy(dtype: torch.dtype) -> None:
+    program = torch.export.export(Short(), (torch.ones(2).to(dtype),))
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(UsageError, match=f"input x of the program is {name}") as caught:
+        builder.convert(program)
+    assert "int32" in str(caught.value.fix) and "cast it in the model" in str(caught.value.fix)
+
+
+class Eigen(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.eigvalsh(x)
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = Eigen()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+def test_an_operator_of_a_generated_class_is_located_by_its_module() -> None:
+    """A class that torch.fx generates has no file; the error names the module."""
+    program = torch.export.export(Outer(), (torch.ones(2, 3, 3),))
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    with pytest.raises(UnsupportedOperators, match="where: graph, in module head"):
+        builder.convert(program)

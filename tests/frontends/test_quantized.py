@@ -162,12 +162,27 @@ class Rounding(Weights):
             options = ("SYMMETRIC", block, torch.int8, -128, 127, EPS, self.scale_dtype, torch.int8)
             scale, zero = torch.ops.torchao.choose_qparams_affine(x, *options, True)
         q = torch.ops.torchao.quantize_affine(x, block, scale, zero, torch.int8, -128, 127)
-        y = torch.ops.aten._int_mm(q.reshape(-1, x.size(-1)), self.weight.t())
+        y = self.multiplied(q.reshape(-1, x.size(-1)), self.weight.t())
         y = self.scaled(y, scale.reshape(-1, 1))
         return y.reshape(*x.shape[:-1], -1).add_(self.bias)
 
+    def multiplied(self, q: Tensor, weight: Tensor) -> Tensor:
+        return torch.ops.aten._int_mm(q, weight)  # type: ignore[no-any-return]
+
     def scaled(self, y: Tensor, scale: Tensor) -> Tensor:
         return y.to(torch.float32) * scale.to(torch.float32) * self.scales.flatten()
+
+
+class Shifted(Rounding):
+    """What torchao exports on a processor with AVX512-VNNI and without AMX."""
+
+    added, shift = 128, 128
+
+    def multiplied(self, q: Tensor, weight: Tensor) -> Tensor:
+        unsigned = (q.to(torch.int32) + self.added).to(torch.uint8)
+        product = torch.ops.aten._int_mm(unsigned, weight)
+        sums = weight.sum(dim=0, keepdim=True, dtype=torch.int32) * self.shift
+        return product.sub_(sums)  # type: ignore[no-any-return]
 
 
 EPS = 1.1920928955078125e-07
@@ -175,11 +190,12 @@ EPS = 1.1920928955078125e-07
 
 @pytest.mark.parametrize("shape", [(4, 6), (4, 3, 6)], ids=["rows", "tokens"])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("kind", [Rounding, Shifted])
 def test_activations_that_torchao_rounds(
-    dynamic: bool, shape: tuple[int, ...], tmp_path: Path
+    kind: type[Rounding], dynamic: bool, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     """Constant scales become the layers of PT2E, those of each request become arithmetic."""
-    module = Rounding(dynamic)
+    module = kind(dynamic)
     program = exported(module, torch.randn(shape))
     torch.export.save(program, tmp_path / "int8.pt2")
     loaded = frontends.load(tmp_path / "int8.pt2")
@@ -215,6 +231,21 @@ class OtherScale(Rounding):
         return super().scaled(y, scale * 2)
 
 
+class OtherShift(Shifted):
+    """Another number is subtracted than the one that was added."""
+
+    shift = 64
+
+
+class OtherSum(Shifted):
+    """The product is read before and after the subtraction."""
+
+    def multiplied(self, q: Tensor, weight: Tensor) -> Tensor:
+        product = torch.ops.aten._int_mm((q.to(torch.int32) + 128).to(torch.uint8), weight)
+        again = product + 1
+        return product.sub_(weight.sum(0, keepdim=True, dtype=torch.int32) * 128) + again
+
+
 class ReadAgain(Rounding):
     """Whole numbers as a result."""
 
@@ -230,6 +261,8 @@ class ReadAgain(Rounding):
         (WithZeroPoint, "with zero points"),
         (Unscaled, "before it is multiplied by both scales"),
         (OtherScale, "before it is multiplied by both scales"),
+        (OtherShift, "before it is multiplied by both scales"),
+        (OtherSum, "before it is multiplied by both scales"),
         (ReadAgain, "read by an operator other than"),
     ],
 )
@@ -250,6 +283,30 @@ class WeightOnly(Weights):
 def test_weights_of_whole_numbers_become_floats() -> None:
     """There is nothing to round: the network has the restored weights."""
     module = WeightOnly()
+    conversion = builder.convert(exported(module))
+    assert not any("QUANTIZE" in kind for kind in layers(conversion))
+    x = torch.randn(3, 6)
+    (output,) = builder.reference.run(conversion, [x])
+    torch.testing.assert_close(output, module(x))
+
+
+class Restored(Weights):
+    """What IntxWeightOnlyConfig of torchao exports: int8 weights in blocks, with zero points."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torchao_operators.register()
+        self.register_buffer("steps", torch.rand(5, 2) / 20)
+        self.register_buffer("points", torch.randint(-3, 3, (5, 2), dtype=torch.int8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = (self.weight, [1, 3], self.steps, self.points, torch.int8, -8, 7)
+        weight = torch.ops.torchao.dequantize_affine(*given, output_dtype=torch.float32)
+        return nn.functional.linear(x, weight, self.bias)
+
+
+def test_weights_in_blocks_are_restored() -> None:
+    module = Restored()
     conversion = builder.convert(exported(module))
     assert not any("QUANTIZE" in kind for kind in layers(conversion))
     x = torch.randn(3, 6)

@@ -154,6 +154,28 @@ def test_changing_the_layout_leaves_no_step_behind(
     assert models(tmp_path) == {"m"}
 
 
+def test_a_retrained_part_gives_no_other_step_a_new_name(tmp_path: Path) -> None:
+    """A server keeps memory for each name that it has loaded, so only changed steps get one."""
+    network, options = Middle(), {"min_block_size": 1}
+    assert build(tmp_path, network, layout="ensemble", fallback=options).ok
+    first = {networks.base(name): name for name in models(tmp_path)}
+    with torch.no_grad():
+        network.last.weight.add_(1.0)
+    assert build(tmp_path, network, layout="ensemble", fallback=options).ok
+    second = models(tmp_path) - {*first.values()}
+    assert {networks.base(name) for name in second} == {"m.2.tensorrt"}
+    assert len({networks.base(name) for name in first}) == 4
+
+
+def test_an_equal_rebuild_gives_no_step_a_new_name(tmp_path: Path) -> None:
+    options = {"min_block_size": 1}
+    assert build(tmp_path, Middle(), layout="ensemble", fallback=options).ok
+    first = models(tmp_path)
+    shutil.rmtree(tmp_path / "out")
+    assert build(tmp_path, Middle(), layout="ensemble", fallback=options).ok
+    assert models(tmp_path) == first
+
+
 def test_a_step_never_replaces_a_model_of_the_users(tmp_path: Path) -> None:
     assert build(tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1}).ok
     name = networks.step(tmp_path / "out", "m.1.torch").name

@@ -16,11 +16,13 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
+from builder.parity import verify
 from builder.serving import Server, serve
 from builder.serving.installation import find
 from builder.serving.server import _plain
@@ -144,6 +146,64 @@ def test_every_model_that_fails_is_named_with_the_logs_reason(good: Path, tmp_pa
     assert "'config'" in text and "FP32" in text
     assert "'scorer'" not in text
     assert leftovers() == set()
+
+
+NO_WARMUP = """
+class TritonPythonModel:
+    def execute(self, requests):
+        raise RuntimeError("the first request fails")
+"""
+NO_PROCESS = "import os\nos.kill(os.getpid(), 11)\n"
+
+
+@pytest.mark.parametrize("mode", [{}, {"explicit": True, "models": ["*"]}, {"poll_seconds": 60}])
+def test_models_that_fail_do_not_end_the_others(
+    good: Path, tmp_path: Path, mode: dict[str, Any]
+) -> None:
+    """By an import, its config, a killed process, or a warm-up request. The last one sometimes
+    crashes tritonserver 24.10, which is then started again.
+    """
+    repository = tmp_path / "repository"
+    shutil.copytree(good, repository)
+    sources = {"syntax": "import no_such_module\n", "killed": NO_PROCESS, "first": NO_WARMUP}
+    for name in ("config", *sources):
+        publish(scorer(name=name), repository)
+    for name, source in sources.items():
+        (repository / name / "1" / "model.py").write_text(source)
+    config = repository / "config" / "config.pbtxt"
+    config.write_text(config.read_text().replace("TYPE_FP32", "FP32", 1))
+    with serve(repository, exit_on_error=False, **mode, **FREE) as server:
+        assert server.served() == {"scorer"} and not server.ready()
+        reasons = {failure.model: failure.reason for failure in server.failed}
+        assert reasons.keys() == {"syntax", "killed", "first", "config"}
+        assert "no_such_module" in reasons["syntax"] and "FP32" in reasons["config"]
+        assert "failed to run warmup sample 'p0-opt'" in reasons["first"]
+        (parity,) = verify(repository, server.http_url, None, ["scorer"], repeat=0)
+        assert parity.passed, parity.error
+    assert leftovers() == set()
+
+
+def test_a_server_without_any_model_that_loads_ends(tmp_path: Path) -> None:
+    publish(scorer(), tmp_path)
+    (tmp_path / "scorer" / "1" / "model.py").write_text("import no_such_module\n")
+    with (
+        pytest.raises(ServerError, match=r"could load no model:\n  model 'scorer'.*no_such_module"),
+        serve(tmp_path, exit_on_error=False, **FREE),
+    ):
+        pass
+    assert leftovers() == set()
+
+
+def test_a_failed_model_is_not_taken_for_one_whose_process_died(good: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    shutil.copytree(good, repository)
+    publish(scorer(name="first"), repository)
+    (repository / "first" / "1" / "model.py").write_text(NO_WARMUP)
+    with serve(repository, exit_on_error=False, **FREE) as server:
+        server.stubs.ended.add("first")
+        threading.Timer(3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        server.block()
+        assert server.process.poll() is None
 
 
 @pytest.mark.slow

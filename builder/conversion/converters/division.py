@@ -8,12 +8,21 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.layers import choose, computed_in, less, to_result_dtype, truncated
+from builder.conversion.layers import (
+    HALVES,
+    arithmetic_dtype,
+    choose,
+    computed_in,
+    equal,
+    less,
+    to_result_dtype,
+    truncated,
+)
 from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
 
-NOTE_REMAINDER = "of floats exact for quotients below 2^24"
+NOTE_REMAINDER = "of floats exact for quotients below 2^24 and finite divisors below 2^114"
 
 
 @converter(
@@ -31,7 +40,8 @@ def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """x / other in the dtype that they promote to, float32 for integers."""
     dtype = ctx.promoted(x, other)
     dtype = dtype if dtype.is_floating_point else torch.float32
-    return ctx.elementwise("DIV", *ctx.operands(x, other, dtype=dtype))
+    computed = arithmetic_dtype("DIV", dtype, (x, other))
+    return ctx.cast(ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed)), dtype)
 
 
 @converter(
@@ -79,7 +89,7 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     dtype = ctx.promoted(x, other)
     if not dtype.is_floating_point:
         return rest(ctx, x, other, truncated_quotient(ctx, x, other))
-    a, b = ctx.operands(x, other, dtype=torch.float32)
+    a, b = ctx.operands(x, rounded(other, dtype), dtype=torch.float32)
     sizes = [
         ctx.unary("ABS", t) for t in (a, b)
     ]  # the remainder of the absolute values, with the sign of self
@@ -98,8 +108,17 @@ def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     """self - floor(self / other) other: the sign of other"""
     dtype = ctx.promoted(x, other)
     if dtype.is_floating_point and not power_of_two(other):
-        return ctx.cast(floored(ctx, x, other)[1], dtype)
+        return ctx.cast(floored(ctx, x, rounded(other, dtype))[1], dtype)
     return rest(ctx, x, other, floored_quotient(ctx, x, other))
+
+
+def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
+    """The divisor; a number is rounded to half precision, as PyTorch's remainders do. Its quotients
+    use the number as it is.
+    """
+    if dtype in HALVES and isinstance(divisor, int | float):
+        return torch.tensor(divisor, dtype=dtype).item()
+    return divisor
 
 
 def rest(ctx: ConversionContext, x: Operand, other: Operand, quotient: ITensor) -> ITensor:
@@ -127,11 +146,20 @@ def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, An
     a, b = ctx.operands(x, other, dtype=torch.float32)
     quotient = ctx.elementwise("FLOOR_DIV", a, b)
     found = exact_rest(ctx, a, quotient, b)
+    if not isinstance(other, int | float) or math.isinf(other):
+        found = _past_infinity(ctx, a, b, found)
     over = less(ctx, ctx.elementwise("PROD", ctx.unary("SIGN", found), ctx.unary("SIGN", b)), 0.0)
     smaller = ctx.elementwise("SUB", quotient, ctx.like_scalar(quotient, 1.0))
     return choose(ctx, over, smaller, quotient), choose(
         ctx, over, ctx.elementwise("SUM", found, b), found
     )
+
+
+def _past_infinity(ctx: ConversionContext, a: ITensor, b: ITensor, found: ITensor) -> ITensor:
+    """The remainder `found`, and that of infinite divisors: a, or NaN where a is infinite."""
+    infinite = equal(ctx, ctx.unary("ABS", b), torch.inf)
+    nothing = ctx.elementwise("PROD", a, ctx.like_scalar(a, 0.0))  # NaN where a is infinite
+    return choose(ctx, infinite, ctx.elementwise("SUM", a, nothing), found)
 
 
 def exact_rest(ctx: ConversionContext, a: ITensor, quotient: ITensor, b: ITensor) -> ITensor:

@@ -8,7 +8,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.activation import clip
-from builder.conversion.layers import choose, combine, equal, is_nan, less
+from builder.conversion.layers import accumulated, choose, combine, equal, is_nan, less
 from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
@@ -180,15 +180,21 @@ for _name, _operation in (("fmax", "MAX"), ("fmin", "MIN")):
 )
 def lerp(ctx: ConversionContext, x: Tensor, end: Tensor, weight: Operand) -> ITensor:
     """start + weight (end - start), computed from the nearer end, so that weight 1 returns `end`
-    exactly
+    exactly; half precision is computed in float32
     """
+    dtype = ctx.promoted(x, end)
+    x, end = accumulated(ctx, ctx.tensor(x)), accumulated(ctx, ctx.tensor(end))
+    return ctx.cast(_lerp(ctx, x, end, weight), dtype)
+
+
+def _lerp(ctx: ConversionContext, x: ITensor, end: ITensor, weight: Operand) -> ITensor:
     difference = combine(ctx, "SUB", end, x)
     if isinstance(weight, int | float):
         base, operation, share = (
             (x, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
         )
         return combine(ctx, operation, base, combine(ctx, "PROD", difference, share))
-    weight = ctx.tensor(weight)
+    weight = accumulated(ctx, ctx.tensor(weight))
     rest = combine(ctx, "SUB", ctx.like_scalar(weight, 1.0), weight)
     from_start = combine(ctx, "SUM", x, combine(ctx, "PROD", difference, weight))
     from_end = combine(ctx, "SUB", end, combine(ctx, "PROD", difference, rest))

@@ -10,7 +10,7 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import Size
 from builder.conversion.folding import channel_scale, folded
-from builder.conversion.layers import combine, reduce
+from builder.conversion.layers import accumulated, combine, reduce
 from builder.conversion.registry import converter
 from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
@@ -145,13 +145,16 @@ def standardised(
     ctx: ConversionContext, x: ITensor, axes: Sequence[int], eps: float
 ) -> tuple[Any, Any, Any]:
     """(x - mean) / sqrt(variance + eps), mean and 1 / sqrt(variance + eps), over `axes` in two
-    passes.
+    passes, all in x's dtype. Half precision is computed in float32.
     """
+    dtype = ctx.dtype(x)
+    x = accumulated(ctx, x)
     mean = reduce(ctx, "AVG", x, axes, True)
     centered = combine(ctx, "SUB", x, mean)
     variance = reduce(ctx, "AVG", combine(ctx, "PROD", centered, centered), axes, True)
     inverse = ctx.unary("RECIP", ctx.unary("SQRT", combine(ctx, "SUM", variance, eps)))
-    return combine(ctx, "PROD", centered, inverse), mean, inverse
+    result = combine(ctx, "PROD", centered, inverse)
+    return ctx.cast(result, dtype), ctx.cast(mean, dtype), ctx.cast(inverse, dtype)
 
 
 @converter(
@@ -350,6 +353,6 @@ def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITens
     v = ctx.tensor(v)
     kept = None if dim == -1 else ctx.axis(v, dim)
     axes = [axis for axis in range(ctx.rank(v)) if axis != kept]
-    squares = combine(ctx, "PROD", v, v)
-    norm = ctx.unary("SQRT", reduce(ctx, "SUM", squares, axes, True))
-    return combine(ctx, "PROD", v, combine(ctx, "DIV", g, norm))
+    wide = accumulated(ctx, v)
+    norm = ctx.unary("SQRT", reduce(ctx, "SUM", combine(ctx, "PROD", wide, wide), axes, True))
+    return combine(ctx, "PROD", v, combine(ctx, "DIV", g, ctx.cast(norm, ctx.dtype(v))))

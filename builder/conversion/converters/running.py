@@ -13,7 +13,7 @@ from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cumulative import scanned
 from builder.conversion.decomposing import walked
-from builder.conversion.layers import choose, equal, floating
+from builder.conversion.layers import choose, equal, floating, is_nan
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
 from builder.decompositions import DECOMPOSITIONS
@@ -21,7 +21,7 @@ from builder.engine import ITensor
 
 
 def extremes(ctx: ConversionContext, x: ITensor, dim: int, operation: str) -> tuple[Any, Any]:
-    """The cumulative maximum or minimum, and its last index (NaN is not handled)."""
+    """The cumulative maximum or minimum, and its last index. From the first NaN on it is NaN."""
     dtype = ctx.dtype(x)
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
@@ -31,7 +31,10 @@ def extremes(ctx: ConversionContext, x: ITensor, dim: int, operation: str) -> tu
     best = scanned(ctx, own, axis, identity, lambda a, b: ctx.elementwise(operation, a, b))
     shape = [ctx.size(x, axis) if a == axis else 1 for a in range(ctx.rank(x))]
     positions = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)
-    here = ctx.copy_sizes(x, choose(ctx, equal(ctx, own, best), positions, 0, torch.int32))
+    reached = equal(ctx, own, best)
+    if dtype.is_floating_point:
+        reached = ctx.elementwise("OR", reached, is_nan(ctx, own))
+    here = ctx.copy_sizes(x, choose(ctx, reached, positions, 0, torch.int32))
     last = scanned(ctx, here, axis, 0, lambda a, b: ctx.elementwise("MAX", a, b))
     return ctx.cast(best, dtype), ctx.cast(last, torch.int64)
 

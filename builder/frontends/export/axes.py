@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from builder.dtypes import ENDPOINT_DTYPES, name_of
 from builder.errors import UsageError
 from builder.frontends.export.guards import Demands
 from builder.frontends.export.relations import Relations
@@ -136,7 +137,7 @@ class Axes:
             for size in meta.shape
             if isinstance(size, torch.SymInt)
         }
-        return TensorSpec(str(meta.dtype).removeprefix("torch."), shape, dims=dims, name=name)
+        return TensorSpec(_tensor_dtype(name, meta), shape, dims=dims, name=name)
 
     def _range(self, size: str) -> Range:
         low, high = self.bounds(size)
@@ -285,6 +286,18 @@ def _finite(bound: Any) -> int | None:
     # infinities of sympy and of torch are no Integer
     number = int(bound) if isinstance(bound, int) or bound.is_Integer else None
     return number if number is not None and abs(number) < 2**31 else None
+
+
+def _tensor_dtype(name: str, meta: torch.Tensor) -> str:
+    """The name of a tensor's dtype. Raises UsageError for one that no endpoint has."""
+    dtype = name_of(meta.dtype)
+    if dtype not in ENDPOINT_DTYPES:
+        raise UsageError(
+            f"input {name} of the program is {dtype}, and an endpoint has none of that dtype",
+            fix="export the model with an input of one of "
+            f"{', '.join(ENDPOINT_DTYPES)}, and cast it in the model",
+        )
+    return dtype
 
 
 def _number_dtype(meta: Any) -> str:

@@ -25,6 +25,9 @@ CODE = "exported: "
 itself.
 """
 
+_NO_SOURCE = "exported(0)\n"
+"""The range of a node whose module is known and whose source is not: it has no frame."""
+
 Stack = tuple[tuple[str, str], ...]
 """The active module calls, outermost first: path and class name."""
 
@@ -39,14 +42,17 @@ class Origins:
     def __init__(self, graphs: Iterable[torch.fx.Graph]) -> None:
         """Collect `stack_trace` and `nn_module_stack` of the nodes of these graphs."""
         stacks, texts = dict[Any, Stack](), dict[str, str | None]()
+        self._keys: dict[torch.fx.Node, tuple[Any, str]] = {}
         for node in (node for graph in graphs for node in graph.nodes):
-            entries, trace = _entries(node), _trace(node)
+            entries, trace = self._keys[node] = _entries(node), _trace(node)
             if entries not in stacks:
                 stacks[entries] = _stack(entries)
             if trace not in texts:
                 texts[trace] = _range_text(trace)
         self.script, named, self._inlined = _module_nodes(dict.fromkeys(stacks.values()))
         distinct = dict.fromkeys(text for text in texts.values() if text is not None)
+        if named and None in texts.values():
+            distinct[_NO_SOURCE] = None
         self._function, located = _location_nodes(list(distinct))
         self._modules = {
             entries: named[stack[-1][0]] for entries, stack in stacks.items() if len(stack) > 1
@@ -54,11 +60,16 @@ class Origins:
         self._locations = {
             trace: located[text] for trace, text in texts.items() if text is not None
         }
+        self._nowhere = located.get(_NO_SOURCE)
 
     def described(self, node: torch.fx.Node) -> tuple[Any, ...]:
         """The nodes whose metadata has the module and the location of the program's node."""
-        found = self._modules.get(_entries(node)), self._locations.get(_trace(node))
-        return tuple(source for source in found if source is not None)
+        entries, trace = self._keys[node]
+        module, line = self._modules.get(entries), self._locations.get(trace)
+        if module is None:
+            return () if line is None else (line,)
+        # the module's node has a range of its own, which is not that of the program's node
+        return module, self._nowhere if line is None else line
 
 
 def location(node: torch.fx.Node) -> str:
@@ -72,7 +83,8 @@ def location(node: torch.fx.Node) -> str:
 
 def _entries(node: torch.fx.Node) -> tuple[tuple[Any, Any], ...]:
     """The path and the class of each module in `nn_module_stack`, outermost first."""
-    return tuple((node.meta.get("nn_module_stack") or {}).values())
+    stack = node.meta.get("nn_module_stack")
+    return tuple(stack.values()) if stack else ()
 
 
 def _trace(node: torch.fx.Node) -> str:

@@ -20,8 +20,10 @@ from torch.utils import _pytree as pytree
 from builder.errors import LoweringError, UsageError
 from builder.frontends.export import numbers, structure
 from builder.frontends.export.axes import Axes
+from builder.frontends.export.memory import Writes
 from builder.frontends.export.origins import Origins, location
-from builder.frontends.export.walker import Walker, signature
+from builder.frontends.export.walker import Walker
+from builder.frontends.export.walker import signature as signature_of
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +157,8 @@ class ExportedModule:
                     " holds tensors only"
                 )
         walker.skipped = _dead_writes(placeholders, signature.input_specs)
+        writes = Writes(graphs, walker.skipped, signature_of)
+        walker.functional, walker.has_writes = writes.functional, writes.remain
         outputs = walker.walk(module, given, known)
         specs = signature.output_specs
         wanted = [
@@ -239,7 +243,7 @@ def _writes(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Whether an operator writes to the tensor of this node."""
     if not isinstance(user.target, torch._ops.OpOverload):
         return False
-    written = signature(user.target).written
+    written = signature_of(user.target).written
     return any(arg is node and index in written for index, arg in enumerate(user.args))
 
 

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from builder.frontends.export.walker import Walker
 
 NAMESPACE = "torchao"
+_SHIFT = 128
+"""What torchao adds to int8 activations for processors that multiply uint8 by int8. It subtracts
+the sums of the weights, multiplied by this, from the product.
+"""
 _PT2E = "quantize with prepare_pt2e and convert_pt2e of torchao.quantization.pt2e"
 _SHAPES = frozenset(f"aten.{name}" for name in ("reshape", "view", "flatten", "unsqueeze"))
 _FOLDED = _SHAPES | frozenset(
-    f"aten.{name}" for name in ("t", "transpose", "to", "zeros_like", "full_like")
+    f"aten.{name}" for name in ("t", "transpose", "to", "zeros_like", "full_like", "sum", "mul")
 )
 """Operators that are evaluated if they read weights, scales and zero points."""
 
@@ -35,24 +39,30 @@ class Rounded:
     """The result of quantizing a float tensor.
 
     `value` has the dequantized floats; `scale` is the program's node, and `static` is whether it is
-    a constant.
+    a constant. `dtype` is that of the program's integers, which are larger by `shift`.
     """
 
     node: torch.fx.Node
     value: Any
     scale: torch.fx.Node
     static: bool
+    dtype: torch.dtype = torch.int8
+    shift: int = 0
 
 
 @dataclass(frozen=True)
 class Product:
-    """Rounded activations multiplied by int8 weights (inputs, outputs), until both are scaled."""
+    """Rounded activations multiplied by int8 weights (inputs, outputs), until both are scaled.
+
+    `shift` is that of the activations, until the sums of the weights are subtracted.
+    """
 
     node: torch.fx.Node
     rounded: Rounded
     weight: torch.Tensor
     is_scaled: bool = False
     scales: torch.Tensor | None = None
+    shift: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,11 +96,22 @@ def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
     if name == "quantize_affine":
         return _quantized(walker, node, given)
     rounded = given.get("input")
-    if name == "dequantize_affine" and isinstance(rounded, Rounded):
+    if name == "dequantize_affine" and isinstance(rounded, Rounded) and not rounded.shift:
         if _source(node.args[2]) is not rounded.scale:
             raise walker.error("a tensor is dequantized with other scales than it has", fix=_PT2E)
         return rounded.value
+    if (weight := _restored(walker, node)) is not None:
+        return weight
     raise walker.error("a tensor is dequantized that the program does not quantize", fix=_PT2E)
+
+
+def _restored(walker: Walker, node: Any) -> torch.Tensor | None:
+    """The floats of constant weights; None if an argument depends on inputs."""
+    args = [tensor_of(walker, arg) if _is_node(arg) else arg for arg in node.args]
+    if any(arg is None and _is_node(own) for arg, own in zip(args, node.args, strict=True)):
+        return None
+    restored: torch.Tensor = node.target(*args, **node.kwargs)
+    return restored
 
 
 def read(walker: Walker, node: Any, name: str, args: Sequence[Any]) -> Any:
@@ -98,17 +119,46 @@ def read(walker: Walker, node: Any, name: str, args: Sequence[Any]) -> Any:
     first, *_ = waiting = [arg for arg in args if isinstance(arg, Waiting)]
     if len(waiting) != 1:
         return None
-    if isinstance(first, Rounded) and name in ("aten.reshape", "aten.view"):
-        return replace(first, node=node, value=walker.emit("aten::reshape", [first.value, args[1]]))
-    if isinstance(first, Rounded) and name == "aten._int_mm" and args[0] is first:
-        weight = tensor_of(walker, node.args[1])
-        return None if weight is None else Product(node, first, weight)
+    if isinstance(first, Rounded):
+        return _read_rounded(walker, node, name, args, first)
+    if isinstance(first, Product) and name in ("aten.sub", "aten.sub_") and args[0] is first:
+        return _unshifted(walker, node, first)
     if isinstance(first, Product) and name == "aten.to":
         # a lower precision would round the sums
         return replace(first, node=node) if _dtype(node) == torch.float32 else None
     if isinstance(first, Product) and name == "aten.mul":
         return _scaled(walker, node, first)
     return None
+
+
+def _read_rounded(
+    walker: Walker, node: Any, name: str, args: Sequence[Any], rounded: Rounded
+) -> Any:
+    """Return the result of an operator on a rounded activation; None if it needs a tensor."""
+    if args[0] is not rounded:
+        return None
+    if name in ("aten.reshape", "aten.view"):
+        value = walker.emit("aten::reshape", [rounded.value, args[1]])
+        return replace(rounded, node=node, value=value)
+    if name == "aten.to" and _dtype(node) == (torch.uint8 if rounded.shift else torch.int32):
+        return replace(rounded, node=node, dtype=_dtype(node))
+    if name == "aten.add" and rounded.dtype == torch.int32 and not node.kwargs:
+        is_shift = not rounded.shift and type(args[1]) is int and args[1] == _SHIFT
+        return replace(rounded, node=node, shift=_SHIFT) if is_shift else None
+    if name == "aten._int_mm" and rounded.dtype == (torch.uint8 if rounded.shift else torch.int8):
+        weight = tensor_of(walker, node.args[1])
+        return None if weight is None else Product(node, rounded, weight, shift=rounded.shift)
+    return None
+
+
+def _unshifted(walker: Walker, node: Any, product: Product) -> Product | None:
+    """Subtract what the shift of the activations has added; None for another number."""
+    added = product.weight.sum(0, keepdim=True, dtype=torch.int32) * product.shift
+    given = tensor_of(walker, node.args[1])
+    read_once = len(node.args[0].users) == 1 and not node.kwargs
+    if not product.shift or not read_once or given is None or not torch.equal(given, added):
+        return None
+    return replace(product, node=node, shift=0)
 
 
 def tensor_of(walker: Walker, item: Any) -> torch.Tensor | None:
@@ -225,6 +275,8 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
     """Apply one of its scales to the product. With both it becomes a linear layer. None for another
     factor.
     """
+    if product.shift:
+        return None
     factor = node.args[1] if walker.known.get(node.args[0]) is product else node.args[0]
     if not product.is_scaled and _source(factor) is product.rounded.scale:
         shape = factor.meta["val"].shape

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from builder.errors import LoweringError
-from builder.frontends.export import convolutions, numbers, quantized, torchao
+from builder.frontends.export import convolutions, masks, memory, numbers, quantized, torchao
 from builder.frontends.export.contents import TORCHAO
 from builder.frontends.export.origins import Origins, location
 
@@ -28,6 +28,8 @@ _MEMORY_FORMATS = {
 }
 _SAME = frozenset(["aten.alias", "aten.lift_fresh", "aten.detach", "aten.detach_"])
 """Operators that return their input."""
+_VIEWS = frozenset([torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default])
+"""Operators that are a reshape if no memory is written."""
 _NUMBERS = (int, float, bool)
 _SEQUENCES, _SYMBOLIC = (list, tuple), (torch.SymInt, torch.SymFloat, torch.SymBool)
 _RESULTS = (*_NUMBERS, *_SYMBOLIC)
@@ -115,6 +117,10 @@ class Walker:
         self.origins = origins
         self.skipped: set[torch.fx.Node] = set()
         """Nodes that are not written, because their writes are never read."""
+        self.functional: dict[torch.fx.Node, Any] = {}
+        """Calls of in-place operators that are written as calls of these operators."""
+        self.has_writes = True
+        """Whether other calls write to memory: then views and copies are kept."""
         self._ends = [self.graph.return_node()]
         self._sized: dict[Any, tuple[int, tuple[Any, int]]] = {}
         """For each computed size expression: a tensor of the graph and its axis, and the number of
@@ -285,7 +291,7 @@ class Walker:
         return item
 
     def _call(self, node: torch.fx.Node, known: dict[Any, Known]) -> Known:
-        target = node.target
+        target = self.functional.get(node, node.target)
         args = [self._known(arg, known) for arg in node.args]
         named = {name: self._known(arg, known) for name, arg in node.kwargs.items()}
         if isinstance(target, torch._ops.OpOverload):
@@ -310,7 +316,7 @@ class Walker:
             return None
         if known.number:
             return self.emit(known.number, args, numbers.type_of(node.meta["val"]))
-        if known.name in _SAME:
+        if known.name in _SAME or (not self.has_writes and known.name in memory.IDENTITIES):
             return args[0]
         if known.name in ("aten.item", "aten._local_scalar_dense"):
             return self._item(args[0], numbers.type_of(node.meta["val"]))
@@ -368,11 +374,12 @@ class Walker:
         chosen. A tensor whose layer may be merged with another, such as a convolution before its
         normalization, is never chosen.
         """
-        meta, readers = node.meta.get("val"), len(node.users)
+        meta = node.meta.get("val")
         if len(self._ends) > 1 or not isinstance(meta, torch.Tensor):
             return
+        readers = len(node.users)
         for axis, size in enumerate(meta.shape):
-            expression = _computed(size)
+            expression = None if type(size) is int else _computed(size)
             if expression is not None and readers >= self._sized.get(expression, (0,))[0]:
                 self._sized[expression] = readers, (value, axis)
 
@@ -398,14 +405,22 @@ class Walker:
         """Write a call with all arguments of its schema, including defaults."""
         given = known.by_name(args, named)
         _refuse_training(self, known.name, given)
+        if memory.leaves_input(known.name, args, given):
+            return args[0]
         if known.name == "aten._native_batch_norm_legit_no_training":
             return self._batch_norm(given)
         if known.name == "aten._to_copy":
             return self._to_copy(given)
         if known.name == "aten.lift_fresh_copy":
             return self.emit("aten::clone", [given["self"], None])
+        if known.name == masks.ATTENTION and not self.has_writes:
+            called = known.by_name(node.args, node.kwargs)
+            if masks.is_without_effect(node, called.get("attn_mask")):
+                given["attn_mask"] = None
         values = [self._argument(a, given.get(a.name, a.default)) for a in known.arguments]
         types, kind, meta = known.returns, known.kind, node.meta.get("val")
+        if not self.has_writes and target in _VIEWS:
+            kind = "aten::reshape"
         if convolution := convolutions.arranged(kind, values, meta, self._constant):
             kind, values = convolutions.KIND, convolution
         created = self._create(kind, values, types)

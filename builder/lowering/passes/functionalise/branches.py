@@ -117,7 +117,8 @@ def _join(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None
     if keys[0] == keys[1]:
         return _join_items(memory, node, alias, one, other)
     if isinstance(alias.items, dict):
-        raise cannot(node, "the branches of an if create different keys in a dictionary")
+        what = "the branches of an if create different keys in a dictionary"
+        raise cannot(node, what, "create the same keys in both branches, to let TensorRT run it")
     return _join_whole(memory, node, alias, finals)
 
 

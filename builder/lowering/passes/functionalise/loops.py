@@ -21,6 +21,11 @@ from builder.lowering.passes.functionalise.sharing import holds, writes
 if TYPE_CHECKING:
     from builder.lowering.passes.functionalise.walk import Walk
 
+_FIX_OF_DICTIONARY = (
+    "keep the values in a tensor whose index is the key (torch.bincount, index_add, scatter), or"
+    " use keys that are constants in the source, to let TensorRT run it"
+)
+
 
 def loop(walk: Walk, node: Node) -> None:
     """Rewrite a loop. Each iteration starts with the memory state of the previous one."""
@@ -115,7 +120,8 @@ def _written_roots(memory: Memory, node: Node) -> list[Alias]:
 def _root(memory: Memory, node: Node, alias: Alias) -> Alias:
     """The alias that becomes loop-carried: a tensor's whole memory, or a list of unknown length."""
     if isinstance(alias.items, dict):
-        raise cannot(node, "a dictionary changes in a loop with an unknown trip count")
+        what = "a dictionary changes in a loop with an unknown trip count"
+        raise cannot(node, what, _FIX_OF_DICTIONARY)
     if alias.items is not None and alias.current.type().kind() == "ListType":
         memory.forget_items(alias)
         return alias

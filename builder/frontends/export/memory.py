@@ -1,0 +1,123 @@
+"""Finds a program's in-place writes, and those that can be written as new values at once.
+
+A graph without writes needs no functionalization, and its views and copies are values. Most
+programs write only to a result that nothing else reads, such as `relu_` behind a normalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+
+aten: Any = torch.ops.aten
+FUNCTIONAL = {
+    aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
+    aten.masked_fill_.Tensor: aten.masked_fill.Tensor,
+    aten.add_.Tensor: aten.add.Tensor,
+    aten.mul_.Tensor: aten.mul.Tensor,
+    aten.relu_.default: aten.relu.default,
+    aten.relu6_.default: aten.relu6.default,
+    aten.hardtanh_.default: aten.hardtanh.default,
+    aten.hardswish_.default: aten.hardswish.default,
+    aten.hardsigmoid_.default: aten.hardsigmoid.default,
+    aten.leaky_relu_.default: aten.leaky_relu.default,
+    aten.elu_.default: aten.elu.default,
+    aten.silu_.default: aten.silu.default,
+    aten.sigmoid_.default: aten.sigmoid.default,
+    aten.tanh_.default: aten.tanh.default,
+}
+"""The functional operators that return the dtype and shape of their first argument, if all tensors
+of the call that they compute with have that dtype.
+"""
+_COMPUTED = ("aten.add_", "aten.mul_")
+"""Operators whose functional variants have the common dtype of two tensors."""
+_NEW = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("conv1d", "conv2d", "conv3d", "convolution", "linear", "addmm", "bmm", "embedding"),
+        *("batch_norm", "layer_norm", "group_norm"),
+        *("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "cat"),
+        *("add", "sub", "mul", "div", "avg_pool2d", "eq", "ne", "relu", "silu", "sigmoid"),
+    )
+)
+"""Operators whose results share no memory with their arguments."""
+IDENTITIES = frozenset(["aten.contiguous", "aten.clone"])
+"""Operators that return the values of their input. They matter only if memory is written."""
+DROPOUTS = frozenset(
+    f"aten.{name}{suffix}"
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+    for suffix in ("", "_")
+)
+"""Operators that return their input itself outside of training."""
+_END = 2**63 - 1
+
+
+class Writes:
+    """`functional` has the in-place calls that become calls of a functional operator. `remain` is
+    whether the program has other in-place calls.
+    """
+
+    def __init__(
+        self,
+        graphs: Iterable[torch.fx.Graph],
+        skipped: Collection[torch.fx.Node],
+        signature: Any,
+    ) -> None:
+        """`skipped` are calls that are not written; `signature` returns that of an OpOverload."""
+        self.functional: dict[torch.fx.Node, Any] = {}
+        self.remain = False
+        new: set[torch.fx.Node] = set()
+        for node in (node for graph in graphs for node in graph.nodes):
+            if not isinstance(node.target, torch._ops.OpOverload) or node in skipped:
+                continue
+            known = signature(node.target)
+            if known.written and _writes_new(node, known.name, new):
+                self.functional[node] = FUNCTIONAL[node.target]
+                new.add(node)
+            elif known.written:
+                given = known.by_name(node.args, node.kwargs)
+                self.remain |= not leaves_input(known.name, node.args, given)
+            elif known.name in _NEW:
+                new.add(node)
+
+
+def _writes_new(node: torch.fx.Node, name: str, new: set[torch.fx.Node]) -> bool:
+    """Whether a call writes to a new tensor that only this call reads, and its functional variant
+    has the same dtype and shape.
+    """
+    written: Any = node.args[0] if node.args else None
+    if node.target not in FUNCTIONAL or written not in new or "out" in node.kwargs:
+        return False
+    if len(written.users) > 1 or sum(one is written for one in node.args) > 1:
+        return False
+    return name not in _COMPUTED or _common(node.meta.get("val"), written, node.args[1])
+
+
+def _common(result: Any, *operands: Any) -> bool:
+    """Whether the operands are tensors of the result's dtype, none of them a wrapped number."""
+    values = [operand.meta.get("val") for operand in operands if hasattr(operand, "meta")]
+    return len(values) == len(operands) and all(
+        isinstance(value, torch.Tensor) and value.dtype is result.dtype for value in values
+    )
+
+
+def is_whole_slice(given: dict[str, Any]) -> bool:
+    """Whether a slice has a whole axis, with step 1."""
+    start, end, step = given.get("start"), given.get("end"), given.get("step", 1)
+    first = start is None or _is(start, 0)
+    return first and (end is None or _is(end, _END)) and _is(step, 1)
+
+
+def _is(item: Any, number: int) -> bool:
+    return type(item) is int and item == number
+
+
+def leaves_input(name: str, args: Sequence[Any], given: dict[str, Any]) -> bool:
+    """Whether a call returns its first argument itself: dropout outside of training, or a slice of
+    a whole axis.
+    """
+    if name in DROPOUTS:
+        return given.get("train") is False
+    return name == "aten.slice" and bool(args) and is_whole_slice(given)

@@ -1,0 +1,69 @@
+"""Runs the warm-up requests of a model's config before publication. A failed warm-up makes Triton
+refuse the model when it is loaded, and may crash the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from builder.errors import TrtBuildError
+from builder.pipeline.execution import Runner
+
+if TYPE_CHECKING:
+    from builder.triton import EnsembleArtifact, Golden, ModelArtifact
+
+
+def confirm(
+    artifact: ModelArtifact | EnsembleArtifact, *, engines: bool
+) -> tuple[ModelArtifact | EnsembleArtifact, tuple[str, ...]]:
+    """The artifact without the warm-up requests that fail, and a warning for each of them. With
+    `engines` the plans, which need a GPU, also run them. Raises the errors of triton.config.
+    """
+    from builder import triton
+
+    if not isinstance(artifact, triton.EnsembleArtifact):
+        return _confirmed(artifact, engines=engines)
+    found = [_confirmed(step, engines=engines) for step in artifact.steps]
+    steps = tuple(step for step, _ in found)
+    return replace(artifact, steps=steps), tuple(text for _, texts in found for text in texts)
+
+
+def _confirmed(artifact: ModelArtifact, *, engines: bool) -> tuple[ModelArtifact, tuple[str, ...]]:
+    failed = dict(_failures(artifact, engines=engines))
+    warnings = tuple(
+        f"{artifact.spec.name} is served without the warm-up request {name}, which fails: {reason}"
+        for name, reason in failed.items()
+    )
+    return replace(artifact, no_warmup=frozenset(failed)), warnings
+
+
+def _failures(artifact: ModelArtifact, *, engines: bool) -> Iterator[tuple[str, str]]:
+    """The name of each warm-up request that fails, and the reason. The goldens have passed."""
+    import torch
+
+    from builder import triton
+
+    runners = [Runner(artifact), *([Runner(artifact, engines=True)] if engines else [])]
+    for name, inputs in triton.warmup_requests(artifact, triton.config(artifact)):
+        if any(_equal(inputs, golden) for golden in artifact.goldens):
+            continue
+        try:
+            for run in runners:
+                run.answer(inputs)
+        except (TrtBuildError, RuntimeError, IndexError, torch.jit.Error) as error:
+            yield name, _reason(error)
+
+
+def _equal(inputs: Mapping[str, NDArray[Any]], golden: Golden) -> bool:
+    pairs = ((array, golden.inputs[name]) for name, array in inputs.items())
+    return all(one.shape == two.shape and one.tobytes() == two.tobytes() for one, two in pairs)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TrtBuildError):
+        return error.message
+    return str(error).strip().splitlines()[-1]

@@ -1,0 +1,89 @@
+"""The warm-up requests of a config are run before publication: one that fails is left out, with a
+warning, because it would keep the server from loading the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder import triton
+from builder.pipeline import warmup
+from builder.repository import build_repository
+from tests.pipeline import models
+from tests.triton.artifacts import artifact, scorer, tensor
+
+
+class SecondRowDecides(torch.nn.Module):
+    """Fails for requests whose first row is positive, if it is the only row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.size(0) == 1 and bool(x.sum() > 0):
+            raise ValueError("one row that is positive")
+        return x * 2
+
+
+def positive_alone() -> Any:
+    """An artifact whose goldens pass, and whose warm-up request does not."""
+    made = artifact(
+        torch.jit.script(torch.nn.Identity()), [tensor("x", "float32", "batch", 3)], ["y"]
+    )
+    rows = [
+        replace(one, inputs={"x": abs(one.inputs["x"]) * (1 if len(one.inputs["x"]) > 1 else -1)})
+        for one in made.goldens
+        if not one.name.endswith("-row")
+    ]
+    goldens = tuple(replace(one, outputs={"y": one.inputs["x"] * 2}) for one in rows)
+    function = torch.jit.script(SecondRowDecides())
+    return replace(made, goldens=goldens, lowered=bytes(function.save_to_buffer()))
+
+
+def test_a_request_that_fails_is_left_out_with_a_warning() -> None:
+    made = positive_alone()
+    (sample,) = triton.config(made).model_warmup
+    assert (sample.name, sample.batch_size) == ("p0-opt", 1)
+    without, (warning,) = warmup.confirm(made, engines=False)
+    assert "without the warm-up request p0-opt" in warning and "one row that is" in warning
+    assert list(triton.config(without).model_warmup) == []
+
+
+def test_requests_of_a_model_that_answers_them_stay() -> None:
+    made = scorer()
+    found, warnings = warmup.confirm(made, engines=False)
+    assert warnings == ()
+    assert triton.config(found).model_warmup == triton.config(made).model_warmup != []
+
+
+class Rows(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(1)
+
+
+class Columns(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(0)
+
+
+@pytest.mark.parametrize(("module", "dims"), [(Rows, [1, 4]), (Columns, [2, 4])])
+def test_the_files_in_a_published_folder_are_a_request_that_was_run(
+    tmp_path: Path, module: type[torch.nn.Module], dims: list[int]
+) -> None:
+    """Of a model that Triton batches: one row. Else: the whole golden."""
+    source = models.save(tmp_path / "models", module())
+    (result,) = build_repository(source, tmp_path / "out", isolate=False)
+    assert result.ok, result.error
+    folder = tmp_path / "out" / "m"
+    config = text_format.Parse((folder / "config.pbtxt").read_text(), pb.ModelConfig())
+    (sample,) = config.model_warmup
+    batch = [sample.batch_size] if config.max_batch_size else []
+    assert [*batch, *sample.inputs["x"].dims] == dims
+    data = bytearray((folder / "warmup" / sample.inputs["x"].input_data_file).read_bytes())
+    x = torch.frombuffer(data, dtype=torch.float32).reshape(dims)
+    (answer,) = torch.jit.load(str(folder / "1" / "lowered.pt"))(x)
+    torch.testing.assert_close(answer, module()(x))
