@@ -53,7 +53,7 @@ def _failures(artifact: ModelArtifact, *, engines: bool) -> Iterator[tuple[str, 
             continue
         try:
             for run in runners:
-                run.answer(inputs)
+                run.evaluate(inputs)
         except (TrtBuildError, RuntimeError, IndexError, torch.jit.Error) as error:
             yield name, _reason(error)
 

@@ -114,7 +114,7 @@ class Server:
     def started(self) -> bool:
         """Whether each model was loaded or has failed. HTTP and metrics answer only after that."""
         return all(
-            map(_answers, (f"{self.http_url}/v2/health/live", f"{self.metrics_url}/metrics"))
+            map(_is_healthy, (f"{self.http_url}/v2/health/live", f"{self.metrics_url}/metrics"))
         )
 
     def served(self) -> frozenset[str]:
@@ -215,7 +215,7 @@ class Server:
     def _index(self) -> Any:
         """The models of the repository with their states. Raises OSError, ValueError."""
         token = {flags.CONTROL_HEADER: self.control_token} if self.control_token else {}
-        return _asked(f"{self.http_url}/v2/repository/index", b"{}", token)
+        return _requested(f"{self.http_url}/v2/repository/index", b"{}", token)
 
     def stop(self) -> None:
         """Stop the server and its Python processes, by SIGINT and then SIGKILL.

@@ -180,10 +180,11 @@ def _details(pid: int) -> dict[str, Any]:
         ticks = float((Path("/proc/uptime").read_text()).split()[0]) * 100 - float(fields[19])
         record |= {"state": fields[0], "age_seconds": round(ticks / 100, 1)}
         record["model"] = (folder / "cmdline").read_text().split("\0")[1:2]
-        record["threads"] = Counter(
+        threads = Counter(
             f"{_text(task / 'comm')} {_text(task / 'wchan')}"
             for task in (folder / "task").iterdir()
         )
+        record["threads"] = dict(threads)  # asdict makes the items of a Counter its keys
     return record
 
 

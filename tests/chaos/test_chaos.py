@@ -194,6 +194,12 @@ def test_a_model_or_a_process_that_nothing_names_is_a_leak() -> None:
     assert not found.leaked_models and not found.leaked_processes
 
 
+def test_the_record_of_a_leaked_process_is_json() -> None:
+    found = census.Census(details=[census._details(os.getpid())])
+    (details,) = json.loads(json.dumps(found.as_dict()))["details"]
+    assert sum(details["threads"].values()) >= 1
+
+
 def test_a_stream_that_was_cut_off_keeps_what_it_did(tmp_path: Path) -> None:
     window = asking.Window(requests=7, failed=1).as_dict()
     verdict = {"model": "pair", "state": "rejected", "right": False, "problems": [], "seconds": 1.0}
