@@ -52,15 +52,15 @@ class Command(click.Command):
         flags = {key: ctx.params.pop(key) for key in ("as_json", "debug", "quiet", "verbose")}
         terminal = Terminal(**flags)
         ctx.obj = terminal
-        with _terminable():
+        with _terminable() as received:
             if terminal.as_json:
                 with only_json() as terminal.out:
-                    code = self._guarded(ctx, terminal)
+                    code = self._guarded(ctx, terminal, received)
             else:
-                code = self._guarded(ctx, terminal)
+                code = self._guarded(ctx, terminal, received)
             ctx.exit(code)
 
-    def _guarded(self, ctx: click.Context, terminal: Terminal) -> int:
+    def _guarded(self, ctx: click.Context, terminal: Terminal, received: list[int]) -> int:
         try:
             with paths.local(ctx, terminal):
                 code = int(super().invoke(ctx) or 0)
@@ -71,9 +71,10 @@ class Command(click.Command):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt as stop:
-            terminal.note("interrupted; no partly written files remain")
-            return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+            return _interrupted(terminal, terminated=isinstance(stop, Terminated))
         except BaseException as error:
+            if received:  # a library replaced the interrupt, as numpy's import does
+                return _interrupted(terminal, terminated=received[-1] == signal.SIGTERM)
             if isinstance(error, BrokenPipeError) and _output_is_closed(terminal):
                 return UNREAD
             if terminal.debug:
@@ -83,6 +84,12 @@ class Command(click.Command):
             code = report(terminal, error)
             _discard_unwritable(terminal)
             return code
+
+
+def _interrupted(terminal: Terminal, *, terminated: bool) -> int:
+    """Report the interrupt and return the exit code of the process."""
+    terminal.note("interrupted; no partly written files remain")
+    return TERMINATED if terminated else INTERRUPTED
 
 
 def _streams(terminal: Terminal) -> list[TextIO]:
@@ -117,21 +124,30 @@ def _discard(number: int) -> None:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does. Only the main thread can set the handler."""
+def _terminable() -> Iterator[list[int]]:
+    """Let SIGTERM end the command as Ctrl-C does. Yields the list of the signals received.
+
+    Only the main thread can set the handlers. An ignored SIGINT stays ignored.
+    """
+    received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Terminated
+        received.append(number)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
+    handled = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        handled.append(signal.SIGINT)
     try:
-        before = signal.signal(signal.SIGTERM, stop)
+        before = {number: signal.signal(number, stop) for number in handled}
     except ValueError:
-        yield
+        yield received
         return
     try:
-        yield
+        yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def report(terminal: Terminal, error: BaseException) -> int:

@@ -125,6 +125,25 @@ def test_sigterm_unwinds_like_ctrl_c_and_leaves_the_handler_as_it_was() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_that_a_library_replaces_is_no_defect(number: int, code: int) -> None:
+    before = signal.getsignal(number)
+
+    @click.command(cls=Command)
+    @click.pass_obj
+    def importing(terminal: Terminal, /) -> None:
+        try:
+            os.kill(os.getpid(), number)
+            signal.pause()
+        except KeyboardInterrupt:
+            raise ImportError("numpy was not imported completely") from None
+
+    result = CliRunner().invoke(importing)
+    assert result.exit_code == code
+    assert result.stderr == "interrupted; no partly written files remain\n"
+    assert signal.getsignal(number) == before
+
+
 def test_a_commands_number_is_its_exit_code() -> None:
     @click.command(cls=Command)
     @click.pass_obj
