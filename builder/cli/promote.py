@@ -10,6 +10,7 @@ import click
 from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
+from builder.errors import UsageError
 
 
 @click.command("promote", cls=Command, short_help="Copy published models into another repository.")
@@ -41,6 +42,7 @@ def promote_command(
     from builder.triton import history, signatures
 
     folders = history.models(source, only)
+    _refuse_nested(source, target)
     preflight.check(target)
     with signatures.signing_with(sign):
         done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
@@ -54,3 +56,16 @@ def promote_command(
         {"from": source, "to": target, "models": [asdict(one) for one in done]},
         lambda: terminal.table(("model", "version", "result"), rows, numbers=("version",)),
     )
+
+
+def _refuse_nested(source: Path, target: Path) -> None:
+    """Raise UsageError if one repository is inside the other: Triton takes each folder of a
+    repository for a model.
+    """
+    one, other = source.resolve(), target.resolve()
+    if one in other.parents or other in one.parents:
+        raise UsageError(
+            f"{target} and {source} are inside each other, and Triton takes each folder of a"
+            " repository for a model",
+            fix="use a folder outside of the other repository",
+        )
