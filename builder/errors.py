@@ -51,6 +51,16 @@ class TrtBuildError(Exception):
         return "\n".join(lines)
 
 
+def summary(error: Exception) -> str:
+    """The message of an error of trt-build; of another error the last line of its text, where torch
+    has the reason, or the name of its class.
+    """
+    if isinstance(error, TrtBuildError):
+        return error.message
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
 def _rebuilt(
     kind: type[TrtBuildError], args: tuple[Any, ...], state: dict[str, Any]
 ) -> TrtBuildError:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from builder.diagnosis.nodes import PASS, Culprit
+from builder.errors import summary
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import LoweredGraph, Paranoid, Pass, execute_graph, ir, source_location
 
@@ -75,7 +76,7 @@ class PassWatch(Paranoid):
             with torch.no_grad():
                 made = execute_graph(graph, [value.clone() for value in self.inputs])
         except RuntimeError as error:
-            return f"torch cannot run the graph: {str(error).strip().splitlines()[-1]}"
+            return f"torch cannot run the graph: {summary(error)}"
         found = [to_numpy(tensor) for tensor in _flat(made)]
         names = list(self.golden.outputs)
         if len(found) != len(names):

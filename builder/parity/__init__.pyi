@@ -24,6 +24,7 @@ from .recording import list_lengths as list_lengths
 from .recording import record as record
 from .recording import record_goldens as record_goldens
 from .recordings import Recordings as Recordings
+from .recordings import same_bits as same_bits
 from .results import GoldenResult as GoldenResult
 from .results import ModelParity as ModelParity
 from .sequences import loose_axes as loose_axes

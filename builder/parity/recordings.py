@@ -95,9 +95,10 @@ def _is_whole(golden: Golden, folder: Path) -> bool:
 
 
 def _same_arrays(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
-    return list(one) == list(other) and all(_same(one[name], other[name]) for name in one)
+    return list(one) == list(other) and all(same_bits(one[name], other[name]) for name in one)
 
 
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays have the same bits, dtype and shape."""
     same_kind = (one.dtype, one.shape) == (other.dtype, other.shape)
     return same_kind and one.tobytes() == other.tobytes()

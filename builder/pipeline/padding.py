@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.errors import ParityError, TrtBuildError
+from builder.errors import ParityError, TrtBuildError, summary
 from builder.pipeline import segment_goldens
 from builder.pipeline.execution import Runner
 
@@ -32,8 +32,7 @@ def confirm(
     try:
         return replace(artifact, padding=_confirmed(artifact, engines=engines)), ()
     except (TrtBuildError, RuntimeError, IndexError) as error:
-        reason = error.message if isinstance(error, TrtBuildError) else str(error).splitlines()[-1]
-        return artifact, (f"`pad` is not used: {reason}",)
+        return artifact, (f"`pad` is not used: {summary(error)}",)
 
 
 def _confirmed(artifact: ModelArtifact, *, engines: bool) -> Padding:

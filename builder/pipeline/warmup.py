@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from builder.errors import TrtBuildError
+from builder.errors import TrtBuildError, summary
 from builder.pipeline.execution import Runner
 
 if TYPE_CHECKING:
@@ -55,15 +55,10 @@ def _failures(artifact: ModelArtifact, *, engines: bool) -> Iterator[tuple[str, 
             for run in runners:
                 run.evaluate(inputs)
         except (TrtBuildError, RuntimeError, IndexError, torch.jit.Error) as error:
-            yield name, _reason(error)
+            yield name, summary(error)
 
 
 def _equal(inputs: Mapping[str, NDArray[Any]], golden: Golden) -> bool:
-    pairs = ((array, golden.inputs[name]) for name, array in inputs.items())
-    return all(one.shape == two.shape and one.tobytes() == two.tobytes() for one, two in pairs)
+    from builder import parity
 
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TrtBuildError):
-        return error.message
-    return str(error).strip().splitlines()[-1]
+    return all(parity.same_bits(array, golden.inputs[name]) for name, array in inputs.items())

@@ -107,15 +107,16 @@ class Server:
 
         The metrics endpoint starts last, after HTTP reports ready.
         """
-        return all(
-            map(_is_healthy, (f"{self.http_url}/v2/health/ready", f"{self.metrics_url}/metrics"))
-        )
+        return self._is_healthy("ready")
 
     def started(self) -> bool:
         """Whether each model was loaded or has failed. HTTP and metrics answer only after that."""
-        return all(
-            map(_is_healthy, (f"{self.http_url}/v2/health/live", f"{self.metrics_url}/metrics"))
-        )
+        return self._is_healthy("live")
+
+    def _is_healthy(self, what: str) -> bool:
+        """Whether this health endpoint and the metrics endpoint respond."""
+        addresses = (f"{self.http_url}/v2/health/{what}", f"{self.metrics_url}/metrics")
+        return all(map(_responds, addresses))
 
     def served(self) -> frozenset[str]:
         """The names of the models with a version that is ready. Raises ServerError."""
@@ -282,7 +283,7 @@ def serve(
         *((flags.KEEP_SERVING,) if not exit_on_error else ()),
     ]
 
-    def started(*extra: str) -> Server:
+    def start_server(*extra: str) -> Server:
         server = start(
             repository,
             port={
@@ -300,13 +301,13 @@ def serve(
         server.control_token = control_token
         return server
 
-    with _ready(started, ready_timeout, found, partly=not exit_on_error) as server:
+    with _ready(start_server, ready_timeout, found, partly=not exit_on_error) as server:
         yield server
 
 
 @contextlib.contextmanager
 def _ready(
-    started: Callable[..., Server], timeout: float, installation: Installation, *, partly: bool
+    start_server: Callable[..., Server], timeout: float, installation: Installation, *, partly: bool
 ) -> Iterator[Server]:
     """Return a server that is ready. After a crash during a start, models are loaded serially."""
     restarts = RESTARTS if partly else 1
@@ -314,7 +315,7 @@ def _ready(
     extra: tuple[str, ...] = ()
     with contextlib.ExitStack() as stack:
         while True:
-            server = stack.enter_context(started(*extra))
+            server = stack.enter_context(start_server(*extra))
             server.first_crash = first_crash
             try:
                 server.wait_ready(timeout, partly=partly)
@@ -443,7 +444,7 @@ def _opened(log_path: Path) -> BinaryIO:
         ) from error
 
 
-def _is_healthy(address: str) -> bool:
+def _responds(address: str) -> bool:
     try:
         with urllib.request.urlopen(f"http://{address}", timeout=2) as response:
             return bool(response.status == 200)

@@ -280,16 +280,6 @@ class WeightOnly(Weights):
         return (whole * self.scales.flatten()).add_(self.bias)
 
 
-def test_weights_of_whole_numbers_become_floats() -> None:
-    """There is nothing to round: the network has the restored weights."""
-    module = WeightOnly()
-    conversion = builder.convert(exported(module))
-    assert not any("QUANTIZE" in kind for kind in layers(conversion))
-    x = torch.randn(3, 6)
-    (output,) = builder.reference.run(conversion, [x])
-    torch.testing.assert_close(output, module(x))
-
-
 class Restored(Weights):
     """What IntxWeightOnlyConfig of torchao exports: int8 weights in blocks, with zero points."""
 
@@ -305,8 +295,10 @@ class Restored(Weights):
         return nn.functional.linear(x, weight, self.bias)
 
 
-def test_weights_in_blocks_are_restored() -> None:
-    module = Restored()
+@pytest.mark.parametrize("kind", [WeightOnly, Restored])
+def test_integer_weights_become_floats(kind: type[nn.Module]) -> None:
+    """Activations are not rounded, so the network has the restored weights."""
+    module = kind()
     conversion = builder.convert(exported(module))
     assert not any("QUANTIZE" in kind for kind in layers(conversion))
     x = torch.randn(3, 6)

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from builder.frontends.export.numbers import is_number
+
 ATTENTION = "aten.scaled_dot_product_attention"
 _SAME_VALUES = frozenset(f"aten.{name}" for name in ("unsqueeze", "expand", "slice", "alias"))
 """Operators whose results have only values of their input."""
@@ -45,7 +47,7 @@ def _source(node: torch.fx.Node) -> torch.fx.Node:
 def _is_true(node: torch.fx.Node) -> bool:
     """Whether a tensor is `x >= 0` of numbers that are not negative."""
     node = _source(node)
-    is_compared = node.target is torch.ops.aten.ge.Scalar and _is_number(node.args[1], 0)
+    is_compared = node.target is torch.ops.aten.ge.Scalar and is_number(node.args[1], 0)
     return is_compared and _is_position(node.args[0])
 
 
@@ -55,12 +57,8 @@ def _is_position(node: Any) -> bool:
     if not isinstance(node, torch.fx.Node):
         return False
     if node.target is torch.ops.aten.add.Tensor and not node.kwargs:
-        return _is_number(node.args[1], 0) and _is_position(node.args[0])
+        return is_number(node.args[1], 0) and _is_position(node.args[0])
     return node.target is torch.ops.aten.arange.default and _is_integer(node)
-
-
-def _is_number(item: Any, number: int) -> bool:
-    return type(item) is int and item == number
 
 
 def _is_integer(node: torch.fx.Node) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from builder.frontends.export.numbers import is_number
+
 aten: Any = torch.ops.aten
 FUNCTIONAL = {
     aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
@@ -106,12 +108,8 @@ def _common(result: Any, *operands: Any) -> bool:
 def is_whole_slice(given: dict[str, Any]) -> bool:
     """Whether a slice has a whole axis, with step 1."""
     start, end, step = given.get("start"), given.get("end"), given.get("step", 1)
-    first = start is None or _is(start, 0)
-    return first and (end is None or _is(end, _END)) and _is(step, 1)
-
-
-def _is(item: Any, number: int) -> bool:
-    return type(item) is int and item == number
+    first = start is None or is_number(start, 0)
+    return first and (end is None or is_number(end, _END)) and is_number(step, 1)
 
 
 def leaves_input(name: str, args: Sequence[Any], given: dict[str, Any]) -> bool:

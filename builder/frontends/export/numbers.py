@@ -63,6 +63,11 @@ ASSERTIONS = frozenset(
 PYTHON_ASSERTIONS: tuple[Callable[..., Any], ...] = (torch._check, torch._check_is_size)
 
 
+def is_number(item: Any, number: int) -> bool:
+    """Whether an argument is this integer; a boolean, float or symbolic size is not."""
+    return type(item) is int and item == number
+
+
 def type_of(value: Any) -> Any:
     """Return torch's type of a number, known or symbolic. Raises TypeError for anything else."""
     if isinstance(value, bool | torch.SymBool):

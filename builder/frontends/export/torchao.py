@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from builder.errors import LoweringError
+from builder.frontends.export.numbers import is_number
 from builder.frontends.export.origins import location
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _read_rounded(
     if name == "aten.to" and _dtype(node) == (torch.uint8 if rounded.shift else torch.int32):
         return replace(rounded, node=node, dtype=_dtype(node))
     if name == "aten.add" and rounded.dtype == torch.int32 and not node.kwargs:
-        is_shift = not rounded.shift and type(args[1]) is int and args[1] == _SHIFT
+        is_shift = not rounded.shift and is_number(args[1], _SHIFT)
         return replace(rounded, node=node, shift=_SHIFT) if is_shift else None
     if name == "aten._int_mm" and rounded.dtype == (torch.uint8 if rounded.shift else torch.int8):
         weight = tensor_of(walker, node.args[1])
