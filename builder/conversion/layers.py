@@ -4,13 +4,19 @@ selections.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 
 from builder.conversion.context import ConversionContext
+from builder.conversion.facts import is_tensor
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor, trt
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def alike(ctx: ConversionContext, source: ITensor, target: ITensor) -> ITensor:
@@ -59,6 +65,29 @@ def accumulated(ctx: ConversionContext, x: ITensor) -> ITensor:
     """
     x = floating(ctx, x)
     return ctx.cast(x, torch.float32) if ctx.dtype(x) in HALVES else x
+
+
+def half_as_float32(
+    function: Callable[Concatenate[ConversionContext, ITensor, Parameters], Result],
+) -> Callable[Concatenate[ConversionContext, ITensor, Parameters], Result]:
+    """Decorates a function of a context, tensors and other arguments: it gets the tensors
+    `accumulated`, and its results (a tensor or a tuple) are cast to the dtype of the first tensor,
+    float32 for integers.
+    """
+
+    @functools.wraps(function)
+    def computed(
+        ctx: ConversionContext, x: ITensor, /, *args: Parameters.args, **named: Parameters.kwargs
+    ) -> Result:
+        x = floating(ctx, x)
+        dtype = ctx.dtype(x)
+        wide: Any = [accumulated(ctx, arg) if is_tensor(arg) else arg for arg in args]
+        result: Any = function(ctx, accumulated(ctx, x), *wide, **named)
+        several = isinstance(result, tuple)
+        narrow: Any = tuple(ctx.cast(one, dtype) for one in (result if several else [result]))
+        return cast(Result, narrow if several else narrow[0])
+
+    return computed
 
 
 def arithmetic_dtype(operation: str, dtype: torch.dtype, values: Sequence[Operand]) -> torch.dtype:

@@ -7,7 +7,7 @@ from typing import Any
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.moments import vector_norm
 from builder.conversion.dynamic import same
-from builder.conversion.layers import accumulated, combine, floating, reduce
+from builder.conversion.layers import combine, floating, half_as_float32, reduce
 from builder.conversion.registry import converter
 from builder.engine import ITensor
 
@@ -18,15 +18,18 @@ def cosine_similarity(
 ) -> ITensor:
     """sum(a * b) / (max(|a|, eps) max(|b|, eps)) along an axis"""
     x1, x2 = ctx.operands(floating(ctx, x1), floating(ctx, x2))
-    dtype = ctx.dtype(x1)
-    x1, x2 = accumulated(ctx, x1), accumulated(ctx, x2)
+    return _cosine(ctx, x1, x2, dim, eps)
+
+
+@half_as_float32
+def _cosine(ctx: ConversionContext, x1: ITensor, x2: ITensor, dim: int, eps: float) -> ITensor:
     axes = [ctx.axis(x1, dim)] if ctx.rank(x1) else []
     x1, x2 = as_long(ctx, x1, x2, axes), as_long(ctx, x2, x1, axes)
     units = []
     for x in (x1, x2):
         norm = vector_norm(ctx, x, 2, axes, True)
         units.append(combine(ctx, "DIV", x, combine(ctx, "MAX", norm, eps)))
-    return ctx.cast(reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes, False), dtype)
+    return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes, False)
 
 
 def as_long(ctx: ConversionContext, x: ITensor, other: ITensor, axes: list[int]) -> ITensor:

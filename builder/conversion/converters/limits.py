@@ -8,7 +8,14 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.activation import clip
-from builder.conversion.layers import accumulated, choose, combine, equal, is_nan, less
+from builder.conversion.layers import (
+    choose,
+    combine,
+    equal,
+    half_as_float32,
+    is_nan,
+    less,
+)
 from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
@@ -182,19 +189,18 @@ def lerp(ctx: ConversionContext, x: Tensor, end: Tensor, weight: Operand) -> ITe
     """start + weight (end - start), computed from the nearer end, so that weight 1 returns `end`
     exactly; half precision is computed in float32
     """
-    dtype = ctx.promoted(x, end)
-    x, end = accumulated(ctx, ctx.tensor(x)), accumulated(ctx, ctx.tensor(end))
-    return ctx.cast(_lerp(ctx, x, end, weight), dtype)
+    x, end = ctx.operands(x, end)
+    return _lerp(ctx, x, end, weight if isinstance(weight, int | float) else ctx.tensor(weight))
 
 
-def _lerp(ctx: ConversionContext, x: ITensor, end: ITensor, weight: Operand) -> ITensor:
+@half_as_float32
+def _lerp(ctx: ConversionContext, x: ITensor, end: ITensor, weight: float | ITensor) -> ITensor:
     difference = combine(ctx, "SUB", end, x)
     if isinstance(weight, int | float):
         base, operation, share = (
             (x, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
         )
         return combine(ctx, operation, base, combine(ctx, "PROD", difference, share))
-    weight = accumulated(ctx, ctx.tensor(weight))
     rest = combine(ctx, "SUB", ctx.like_scalar(weight, 1.0), weight)
     from_start = combine(ctx, "SUM", x, combine(ctx, "PROD", difference, weight))
     from_end = combine(ctx, "SUB", end, combine(ctx, "PROD", difference, rest))

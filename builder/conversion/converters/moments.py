@@ -11,7 +11,13 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.casting import in_dtype
 from builder.conversion.converters.reduction import Axes, over
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.layers import accumulated, choose, combine, equal, floating, reduce
+from builder.conversion.layers import (
+    choose,
+    combine,
+    equal,
+    half_as_float32,
+    reduce,
+)
 from builder.conversion.registry import converter
 from builder.conversion.values import Number
 from builder.engine import ITensor
@@ -25,14 +31,13 @@ RESULTS = {
 
 
 def _register(name: str, returns: str) -> None:
+    @half_as_float32
     def results(
         ctx: ConversionContext, x: ITensor, dim: Axes, correction: Number | None, keepdim: bool
     ) -> Any:
         spread, mean = moments(ctx, x, dim, 1 if correction is None else correction, keepdim)
         spread = ctx.unary("SQRT", spread) if name.startswith("std") else spread
-        dtype = ctx.dtype(x)
-        spread = ctx.cast(spread, dtype)
-        return (spread, ctx.cast(mean, dtype)) if name.endswith("mean") else spread
+        return (spread, mean) if name.endswith("mean") else spread
 
     @converter(f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}")
     def of_all(ctx: ConversionContext, x: ITensor, unbiased: bool) -> Any:
@@ -65,9 +70,8 @@ def moments(
     ctx: ConversionContext, x: ITensor, dim: Axes, correction: float, keepdim: bool
 ) -> tuple[Any, Any]:
     """Variance (sum of squared differences from the mean over n - correction, in two passes) and
-    mean, float32 for a tensor of half precision.
+    mean.
     """
-    x = accumulated(ctx, x)
     axes = ctx.axes(x, dim) if ctx.rank(x) else []
     mean = reduce(ctx, "AVG", x, axes, True)
     centered = combine(ctx, "SUB", x, mean)
@@ -98,19 +102,13 @@ def degrees(ctx: ConversionContext, x: ITensor, axes: list[int], correction: flo
     return float(max(count - correction, 0))
 
 
+@half_as_float32
 def vector_norm(
     ctx: ConversionContext, x: ITensor, order: float, dim: Axes, keepdim: bool
 ) -> ITensor:
     """(sum |x|^order)^(1/order); the largest or smallest |x| for inf and -inf; the number of
-    nonzero elements for 0. Half precision is computed in float32.
+    nonzero elements for 0.
     """
-    dtype = ctx.dtype(floating(ctx, x))
-    return ctx.cast(_vector_norm(ctx, accumulated(ctx, x), order, dim, keepdim), dtype)
-
-
-def _vector_norm(
-    ctx: ConversionContext, x: ITensor, order: float, dim: Axes, keepdim: bool
-) -> ITensor:
     if order == 2:
         return ctx.unary("SQRT", over(ctx, "SUM", combine(ctx, "PROD", x, x), dim, keepdim))
     size = ctx.unary("ABS", x)
@@ -252,6 +250,7 @@ def _frobenius(ctx: ConversionContext, x: ITensor, order: str, dim: Axes, keepdi
     return vector_norm(ctx, x, 2, dim, keepdim)
 
 
+@half_as_float32
 def matrix_norm(
     ctx: ConversionContext, x: ITensor, order: float, axes: list[int], keepdim: bool
 ) -> ITensor:
@@ -263,11 +262,9 @@ def matrix_norm(
         )
     summed = axes[0] if abs(order) == 1 else axes[1]
     other = axes[1] if abs(order) == 1 else axes[0]
-    dtype = ctx.dtype(floating(ctx, x))
-    sums = reduce(ctx, "SUM", ctx.unary("ABS", accumulated(ctx, x)), [summed], True)
+    sums = reduce(ctx, "SUM", ctx.unary("ABS", x), [summed], True)
     result = reduce(ctx, "MAX" if order > 0 else "MIN", sums, [other], True)
     # the maximum of no elements is -inf, the norm of no elements 0
     if ctx.size(sums, other) == 0 and order > 0:
         result = combine(ctx, "MAX", result, 0.0)
-    result = ctx.cast(result, dtype)
     return result if keepdim else ctx.squeeze(result, axes)

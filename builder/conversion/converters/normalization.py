@@ -10,7 +10,7 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import Size
 from builder.conversion.folding import channel_scale, folded
-from builder.conversion.layers import accumulated, combine, reduce
+from builder.conversion.layers import accumulated, combine, half_as_float32, reduce
 from builder.conversion.registry import converter
 from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
@@ -141,20 +141,18 @@ def affine(
     return x
 
 
+@half_as_float32
 def standardised(
     ctx: ConversionContext, x: ITensor, axes: Sequence[int], eps: float
 ) -> tuple[Any, Any, Any]:
     """(x - mean) / sqrt(variance + eps), mean and 1 / sqrt(variance + eps), over `axes` in two
-    passes, all in x's dtype. Half precision is computed in float32.
+    passes, all in x's dtype.
     """
-    dtype = ctx.dtype(x)
-    x = accumulated(ctx, x)
     mean = reduce(ctx, "AVG", x, axes, True)
     centered = combine(ctx, "SUB", x, mean)
     variance = reduce(ctx, "AVG", combine(ctx, "PROD", centered, centered), axes, True)
     inverse = ctx.unary("RECIP", ctx.unary("SQRT", combine(ctx, "SUM", variance, eps)))
-    result = combine(ctx, "PROD", centered, inverse)
-    return ctx.cast(result, dtype), ctx.cast(mean, dtype), ctx.cast(inverse, dtype)
+    return combine(ctx, "PROD", centered, inverse), mean, inverse
 
 
 @converter(
