@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from builder.errors import EngineError, ParityError
@@ -31,7 +32,34 @@ several loops raise it.
 """
 
 
-def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]:
+@dataclass(frozen=True)
+class LoadedFiles:
+    """The TorchScript files and plans of an artifact, each loaded once and shared by its runners.
+    The artifact must outlive this, because the keys are the ids of its bytes.
+    """
+
+    modules: dict[int, torch.jit.ScriptModule] = field(default_factory=dict)
+    engines: dict[int, Engine] = field(default_factory=dict)
+
+    def module(self, data: bytes) -> torch.jit.ScriptModule:
+        import torch
+
+        if id(data) not in self.modules:
+            loaded = torch.jit.load(io.BytesIO(data), map_location="cpu")  # type: ignore[no-untyped-call]
+            self.modules[id(data)] = loaded.eval()
+        return self.modules[id(data)]
+
+    def engine(self, plan: bytes) -> Engine:
+        from builder.engine import Engine
+
+        if id(plan) not in self.engines:
+            self.engines[id(plan)] = Engine(plan)
+        return self.engines[id(plan)]
+
+
+def check_artifact(
+    artifact: ModelArtifact | EnsembleArtifact, files: LoadedFiles | None = None
+) -> dict[str, Any]:
     """Raise ParityError if an output differs from a golden: of the whole model, and of each step of
     an ensemble. Returns the number of comparisons, and their worst `absolute`, `relative` and
     `cosine` (None if no output has numbers).
@@ -39,7 +67,7 @@ def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]
     from builder import triton
 
     parts = artifact.steps if isinstance(artifact, triton.EnsembleArtifact) else (artifact,)
-    compared = [comparison for part in parts for comparison in _check_model(part)]
+    compared = [comparison for part in parts for comparison in _check_model(part, files)]
     outputs = [output for comparison in compared for output in comparison.outputs]
     return {
         "answers": len(compared),
@@ -50,12 +78,12 @@ def check_artifact(artifact: ModelArtifact | EnsembleArtifact) -> dict[str, Any]
     }
 
 
-def _check_model(artifact: ModelArtifact) -> list[Comparison]:
+def _check_model(artifact: ModelArtifact, files: LoadedFiles | None) -> list[Comparison]:
     """The comparison of each golden, all of which passed."""
     from builder import parity
 
     spec = artifact.spec
-    run = Runner(artifact)
+    run = Runner(artifact, files)
     compared: list[Comparison] = []
     for golden in artifact.goldens:
         output = run.evaluate(golden.inputs)
@@ -77,13 +105,15 @@ def _check_model(artifact: ModelArtifact) -> list[Comparison]:
 
 class Runner:
     """Runs the model of one artifact as the Python runtime does: with torch, and with `engines` by
-    the plans, which need a GPU. Each file is loaded once. Tensors are on the CPU.
+    the plans, which need a GPU. `files` are those that other runners of the artifact have loaded.
+    Tensors are on the CPU.
     """
 
-    def __init__(self, artifact: ModelArtifact, *, engines: bool = False) -> None:
+    def __init__(
+        self, artifact: ModelArtifact, files: LoadedFiles | None = None, *, engines: bool = False
+    ) -> None:
         self.artifact, self.engines = artifact, engines
-        self.modules: dict[int, torch.jit.ScriptModule] = {}
-        self.opened: dict[int, Engine] = {}
+        self.files = LoadedFiles() if files is None else files
 
     def __call__(self, inputs: Tensors) -> Tensors:
         """The outputs by name. Raises EngineError where a plan does not take the inputs, and where
@@ -140,11 +170,7 @@ class Runner:
         """Run a plan. Its outputs are cast to the dtypes that the other segments expect."""
         import torch
 
-        from builder.engine import Engine
-
-        if id(plan) not in self.opened:
-            self.opened[id(plan)] = Engine(plan)
-        engine = self.opened[id(plan)]
+        engine = self.files.engine(plan)
         outputs = engine(*(values[name] for name in engine.inputs))
         for name, output in zip(engine.outputs, outputs, strict=True):
             values[name] = output.to(getattr(torch, dtypes[name])) if name in dtypes else output
@@ -158,10 +184,7 @@ class Runner:
     def _run(self, data: bytes, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         import torch
 
-        if id(data) not in self.modules:
-            loaded = torch.jit.load(io.BytesIO(data), map_location="cpu")  # type: ignore[no-untyped-call]
-            self.modules[id(data)] = loaded.eval()
-        module = self.modules[id(data)]
+        module = self.files.module(data)
         if self.artifact.serve_as == "pytorch_libtorch":  # which has no 0-d tensors
             tensors = [tensor.reshape(1) if not tensor.dim() else tensor for tensor in tensors]
         with torch.inference_mode(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from builder.errors import ParityError, TrtBuildError, summary
 from builder.pipeline import segment_goldens
-from builder.pipeline.execution import Runner
+from builder.pipeline.execution import LoadedFiles, Runner
 
 if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact, Padding
 
 
 def confirm(
-    artifact: ModelArtifact | EnsembleArtifact, *, engines: bool
+    artifact: ModelArtifact | EnsembleArtifact, files: LoadedFiles, *, engines: bool
 ) -> tuple[ModelArtifact | EnsembleArtifact, tuple[str, ...]]:
     """The artifact with the padding of its manifest, or without it and with a warning. With
     `engines` the plans, which need a GPU, are also run on the padded goldens.
@@ -30,12 +30,12 @@ def confirm(
     if isinstance(artifact, triton.EnsembleArtifact) or not artifact.spec.pad:
         return artifact, ()
     try:
-        return replace(artifact, padding=_confirmed(artifact, engines=engines)), ()
+        return replace(artifact, padding=_confirmed(artifact, files, engines=engines)), ()
     except (TrtBuildError, RuntimeError, IndexError) as error:
         return artifact, (f"`pad` is not used: {summary(error)}",)
 
 
-def _confirmed(artifact: ModelArtifact, *, engines: bool) -> Padding:
+def _confirmed(artifact: ModelArtifact, files: LoadedFiles, *, engines: bool) -> Padding:
     from builder import triton
 
     choice = triton.batching.choose(artifact)
@@ -54,9 +54,9 @@ def _confirmed(artifact: ModelArtifact, *, engines: bool) -> Padding:
             "no golden is shorter than the longest, and has more than padding in each row"
         )
     spec = artifact.spec
-    runners = [(Runner(artifact), segment_goldens.torch_precision(spec))]
+    runners = [(Runner(artifact, files), segment_goldens.torch_precision(spec))]
     if engines:
-        runners.append((Runner(artifact, engines=True), spec.precision))
+        runners.append((Runner(artifact, files, engines=True), spec.precision))
     for runner, precision in runners:
         for golden in shorter:
             _compare(runner, padding, golden, longest, precision)

@@ -147,10 +147,11 @@ def _attempt(
     with clock.phase("execute"):
         from builder.parity import plan_check
 
-        compared = execution.check_artifact(checked.artifact)
+        files = execution.LoadedFiles()
+        compared = execution.check_artifact(checked.artifact, files)
         on_gpu = has_plans and plan_check.possible()
-        artifact, unused = padding.confirm(checked.artifact, engines=on_gpu)
-        artifact, failed = warmup.confirm(artifact, engines=on_gpu)
+        artifact, unused = padding.confirm(checked.artifact, files, engines=on_gpu)
+        artifact, failed = warmup.confirm(artifact, files, engines=on_gpu)
     warnings = (*checked.warnings, *unused, *failed)
     return replace(checked, artifact=artifact, parity=compared, warnings=warnings)
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from builder.errors import TrtBuildError, summary
-from builder.pipeline.execution import Runner
+from builder.pipeline.execution import LoadedFiles, Runner
 
 if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
 
 
 def confirm(
-    artifact: ModelArtifact | EnsembleArtifact, *, engines: bool
+    artifact: ModelArtifact | EnsembleArtifact, files: LoadedFiles, *, engines: bool
 ) -> tuple[ModelArtifact | EnsembleArtifact, tuple[str, ...]]:
     """The artifact without the warm-up requests that fail, and a warning for each of them. With
     `engines` the plans, which need a GPU, also run them. Raises the errors of triton.config.
@@ -26,14 +26,16 @@ def confirm(
     from builder import triton
 
     if not isinstance(artifact, triton.EnsembleArtifact):
-        return _confirmed(artifact, engines=engines)
-    found = [_confirmed(step, engines=engines) for step in artifact.steps]
+        return _confirmed(artifact, files, engines=engines)
+    found = [_confirmed(step, files, engines=engines) for step in artifact.steps]
     steps = tuple(step for step, _ in found)
     return replace(artifact, steps=steps), tuple(text for _, texts in found for text in texts)
 
 
-def _confirmed(artifact: ModelArtifact, *, engines: bool) -> tuple[ModelArtifact, tuple[str, ...]]:
-    failed = dict(_failures(artifact, engines=engines))
+def _confirmed(
+    artifact: ModelArtifact, files: LoadedFiles, *, engines: bool
+) -> tuple[ModelArtifact, tuple[str, ...]]:
+    failed = dict(_failures(artifact, files, engines=engines))
     warnings = tuple(
         f"{artifact.spec.name} is served without the warm-up request {name}, which fails: {reason}"
         for name, reason in failed.items()
@@ -41,13 +43,17 @@ def _confirmed(artifact: ModelArtifact, *, engines: bool) -> tuple[ModelArtifact
     return replace(artifact, no_warmup=frozenset(failed)), warnings
 
 
-def _failures(artifact: ModelArtifact, *, engines: bool) -> Iterator[tuple[str, str]]:
+def _failures(
+    artifact: ModelArtifact, files: LoadedFiles, *, engines: bool
+) -> Iterator[tuple[str, str]]:
     """The name of each warm-up request that fails, and the reason. The goldens have passed."""
     import torch
 
     from builder import triton
 
-    runners = [Runner(artifact), *([Runner(artifact, engines=True)] if engines else [])]
+    runners = [Runner(artifact, files)]
+    if engines:
+        runners.append(Runner(artifact, files, engines=True))
     for name, inputs in triton.warmup_requests(artifact, triton.config(artifact)):
         if any(_equal(inputs, golden) for golden in artifact.goldens):
             continue

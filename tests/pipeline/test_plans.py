@@ -44,7 +44,11 @@ def build(
     patch.setattr(plan_check, "on_gpu", lambda: gpu.tools)
     # no engine can run the warm-up requests, because the GPU is made up
     confirm = warmup.confirm
-    patch.setattr(warmup, "confirm", lambda artifact, *, engines: confirm(artifact, engines=False))
+    patch.setattr(
+        warmup,
+        "confirm",
+        lambda artifact, files, *, engines: confirm(artifact, files, engines=False),
+    )
     source = models.save(folder / "models", models.Whole(), more)
     (result,) = build_repository(source, folder / "out", isolate=False)
     found = list((folder / "out" / "m" / "1").glob("*.plan"))

@@ -14,7 +14,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder import triton
-from builder.pipeline import warmup
+from builder.pipeline import execution, warmup
+from builder.pipeline.execution import LoadedFiles
 from builder.repository import build_repository
 from tests.pipeline import models
 from tests.triton.artifacts import artifact, scorer, tensor
@@ -44,18 +45,21 @@ def positive_alone() -> Any:
     return replace(made, goldens=goldens, lowered=bytes(function.save_to_buffer()))
 
 
-def test_a_request_that_fails_is_left_out_with_a_warning() -> None:
-    made = positive_alone()
+def test_a_request_that_fails_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs the file that was loaded for the goldens."""
+    made, files = positive_alone(), LoadedFiles()
+    execution.check_artifact(made, files)
+    monkeypatch.setattr(torch.jit, "load", lambda *args, **named: pytest.fail("loaded again"))
     (sample,) = triton.config(made).model_warmup
     assert (sample.name, sample.batch_size) == ("p0-opt", 1)
-    without, (warning,) = warmup.confirm(made, engines=False)
+    without, (warning,) = warmup.confirm(made, files, engines=False)
     assert "without the warm-up request p0-opt" in warning and "one row that is" in warning
     assert list(triton.config(without).model_warmup) == []
 
 
 def test_requests_of_a_model_that_answers_them_stay() -> None:
     made = scorer()
-    found, warnings = warmup.confirm(made, engines=False)
+    found, warnings = warmup.confirm(made, LoadedFiles(), engines=False)
     assert warnings == ()
     assert triton.config(found).model_warmup == triton.config(made).model_warmup != []
 
