@@ -30,7 +30,8 @@ def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     templates = {f"builder/templates/{path.name}" for path in config_templates().glob("*.pbtxt")}
     assert len(templates) == 4
     templates.add("builder/templates/deploy/tritonserver.sh")
-    assert templates <= packed
+    typed = "builder/py.typed"  # without it, type checkers of users ignore the annotations
+    assert {*templates, typed} <= packed
     tracked = subprocess.run(
         ["git", "ls-files", "builder"], cwd=ROOT, check=True, capture_output=True, text=True
     )
