@@ -1,4 +1,4 @@
-"""Binary operators: arithmetic, comparison and logic, with PyTorch's promotion and broadcasting."""
+"""Arithmetic and comparison of several tensors, with PyTorch's promotion and broadcasting."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from builder.conversion.layers import (
     comparison,
     computed_in,
     equal,
+    half_as_float32,
     less,
     to_result_dtype,
 )
@@ -137,3 +138,54 @@ def atan2(ctx: ConversionContext, y: Tensor, /, other: Tensor) -> ITensor:
 def negative(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether the sign is negative, including -0.0, whose reciprocal is -inf."""
     return ctx.elementwise("OR", less(ctx, x, 0.0), less(ctx, ctx.unary("RECIP", x), 0.0))
+
+
+@converter(
+    "aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor",
+    "aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor",
+    constants=("self", "end", "weight"),
+)
+def lerp(ctx: ConversionContext, x: Tensor, end: Tensor, weight: Operand) -> ITensor:
+    """start + weight (end - start), computed from the nearer end, so that weight 1 returns `end`
+    exactly; half precision is computed in float32
+    """
+    x, end = ctx.operands(x, end)
+    return _lerp(ctx, x, end, weight if isinstance(weight, int | float) else ctx.tensor(weight))
+
+
+@half_as_float32
+def _lerp(ctx: ConversionContext, x: ITensor, end: ITensor, weight: float | ITensor) -> ITensor:
+    difference = combine(ctx, "SUB", end, x)
+    if isinstance(weight, int | float):
+        base, operation, share = (
+            (x, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
+        )
+        return combine(ctx, operation, base, combine(ctx, "PROD", difference, share))
+    rest = combine(ctx, "SUB", ctx.like_scalar(weight, 1.0), weight)
+    from_start = combine(ctx, "SUM", x, combine(ctx, "PROD", difference, weight))
+    from_end = combine(ctx, "SUB", end, combine(ctx, "PROD", difference, rest))
+    return choose(ctx, less(ctx, ctx.unary("ABS", weight), 0.5), from_start, from_end)
+
+
+@converter(
+    "aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
+    constants=("self", "tensor1", "tensor2"),
+)
+def addcmul(
+    ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
+) -> ITensor:
+    """self + value tensor1 tensor2"""
+    product = combine(ctx, "PROD", tensor1, tensor2)
+    return combine(ctx, "SUM", x, product if value == 1 else combine(ctx, "PROD", product, value))
+
+
+@converter(
+    "aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
+    constants=("self", "tensor1", "tensor2"),
+)
+def addcdiv(
+    ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
+) -> ITensor:
+    """self + value tensor1 / tensor2"""
+    quotient = combine(ctx, "DIV", tensor1, tensor2)
+    return combine(ctx, "SUM", x, quotient if value == 1 else combine(ctx, "PROD", quotient, value))

@@ -1,4 +1,4 @@
-"""Clamps, selections by a mask, and tests for finite numbers."""
+"""Clamps, and tests for finite numbers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.activation import clip
-from builder.conversion.layers import (
-    choose,
-    combine,
-    equal,
-    half_as_float32,
-    is_nan,
-    less,
-)
+from builder.conversion.layers import choose, combine, equal, is_nan, less
 from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
@@ -68,33 +61,6 @@ def clamp_min(ctx: ConversionContext, x: Tensor, min: Operand) -> ITensor:
 def clamp_max(ctx: ConversionContext, x: Tensor, max: Operand) -> ITensor:
     """min(x, high)"""
     return combine(ctx, "MIN", x, max)
-
-
-@converter(
-    "aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
-    "aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor",
-    constants=("self", "mask", "value"),
-    dynamic=("value",),
-)
-def masked_fill(ctx: ConversionContext, x: Tensor, mask: Tensor, value: Operand) -> ITensor:
-    """value where the mask is true, else x; in x's dtype"""
-    dtype = ctx.dtype(x)
-    if isinstance(value, float) and not dtype.is_floating_point:
-        value = bool(value) if dtype == torch.bool else int(value)
-    return choose(ctx, mask, value, x, dtype)
-
-
-@converter(
-    "aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor",
-    "aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor",
-    "aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor",
-    "aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor",
-    constants=("condition", "self", "other"),
-    dynamic=("self", "other"),
-)
-def where(ctx: ConversionContext, condition: Tensor, self: Operand, other: Operand) -> ITensor:
-    """x where the condition is true, else other"""
-    return choose(ctx, condition, self, other)
 
 
 @converter("aten::isfinite(Tensor self) -> Tensor")
@@ -178,54 +144,3 @@ def _register_nan_aware(name: str, operation: str) -> None:
 
 for _name, _operation in (("fmax", "MAX"), ("fmin", "MIN")):
     _register_nan_aware(_name, _operation)
-
-
-@converter(
-    "aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor",
-    "aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor",
-    constants=("self", "end", "weight"),
-)
-def lerp(ctx: ConversionContext, x: Tensor, end: Tensor, weight: Operand) -> ITensor:
-    """start + weight (end - start), computed from the nearer end, so that weight 1 returns `end`
-    exactly; half precision is computed in float32
-    """
-    x, end = ctx.operands(x, end)
-    return _lerp(ctx, x, end, weight if isinstance(weight, int | float) else ctx.tensor(weight))
-
-
-@half_as_float32
-def _lerp(ctx: ConversionContext, x: ITensor, end: ITensor, weight: float | ITensor) -> ITensor:
-    difference = combine(ctx, "SUB", end, x)
-    if isinstance(weight, int | float):
-        base, operation, share = (
-            (x, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
-        )
-        return combine(ctx, operation, base, combine(ctx, "PROD", difference, share))
-    rest = combine(ctx, "SUB", ctx.like_scalar(weight, 1.0), weight)
-    from_start = combine(ctx, "SUM", x, combine(ctx, "PROD", difference, weight))
-    from_end = combine(ctx, "SUB", end, combine(ctx, "PROD", difference, rest))
-    return choose(ctx, less(ctx, ctx.unary("ABS", weight), 0.5), from_start, from_end)
-
-
-@converter(
-    "aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
-    constants=("self", "tensor1", "tensor2"),
-)
-def addcmul(
-    ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
-) -> ITensor:
-    """self + value tensor1 tensor2"""
-    product = combine(ctx, "PROD", tensor1, tensor2)
-    return combine(ctx, "SUM", x, product if value == 1 else combine(ctx, "PROD", product, value))
-
-
-@converter(
-    "aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
-    constants=("self", "tensor1", "tensor2"),
-)
-def addcdiv(
-    ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
-) -> ITensor:
-    """self + value tensor1 / tensor2"""
-    quotient = combine(ctx, "DIV", tensor1, tensor2)
-    return combine(ctx, "SUM", x, quotient if value == 1 else combine(ctx, "PROD", quotient, value))
