@@ -19,7 +19,6 @@ from builder.conversion.evaluators.creation import counted, indices
 from builder.conversion.layers import alike, gathered
 from builder.conversion.registry import converter
 from builder.engine import ITensor
-from builder.graph_types import Node
 
 
 def matrix_last(
@@ -79,7 +78,7 @@ def _inserted(rank: int, first: int, second: int) -> list[int]:
 
 
 @converter("aten::diag(Tensor self, int diagonal=0) -> Tensor")
-def diag(ctx: ConversionContext, node: Node, x: ITensor, offset: int, /) -> Any:
+def diag(ctx: ConversionContext, x: ITensor, offset: int, /) -> Any:
     """A vector as the diagonal of a matrix; of a matrix, its diagonal"""
     return diag_embed(ctx, x, offset, 0, 1) if ctx.rank(x) == 1 else diagonal(ctx, x, offset, 0, 1)
 

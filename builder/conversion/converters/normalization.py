@@ -189,7 +189,7 @@ def normalized(
     shape of the axes.
     """
     rank = ctx.rank(x)
-    coefficients = [coefficient(ctx, t, x, axes, at) for t in (weight, bias)]
+    coefficients = [coefficient(ctx, t, x, at) for t in (weight, bias)]
     if any(t is None for t in coefficients) or rank < 2:
         result = standardised(ctx, x, axes, eps)[0]
         for operation, t in (("PROD", weight), ("SUM", bias)):
@@ -200,9 +200,7 @@ def normalized(
     return normalization_layer(ctx, x, coefficients[0], coefficients[1], axes, eps)
 
 
-def coefficient(
-    ctx: ConversionContext, t: Coefficient, x: ITensor, axes: Sequence[int], at: int
-) -> Any:
+def coefficient(ctx: ConversionContext, t: Coefficient, x: ITensor, at: int) -> Any:
     """The weight or bias as an ITensor of x's rank and dtype; None if it has another dtype."""
     dtype, rank = ctx.dtype(x), ctx.rank(x)
     if t is None:

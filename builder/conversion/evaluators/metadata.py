@@ -37,7 +37,7 @@ def numel(ctx: ConversionContext, tensor: Tensor) -> Any:
 
 
 @evaluator("aten::dim")
-def dim(ctx: ConversionContext, node: Node, tensor: Tensor) -> int:
+def dim(ctx: ConversionContext, tensor: Tensor) -> int:
     """The rank."""
     return ctx.rank(tensor)
 
