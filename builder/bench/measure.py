@@ -228,23 +228,16 @@ class _Run:
             for name in self._steps()
         }
         measured = summarize(samples, seconds)
-        cpu, limited = _of_client(samples, measured)
         return LevelResult(
             load=str(load),
             concurrency=load.concurrency,
             rate=load.rate,
             requests=completed,
-            errors=_total(one.errors for one in samples),
-            examples={kind: text for one in samples for kind, text in one.example.items()},
-            dropped=sum(one.dropped for one in samples),
-            processes=len(samples),
-            client_cpu=cpu,
-            client_ms=1e3 * sum(one.cpu_seconds for one in samples) / max(completed, 1),
-            client_limited=limited,
             server=counted.as_dict(),
             counts_agree=counted.success == completed,
             steps=steps,
             gpus=statistics.gpu(self.endpoint.metrics),
+            **_of_clients(samples, measured, completed),
             **measured,
         )
 
@@ -348,15 +341,25 @@ class _Failed(Exception):
     """One model cannot be measured. The others continue."""
 
 
-def _of_client(samples: Sequence[Samples], measured: dict[str, Any]) -> tuple[float, str | None]:
-    """The maximum share of a core that a client process used, and why more client processes might
-    change the result.
+def _of_clients(
+    samples: Sequence[Samples], measured: dict[str, Any], completed: int
+) -> dict[str, Any]:
+    """The fields of LevelResult about the client processes: `client_cpu` is the maximum share of a
+    core that one used, and `client_limited` why more of them might change the result.
     """
     cpu = max(one.cpu_seconds / max(one.wall_seconds, 1e-9) for one in samples)
     latency = measured["latency_ms"]
     median = latency["p50"].value if latency else 0.0
     delay, cores = measured["send_delay_ms"], os.cpu_count() or 1
-    return cpu, client_limit(cpu, len(samples), delay, median, cores)
+    return {
+        "errors": _total(one.errors for one in samples),
+        "examples": {kind: text for one in samples for kind, text in one.example.items()},
+        "dropped": sum(one.dropped for one in samples),
+        "processes": len(samples),
+        "client_cpu": cpu,
+        "client_ms": 1e3 * sum(one.cpu_seconds for one in samples) / max(completed, 1),
+        "client_limited": client_limit(cpu, len(samples), delay, median, cores),
+    }
 
 
 def _total(found: Any) -> dict[str, int]:

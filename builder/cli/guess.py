@@ -5,7 +5,7 @@ example inputs of a trace are used first, then the uses of each input in the gra
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +128,18 @@ def _guesses(
     examples = (
         {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
     )
+    found = _inputs(lowered, examples)
+    dropped = _dropped(loaded, lowered.inputs)
+    outputs = [] if max_lengths else list(lowered.results)
+    return Guessed(found, outputs, guess_state.pairs(lowered), dropped, max_lengths=max_lengths)
+
+
+def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Guess]:
+    """A guess for each input: of its example, of the recurrent layer that reads it, or of its
+    uses.
+    """
+    from builder.cli import guess_state
+
     batch = next((example.shape[0] for example in examples.values() if example.shape), None)
     hidden, lengths = guess_state.shapes(lowered), guess_state.lengths(lowered)
 
@@ -139,10 +151,7 @@ def _guesses(
         return _of_lengths(name) if name in lengths else _of_uses(name, value)
 
     pairs = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
-    found = [guess(name, value) for name, value in pairs]
-    dropped = _dropped(loaded, lowered.inputs)
-    outputs = [] if max_lengths else list(lowered.results)
-    return Guessed(found, outputs, guess_state.pairs(lowered), dropped, max_lengths=max_lengths)
+    return [guess(name, value) for name, value in pairs]
 
 
 def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:

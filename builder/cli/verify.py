@@ -129,29 +129,54 @@ def verify_command(
     if require == "plan":
         models = [_by_plan_or_failed(model) for model in models]
     models = [_failed_where(model, unsigned) for model in models]
-    climbed: Sequence[Ladder] = ()
+    climbed: Sequence[Ladder] | None = None
     if source is not None:
         with terminal.progress() as progress:
             climbed = ladders.climb_all(repository, names, source, models, progress)
-    others = sorted(set(unsigned) - {model.name for model in models})
-    for name in others:
+    verified = Verified(models, unsigned, climbed)
+    for name in verified.only_unsigned:
         terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
-    outputs_pass = all(model.passed for model in models)
-    passed = outputs_pass and not others and not any(one.breaks_at for one in climbed)
-    data: dict[str, Any] = {
-        "repository": repository,
-        "passed": passed,
-        "answered_by": verdicts.answered_by(models),
-        "models": [model.as_dict() for model in models],
-    }
-    if source is not None:
-        data["ladder"] = [one.as_dict() for one in climbed]
-    if signature is not None:
-        data["signatures"] = {"key": signature, "problems": unsigned}
+    data = {"repository": repository, **verified.as_dict(signature)}
     if record:
         _keep(repository, data, models)
-    terminal.result(data, lambda: _show(terminal, models, climbed, source))
-    return 0 if passed else 3
+    terminal.result(data, lambda: _show(terminal, models, climbed or (), source))
+    return 0 if verified.passed else 3
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The results of all comparisons: `unsigned` has the reasons by model, and `climbed` is None
+    without --ladder.
+    """
+
+    models: Sequence[ModelParity]
+    unsigned: Mapping[str, str]
+    climbed: Sequence[Ladder] | None
+
+    @property
+    def only_unsigned(self) -> list[str]:
+        """The models without a valid signature that were not compared."""
+        return sorted(set(self.unsigned) - {model.name for model in self.models})
+
+    @property
+    def passed(self) -> bool:
+        """Whether every comparison and every signature passes."""
+        outputs_pass = all(model.passed for model in self.models)
+        breaks = any(one.breaks_at for one in self.climbed or ())
+        return outputs_pass and not self.only_unsigned and not breaks
+
+    def as_dict(self, signature: Path | None) -> dict[str, Any]:
+        """JSON-able. `signature` is the key that signatures were compared with."""
+        data: dict[str, Any] = {
+            "passed": self.passed,
+            "answered_by": verdicts.answered_by(self.models),
+            "models": [model.as_dict() for model in self.models],
+        }
+        if self.climbed is not None:
+            data["ladder"] = [one.as_dict() for one in self.climbed]
+        if signature is not None:
+            data["signatures"] = {"key": signature, "problems": dict(self.unsigned)}
+        return data
 
 
 @dataclass(frozen=True)

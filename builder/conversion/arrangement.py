@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import sympy
 import torch
@@ -155,20 +157,10 @@ class Arrangement(Lengths):
             wide = self.cast(tensor, torch.int32)
             filled = fill if fill is None else self.cast(fill, torch.int32)
             return self.cast(self.slice(wide, starts, sizes, strides, mode, filled), torch.bool)
-        if (
-            mode is not None
-            and self.loops
-            and not self.capabilities.takes(f"SLICE.{mode}.IN_LOOP", tensor.dtype.name)
-        ):
+        in_loop = f"SLICE.{mode}.IN_LOOP"
+        if mode and self.loops and not self.capabilities.takes(in_loop, tensor.dtype.name):
             raise Unconvertible(tensorrt8.PADS_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
-        self.keep_steady(*starts, *sizes, *strides)
-        static = [
-            [v if isinstance(v, int) else 0 for v in values] for values in (starts, sizes, strides)
-        ]
-        layer = self.net.add_slice(tensor, *(trt.Dims(v) for v in static))
-        for index, values in enumerate((starts, sizes, strides), start=1):
-            if any(isinstance(v, DynamicScalar) for v in values):
-                layer.set_input(index, self.shape_tensor(values))
+        layer = self._slice_layer(tensor, (starts, sizes, strides))
         if mode is not None:
             layer.mode = getattr(trt.SampleMode, mode)
         if fill is not None:
@@ -176,6 +168,18 @@ class Arrangement(Lengths):
         result = layer.get_output(0)
         self.remember_dtype(result, self.dtype(tensor))
         return self.set_sizes(result, sizes)
+
+    def _slice_layer(self, tensor: ITensor, ranges: Sequence[Sequence[Size]]) -> Any:
+        """The layer with `ranges` (starts, sizes, strides) as attributes, or as inputs if
+        dynamic.
+        """
+        self.keep_steady(*itertools.chain(*ranges))
+        static = [[v if isinstance(v, int) else 0 for v in values] for values in ranges]
+        layer = self.net.add_slice(tensor, *(trt.Dims(v) for v in static))
+        for index, values in enumerate(ranges, start=1):
+            if any(isinstance(v, DynamicScalar) for v in values):
+                layer.set_input(index, self.shape_tensor(values))
+        return layer
 
     def expand(self, tensor: Tensor, sizes: Sequence[Size]) -> ITensor:
         """torch.Tensor.expand: axes of size 1 repeat up to `sizes`; -1 keeps an axis; new axes come

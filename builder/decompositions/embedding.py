@@ -12,6 +12,13 @@ from builder.decompositions.registry import decomposition
 NOTE = "the first output; the places that training asks for are not computed"
 
 
+def bag_ends(offsets: Tensor, length: int, include_last_offset: bool) -> Tensor:
+    if include_last_offset:
+        return torch.narrow(offsets, 0, 1, offsets.size(0) - 1)
+    last = torch.full([1], length, dtype=offsets.dtype)
+    return torch.cat([torch.narrow(offsets, 0, 1, offsets.size(0) - 1), last], 0)
+
+
 def bags_of(
     weight: Tensor,
     indices: Tensor,
@@ -26,11 +33,7 @@ def bags_of(
         count = count - 1
     positions = torch.arange(indices.size(0)).unsqueeze(0)
     starts = torch.narrow(offsets, 0, 0, count).unsqueeze(1)
-    if include_last_offset:
-        ends = torch.narrow(offsets, 0, 1, count).unsqueeze(1)
-    else:
-        last = torch.full([1], indices.size(0), dtype=offsets.dtype)
-        ends = torch.cat([torch.narrow(offsets, 0, 1, count - 1), last], 0).unsqueeze(1)
+    ends = bag_ends(offsets, indices.size(0), include_last_offset).unsqueeze(1)
     inside = torch.logical_and(positions >= starts, positions < ends)
     if padding_idx is not None:
         if padding_idx >= 0:

@@ -100,7 +100,8 @@ def _scraped() -> dict[str, str]:
     }
 
 
-def _pod(work: Workload) -> Document:
+def _server(work: Workload) -> Document:
+    """The container of tritonserver."""
     server = container(work, "tritonserver", MODELS, PORTS)
     server["ports"] = [
         {"name": name, "containerPort": number, "protocol": "TCP"}
@@ -113,6 +114,10 @@ def _pod(work: Workload) -> Document:
     server["volumeMounts"] = [mount, *server["volumeMounts"]]
     # the endpoints drop the pod before it stops answering
     server["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", "5"]}}}
+    return server
+
+
+def _pod(work: Workload) -> Document:
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -128,9 +133,9 @@ def _pod(work: Workload) -> Document:
         **placement(work),
         "topologySpreadConstraints": [spread],
     }
-    if not storage.is_claim:
+    if not work.settings.storage.is_claim:
         found["initContainers"] = [_download(work)]
-    return found | {"containers": [server], "volumes": [_models(work), *volumes(work)]}
+    return found | {"containers": [_server(work)], "volumes": [_models(work), *volumes(work)]}
 
 
 def _models(work: Workload) -> Document:

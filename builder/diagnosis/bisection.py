@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.diagnosis import nodes, passes
@@ -129,6 +129,7 @@ class _Bisect:
         ]
         watch = passes.PassWatch(inputs, golden, loaded.spec.tolerance)
         problem = comparison.problems[0]
+        result = Bisection(self.name, 1, self.networks, "lowered", golden.name, problem)
         try:
             with self.clock.phase("compare every pass"):
                 stages.lower(loaded, paranoid=watch)
@@ -136,16 +137,12 @@ class _Bisect:
             located = passes.culprit_of(found, inputs)
             if located is None:
                 note = f"pass {found.step} changes the answer; no node of it can be named"
-                return Bisection(
-                    self.name, 1, self.networks, "lowered", golden.name, problem, note=note
-                )
+                return replace(result, note=note)
             culprit, own = located
-            reduced = self._reduced_pass(found, own, inputs, culprit)
-            return Bisection(
-                self.name, 1, self.networks, "lowered", golden.name, problem, culprit, *reduced
-            )
+            reduced, note = self._reduced_pass(found, own, inputs, culprit)
+            return replace(result, culprit=culprit, reduced=reduced, note=note)
         note = "the answer differs before the first pass: torch's own freezing changes it"
-        return Bisection(self.name, 1, self.networks, "lowered", golden.name, problem, note=note)
+        return replace(result, note=note)
 
     def _networks(self, converted: stages.Converted) -> Bisection:
         """Compare each network on the goldens of its own inputs."""

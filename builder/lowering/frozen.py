@@ -61,19 +61,16 @@ def frozen_graph(
     constants_to_numbers(graph)
     # through an interface: its type does not determine the called method
     if ir.nodes_of(graph, "prim::CallMethod"):
+        methods = [method] if method != "forward" else []
         with evaluating(module):
-            source = ir.C._freeze_module(
-                source, [method] if method != "forward" else [], True, False
-            )
+            source = ir.C._freeze_module(source, methods, True, False)
         graph = _inlined(source, method, fallback_modules, keep_objects)
         if all(tensor.dim() for tensor in module.state_dict().values()):
             constants_to_numbers(graph)  # freezing creates no 0-d constant from a buffer
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
-    if any(
-        graph.findNode(kind, True) is not None
-        for kind in ("prim::If", "prim::Loop", "prim::SetAttr")
-    ):
+    decides = ("prim::If", "prim::Loop", "prim::SetAttr")
+    if any(graph.findNode(kind, True) is not None for kind in decides):
         propagate_constants(graph)  # resolve `if self.training`
     _drop_self(graph)
     steps.end(LOWER_GRAPH, graph)

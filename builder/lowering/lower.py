@@ -26,6 +26,7 @@ from builder.lowering.passes.unroll import resolve_static_ifs
 from builder.lowering.pipeline import passes_for, run_passes
 from builder.lowering.regions import make_plain
 from builder.lowering.steps import LOWER_GRAPH, Steps
+from builder.lowering.trace import PassRecord
 from builder.lowering.wrapped import constants_to_numbers
 
 if TYPE_CHECKING:
@@ -86,12 +87,19 @@ def lower(
         paranoid=_paranoid(paranoid, specs),
         start=steps.snapshot,
     )
+    lowered = _lowered(module_or_graph, graph, context, (*steps.records, *records))
+    return replace(lowered, containers=_lists(module_or_graph))
+
+
+def _lowered(
+    module_or_graph: Any, graph: Graph, context: Context, trace: tuple[PassRecord, ...]
+) -> LoweredGraph:
+    """The graph with what the passes left in the context."""
     return LoweredGraph(
         graph,
         tuple(context.inputs),
         _outputs(module_or_graph, context),
-        (*steps.records, *records),
-        _lists(module_or_graph),
+        trace,
         flags=context.flags,
         decided_at=context.decided_at,
         too_long=context.too_long,
@@ -175,17 +183,7 @@ def as_written(
     if any(aliases.has_writers(node.output()) for node in held):
         raise reason
     _copy(graph, [value for value in graph.inputs() if aliases.has_writers(value)])
-    return LoweredGraph(
-        graph,
-        tuple(context.inputs),
-        _outputs(module, context),
-        trace,
-        as_written=str(reason),
-        flags=context.flags,
-        decided_at=context.decided_at,
-        too_long=context.too_long,
-        groups=context.groups,
-    )
+    return replace(_lowered(module, graph, context, trace), as_written=str(reason))
 
 
 def _copy(graph: Graph, inputs: Sequence[Value]) -> None:

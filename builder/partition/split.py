@@ -107,16 +107,12 @@ def split(
     kept = _moved(kept, positions)
     seen = view(lowered.graph)
     shapes = _infer(lowered, specs, profiles, seen, fallback, by_torch=whole)
-    profiles = shapes.profiles
+    profiles, steps = shapes.profiles, seen.steps
     if whole:
-        found, kinds = Support({}, ()), [TORCH] * len(seen.steps)
+        found, kinds = Support({}, ()), [TORCH] * len(steps)
     else:
-        steps = seen.steps
         found = support(lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=steps)
-        if found.refused and fallback.require_full:
-            raise UnsupportedOperators(list(found.refused.values()))
-        wished = [_kind(step, index, found) for index, step in enumerate(steps)]
-        kinds = final_kinds(seen, wished, shapes, fallback.min_block_size)
+        kinds = _kinds(seen, found, shapes, fallback)
     inputs = tuple(str(spec.name) for spec in specs)
     crossing = _Boundary(seen, replace(lowered, inputs=inputs), shapes, profiles, positions)
     segments = crossing.segments(members(seen, kinds))
@@ -137,6 +133,14 @@ def split(
         lowered.groups,
         values,
     )
+
+
+def _kinds(seen: View, found: Support, shapes: Shapes, fallback: Fallback) -> list[str]:
+    """TENSORRT or TORCH for each step of the graph. Raises UnsupportedOperators; see `split`."""
+    if found.refused and fallback.require_full:
+        raise UnsupportedOperators(list(found.refused.values()))
+    wished = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
+    return final_kinds(seen, wished, shapes, fallback.min_block_size)
 
 
 def _moved(kept: Collection[int], positions: Sequence[int]) -> set[int]:

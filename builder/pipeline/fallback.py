@@ -93,26 +93,31 @@ def convert_or_partition(
         return _as_written(lowered, spec)
     kept = kept_nodes(lowered)
     beyond = tuple(_beyond(lowered, spec))
-    defects: tuple[str, ...]
     if lowered.flags:
         defects = earlier.reasons
     elif not (wishes.ops or kept or beyond or earlier.reasons) or wishes.require_full:
-        try:
-            return to_network(lowered, spec, lowered.outputs)
-        except UnsupportedOperators:
-            if wishes.require_full:
-                raise
-            defects = ()
-        except ConversionError as defect:
-            if wishes.require_full:
-                raise
-            defects = (str(defect),)
+        whole = _whole(lowered, spec)
+        if not isinstance(whole, tuple):
+            return whole
+        defects = whole
     else:
         defects = (*earlier.reasons, *beyond)
     reads = _list_reads(lowered)
     # each branch that reads an element would contain the loop that makes the list
     without = replace(earlier, nodes=earlier.nodes | reads, branches=earlier.branches and not reads)
     return _Partitioner(lowered, spec, kept, list(defects), earlier=without).run()
+
+
+def _whole(lowered: LoweredGraph, spec: ModelSpec) -> Conversion | tuple[str, ...]:
+    """One conversion of the whole graph; else the defects of trt-build that prevent it, which are
+    none where TensorRT lacks an operator. Raises the error with `fallback.require_full`.
+    """
+    try:
+        return to_network(lowered, spec, lowered.outputs)
+    except (UnsupportedOperators, ConversionError) as error:
+        if spec.fallback.require_full:
+            raise
+        return () if isinstance(error, UnsupportedOperators) else (str(error),)
 
 
 def _list_reads(lowered: LoweredGraph) -> frozenset[int]:

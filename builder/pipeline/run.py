@@ -145,13 +145,20 @@ def _attempt(
     clock.reached(built)
     checked = stages.assemble(built, order)
     with clock.phase("execute"):
-        from builder.parity import plan_check
+        return _executed(checked, has_plans=has_plans)
 
-        files = execution.LoadedFiles()
-        compared = execution.check_artifact(checked.artifact, files)
-        on_gpu = has_plans and plan_check.possible()
-        artifact, unused = padding.confirm(checked.artifact, files, engines=on_gpu)
-        artifact, failed = warmup.confirm(artifact, files, engines=on_gpu)
+
+def _executed(checked: Checked, *, has_plans: bool) -> Checked:
+    """Run the files that will be published: on the goldens, on padded goldens and on the warm-up
+    requests. What fails of the last two is left out with a warning.
+    """
+    from builder.parity import plan_check
+
+    files = execution.LoadedFiles()
+    compared = execution.check_artifact(checked.artifact, files)
+    on_gpu = has_plans and plan_check.possible()
+    artifact, unused = padding.confirm(checked.artifact, files, engines=on_gpu)
+    artifact, failed = warmup.confirm(artifact, files, engines=on_gpu)
     warnings = (*checked.warnings, *unused, *failed)
     return replace(checked, artifact=artifact, parity=compared, warnings=warnings)
 

@@ -68,21 +68,31 @@ def parse_config(text: str, where: str) -> Any:
 
 def serve_as(artifact: ModelArtifact) -> str:
     """Return `tensorrt_plan` or `python`. Auto selects the plan if Triton has a backend for its
-    flavor (it has none for RTX).
+    flavor (it has none for RTX). Raises UsageError and PublishError; see `_check_serve_as`.
+    """
+    _check_serve_as(artifact)
+    if artifact.padding or artifact.segments:
+        return "python"
+    if artifact.serve_as == "auto":
+        flavour = artifact.plan_facts.get("flavour")
+        return "tensorrt_plan" if artifact.plan and flavour == "tensorrt" else "python"
+    return artifact.serve_as
+
+
+def _check_serve_as(artifact: ModelArtifact) -> None:
+    """Raise UsageError for an unknown value, and PublishError if the requested backend cannot serve
+    the model.
     """
     # the platforms that can serve an ensemble's torch steps
     if artifact.serve_as not in (*SERVE_AS, "pytorch_libtorch"):
         raise UsageError(
             f"unknown serve_as {artifact.serve_as!r}", fix=f"one of {', '.join(SERVE_AS)}"
         )
-    flavour = artifact.plan_facts.get("flavour")
     if artifact.padding and artifact.serve_as in ("tensorrt_plan", "pytorch_libtorch"):
         raise PublishError(
             f"model {artifact.spec.name!r} has `pad`, and only the Python runtime pads inputs",
             fix="--serve-as python, or remove `pad`",
         )
-    if artifact.padding:
-        return "python"
     if artifact.segments and artifact.serve_as == "tensorrt_plan":
         raise PublishError(
             f"model {artifact.spec.name!r} runs in {len(artifact.segments)} pieces, which no single"
@@ -92,16 +102,11 @@ def serve_as(artifact: ModelArtifact) -> str:
                 " python"
             ),
         )
-    if artifact.segments:
-        return "python"
-    if artifact.serve_as == "auto":
-        return "tensorrt_plan" if artifact.plan and flavour == "tensorrt" else "python"
     if artifact.serve_as == "tensorrt_plan" and not artifact.plan:
         raise PublishError(
             f"model {artifact.spec.name!r} has no plan to serve",
             fix="build it, or --serve-as python",
         )
-    return artifact.serve_as
 
 
 def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:

@@ -106,16 +106,7 @@ def ensemble_sidecar(
     hashes: Mapping[str, str],
 ) -> dict[str, Any]:
     """The content of an ensemble's trt-build.json: that of any model, and `steps`."""
-    whole = ModelArtifact(
-        artifact.spec,
-        artifact.inputs,
-        artifact.outputs,
-        artifact.profiles,
-        None,
-        {},
-        b"",
-        artifact.goldens,
-    )
+    whole = _without_files(artifact)
     facts = next((step.plan_facts for step in artifact.steps if step.plan), {})
     own = module_dtypes(whole)
     served = {
@@ -136,6 +127,12 @@ def ensemble_sidecar(
         published.STEPS: list(steps),
         "files": dict(hashes),
     }
+
+
+def _without_files(artifact: EnsembleArtifact) -> ModelArtifact:
+    """The ensemble as a model with the same endpoint."""
+    tensors = (artifact.inputs, artifact.outputs, artifact.profiles)
+    return ModelArtifact(artifact.spec, *tensors, None, {}, b"", artifact.goldens)
 
 
 def sidecar(

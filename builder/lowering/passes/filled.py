@@ -6,7 +6,7 @@ by values. Each element is read at the end of the graph, with a flag if it may b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,14 +43,8 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     aliases = graph.alias_db()
     if not aliases.has_writers(value):
         return []
-    writers, once = (
-        [
-            n
-            for n in nodes
-            if _writes_to(n, value.type()) and aliases.may_contain_alias(n.inputsAt(0), value)
-        ]
-        for nodes in (ir.walk(graph), _outside_loops(graph))
-    )
+    writers = _writers(ir.walk(graph), aliases, value)
+    once = _writers(_outside_loops(graph), aliases, value)
     builders = _builders(graph, aliases, value)
     known = {node.kind() for node in writers} <= _KNOWN[kind]
     if inner.kind() != "TensorType" or not known:
@@ -65,15 +59,22 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if kind == "DictType":
         always += [ir.constant(node.inputsAt(1)) for node in sure]
         keys = dict.fromkeys(always) | dict.fromkeys(_keys(writers, builders))
-        if None in keys:
-            return by_keys(graph, value, end)
-        return list(reader.entries(keys, always))
+        return by_keys(graph, value, end) if None in keys else list(reader.entries(keys, always))
     appends = _count(writers, _ADDS_ONE)
     if _count(once, _ADDS_ONE) < appends:
         return None
     most = max((len(_built(node) or []) for node in builders), default=0) + appends
     least = len(always) + _count(sure, _ADDS_ONE)
     return list(reader.items(most, 0 if _count(writers, _REMOVES) else least))
+
+
+def _writers(nodes: Iterable[Any], aliases: Any, value: Any) -> list[Any]:
+    """Those of the nodes that may write to the container."""
+    return [
+        node
+        for node in nodes
+        if _writes_to(node, value.type()) and aliases.may_contain_alias(node.inputsAt(0), value)
+    ]
 
 
 def _builders(graph: Any, aliases: Any, value: Any) -> list[Any]:

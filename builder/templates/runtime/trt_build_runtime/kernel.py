@@ -102,30 +102,37 @@ def restrict_files(
     only (None: everywhere), but nothing of `unread`, which are among `writable`. Without `network`
     it binds and connects no TCP port. Whether that holds now.
     """
-    version = landlock_version()
-    rights = _WRITE_FILE | _CHANGE_FOLDER
-    rights |= _REFER if version >= 2 else 0
-    rights |= _TRUNCATE if version >= 3 else 0
-    rights |= _IOCTL if version >= 5 else 0
-    rights |= _READ_FILE if readable is not None else 0
-    net = _BIND_TCP | _CONNECT_TCP if version >= 4 and not network else 0
-    scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= 6 else 0
-    # older kernels refuse a structure with fields that they do not know
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = _Ruleset(rights, net, scoped)
+    ruleset, size = _ruleset(reads=readable is not None, network=network)
     libc = _libc()
     descriptor = libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(size), 0)
     if descriptor < 0:
         return False
     try:
         for path in (*writable, *(Path(one) for name in DEVICES for one in glob.glob(name))):
-            allowed = rights & ~_READ_FILE if path in unread else rights
+            allowed = ruleset.files & ~_READ_FILE if path in unread else ruleset.files
             _allow(libc, descriptor, path, allowed)
         for path in readable or ():
             _allow(libc, descriptor, path, _READ_FILE)
         return bool(libc.syscall(_RESTRICT_SELF, descriptor, 0) == 0)
     finally:
         os.close(descriptor)
+
+
+def _ruleset(*, reads: bool, network: bool) -> tuple[_Ruleset, int]:
+    """The rights that this kernel can restrict, and the size of the structure in bytes. With
+    `reads` they include reading files, without `network` TCP ports.
+    """
+    version = landlock_version()
+    rights = _WRITE_FILE | _CHANGE_FOLDER
+    rights |= _REFER if version >= 2 else 0
+    rights |= _TRUNCATE if version >= 3 else 0
+    rights |= _IOCTL if version >= 5 else 0
+    rights |= _READ_FILE if reads else 0
+    net = _BIND_TCP | _CONNECT_TCP if version >= 4 and not network else 0
+    scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= 6 else 0
+    # older kernels refuse a structure with fields that they do not know
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    return _Ruleset(rights, net, scoped), size
 
 
 def all_but(secret: Sequence[Path]) -> list[Path]:
