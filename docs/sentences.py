@@ -21,7 +21,7 @@ def paragraphs(text: str) -> list[str]:
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     lines = [
-        "" if re.match(r"\s*\||#|    \S", line) and not re.match(r"\s+[-*\d]", line) else line
+        "" if re.match(r"\s*\||#| {4,}\S", line) and not re.match(r"\s+[-*\d]", line) else line
         for line in text.splitlines()
     ]
     text = re.sub(r"\n\s*(?:[-*]|\d+\.) ", "\n\n", "\n".join(["", *lines]))
