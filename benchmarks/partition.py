@@ -26,7 +26,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from benchmarks import records
+from benchmarks import records, tables
 from builder.engine import flavour
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
@@ -212,8 +212,7 @@ def page(text: str) -> str:
     """Return the page with its two tables from the results. The tables are between markers."""
     for mark, made in (("partition", table()), ("partition_linear", linear_table())):
         begin, end = f"<!-- {mark}.jsonl -->\n", f"<!-- end of {mark}.jsonl -->"
-        head, _, rest = text.partition(begin)
-        text = f"{head}{begin}\n{made}\n\n{end}{rest.partition(end)[2]}"
+        text = tables.between(text, begin, end, f"{made}\n")
     return text
 
 

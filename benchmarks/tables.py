@@ -1,9 +1,9 @@
-"""Markdown tables and means for the pages of measurements."""
+"""Markdown tables and means for the generated pages of docs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -11,9 +11,18 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Return the lines of a Markdown table."""
+def table(
+    head: Sequence[str], rows: Iterable[Iterable[str]], numbers: Collection[str] = ()
+) -> Iterator[str]:
+    """Return the lines of a Markdown table. The columns `numbers` are aligned to the right."""
     yield "| " + " | ".join(head) + " |"
-    yield "|" + "---|" * len(head)
+    yield "|" + "".join("---:|" if name in numbers else "---|" for name in head)
     for row in rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+        cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in row)
+        yield "| " + " | ".join(cells) + " |"
+
+
+def between(text: str, begin: str, end: str, content: str) -> str:
+    """The text with new content between two markers."""
+    head, _, rest = text.partition(begin)
+    return f"{head}{begin}\n{content}\n{end}{rest.partition(end)[2]}"

@@ -1,12 +1,23 @@
 """Writes the documents that are generated:
 
-    python docs/generate.py operators|performance|networks-gpu|security|reliability [--check] [--samples]
+    python docs/generate.py PAGE... [--check] [--samples]
 
-docs/operators.md comes from the registries: what converters, evaluators and formulas say of
-themselves. docs/performance.md and docs/networks-gpu.md come from the measured rows in
-benchmarks/results, the table of docs/security.md from docs/hostile.json, those of
-docs/reliability.md from docs/chaos.json. `--check` writes nothing and fails where the file is not current; `--samples`
-first runs torch's operator database (minutes) and keeps its verdicts in docs/operators.json.
+PAGE is operators, lowering, lowering-modules, performance, networks-gpu, partition, corpus,
+security or reliability.
+
+docs/operators.md comes from the registries of converters, evaluators and decompositions,
+docs/lowering.md from the docstrings and tests of the passes, and docs/lowering-modules.md from
+running every module of torch.nn (a minute). docs/performance.md, docs/networks-gpu.md and the
+tables of docs/partition.md come from the measured rows in benchmarks/results. docs/corpus.md comes
+from docs/corpus.json, the table of docs/security.md from docs/hostile.json, and those of
+docs/reliability.md from docs/chaos.json.
+
+`--check` writes nothing and fails where a page is not current. `--samples` first runs torch's
+operator database (minutes) and keeps its verdicts in docs/operators.json.
+
+The other pages are written by the programs that run their examples: docs/export-examples.md by
+`python -m tests.export`, docs/networks.md and docs/export-networks.md by `python -m
+tests.networks.zoo`.
 """
 
 from __future__ import annotations
@@ -15,6 +26,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, STORE = ROOT / "docs/operators.md", ROOT / "docs/operators.json"
 SECURITY, RELIABILITY = ROOT / "docs/security.md", ROOT / "docs/reliability.md"
+PARTITION, CORPUS = ROOT / "docs/partition.md", ROOT / "docs/corpus.md"
 PERFORMANCE, NETWORKS = ROOT / "docs/performance.md", ROOT / "docs/networks-gpu.md"
 
 HEAD = """# Operators
@@ -65,18 +78,9 @@ def first_paragraph(text: str) -> str:
     return " ".join(text.strip().split("\n\n")[0].split())
 
 
-def cell(text: str) -> str:
-    """Text for a table's cell."""
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+def table(head: list[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
     """The lines of a Markdown table."""
-    head = list(head)
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(cell(text) for text in row) + " |"
+    yield from import_module("benchmarks.tables").table(head, rows)
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -244,14 +248,39 @@ def security() -> str:
     return text
 
 
+def lowering(name: str) -> str:
+    """docs/lowering.md or docs/lowering-modules.md."""
+    text: str = import_module("tests.lowering.pages").PAGES[name]()
+    return text
+
+
+def partition() -> str:
+    """docs/partition.md with the tables of the measured rows."""
+    text: str = import_module("benchmarks.partition").page(PARTITION.read_text(encoding="utf-8"))
+    return text
+
+
+def corpus() -> str:
+    """docs/corpus.md from the recorded rows."""
+    page: Any = import_module("tests.corpus.page")
+    text: str = page.text(json.loads(page.JSON.read_text(encoding="utf-8")))
+    return text
+
+
 def main(arguments: list[str]) -> int:
     """Write or check the pages that are named; 1 where one is not current."""
-    pages = {
+    pages: dict[str, tuple[Path, Callable[[], str]]] = {
         "operators": (PAGE, page),
         "performance": (PERFORMANCE, performance),
         "networks-gpu": (NETWORKS, networks),
         "security": (SECURITY, security),
         "reliability": (RELIABILITY, reliability),
+        "partition": (PARTITION, partition),
+        "corpus": (CORPUS, corpus),
+        **{
+            name: (ROOT / f"docs/{name}.md", partial(lowering, f"{name}.md"))
+            for name in ("lowering", "lowering-modules")
+        },
     }
     named = [pages[name] for name in pages if name in arguments]
     if not named:

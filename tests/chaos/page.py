@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from benchmarks import tables
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, COUNTS = ROOT / "docs/reliability.md", ROOT / "docs/chaos.json"
 TABLES = {
@@ -75,15 +77,17 @@ def table(kind: str, rows: dict[str, dict[str, Any]]) -> str:
     """The Markdown table of the runs of one kind."""
     columns = TABLES[kind]
     lines = [
-        f"| command | {' | '.join(columns.values())} | date | duration |",
-        f"|---|{'---:|' * len(columns)}---|---:|",
+        [
+            f"`{command}`",
+            *(_cell(counts.get(key)) for key in columns),
+            counts["date"],
+            f"{counts['wall_seconds']:.0f} s, {counts['cores']} cores",
+        ]
+        for command, counts in rows.items()
+        if command.split()[0] == kind
     ]
-    for command, counts in rows.items():
-        if command.split()[0] == kind:
-            cells = [_cell(counts.get(key)) for key in columns]
-            took = f"{counts['wall_seconds']:.0f} s, {counts['cores']} cores"
-            lines.append(f"| `{command}` | {' | '.join(cells)} | {counts['date']} | {took} |")
-    return "\n".join(lines)
+    head = ["command", *columns.values(), "date", "duration"]
+    return "\n".join(tables.table(head, lines, [*columns.values(), "duration"]))
 
 
 def _cell(value: object) -> str:
@@ -96,7 +100,6 @@ def page() -> str:
     """Return docs/reliability.md with the tables of the most recent runs."""
     text, rows = PAGE.read_text(encoding="utf-8"), json.loads(COUNTS.read_text(encoding="utf-8"))
     for kind in TABLES:
-        head, begin, rest = text.partition(f"<!-- table: {kind} -->")
-        _, end, tail = rest.partition("<!-- end of table -->")
-        text = f"{head}{begin}\n{table(kind, rows)}\n{end}{tail}"
+        begin = f"<!-- table: {kind} -->"
+        text = tables.between(text, begin, "<!-- end of table -->", table(kind, rows))
     return text

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks import tables
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, COUNTS = ROOT / "docs/security.md", ROOT / "docs/hostile.json"
 BEGIN, END = "<!-- table: hostile -->", "<!-- end of table -->"
@@ -34,19 +36,12 @@ COLUMNS = {
 
 def table(data: dict[str, dict[str, Any]]) -> str:
     """The Markdown table of these counts."""
-    lines = [
-        f"| input | {' | '.join(COLUMNS.values())} |",
-        f"|---|{'---:|' * len(COLUMNS)}",
-    ]
-    for name, words in ROWS.items():
-        counts = data[name]
-        lines.append(f"| {words} | {' | '.join(str(counts[key]) for key in COLUMNS)} |")
-    return "\n".join(lines)
+    numbers = [*COLUMNS.values()]
+    rows = ([words, *(str(data[name][key]) for key in COLUMNS)] for name, words in ROWS.items())
+    return "\n".join(tables.table(["input", *numbers], rows, numbers))
 
 
 def page() -> str:
     """docs/security.md with the table of the counts that were written last."""
-    head, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    made = table(json.loads(COUNTS.read_text(encoding="utf-8")))
-    return f"{head}{begin}\n{made}\n{end}{tail}"
+    content = table(json.loads(COUNTS.read_text(encoding="utf-8")))
+    return tables.between(PAGE.read_text(encoding="utf-8"), BEGIN, END, content)
