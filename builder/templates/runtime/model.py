@@ -1,16 +1,16 @@
-"""Serves one model of a trt-build repository in Triton's Python backend: its TensorRT plan on a
-GPU, else torch on the CPU; or, where it is cut into segments, all of them in this one process.
+"""Serves one model of a trt-build repository in Triton's Python backend. On a GPU its TensorRT plan
+runs, else torch on the CPU. A model in segments runs all of them in this process.
 
-Everything about the model is read from the files beside this one (plan.json, model.plan,
-lowered.pt, segment_<n>.plan, segment_<n>.pt) and from the config that Triton hands over; nothing is
-baked in, and trt-build itself need not be installed. The code is this file, which speaks with
-Triton, and the folder trt_build_runtime beside it.
+The model is described by the files beside this one (plan.json, model.plan, lowered.pt,
+segment_<n>.plan, segment_<n>.pt) and by the config that Triton passes. trt-build need not be
+installed. This file is the interface to Triton; the rest of the code is in the folder
+trt_build_runtime beside it.
 
-Every response carries the parameters `trt_build.answered_by` ("plan", "torch", "plan+torch"),
-`trt_build.device`, `trt_build.why`, and for segments `trt_build.segments` (which answered each),
-where the server has response parameters (25.02 and later). On any server a request with the
-parameter `trt_build.describe` is answered by an error whose text ends in the same facts as JSON;
-that is all an older Python backend can say beside the outputs.
+Every response has the parameters `trt_build.answered_by` ("plan", "torch", "plan+torch"),
+`trt_build.device`, `trt_build.why`, and for segments `trt_build.segments` (what ran each). This
+needs a server with response parameters (25.02 and later). On any server, a request with the
+parameter `trt_build.describe` gets an error whose text ends in the same facts as JSON: an older
+Python backend can return nothing else beside the outputs.
 """
 
 # ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
@@ -46,10 +46,10 @@ DESCRIBE = "trt_build.describe"
 
 
 class TritonPythonModel:
-    """Triton's entry: one object for each instance, in a process of its own."""
+    """Triton's entry point: one object for each instance, in its own process."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the plan, or the lowered module and say why not the plan."""
+        """Load the plan, or the lowered module with the reason why the plan is not used."""
         folder = Path(args["model_repository"]) / args["model_version"]
         if not integrity.check(folder.parent, folder.name):
             pb_utils.Logger.log_warn("trt-build: no trt-build.json: the files are not compared")
@@ -80,13 +80,13 @@ class TritonPythonModel:
         )
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response for each request; those that fit together are run as one batch."""
+        """Return one response for each request. Requests that fit together are run as one batch."""
         self._take_stream()
         self.executor.lends = len(requests) == 1
         return [self._alone(requests[0])] if len(requests) == 1 else self._several(requests)
 
     def _alone(self, request: Any) -> Any:
-        """As _several of one request, which most calls are, in fewer steps."""
+        """The same as _several for one request, which is the usual call, in fewer steps."""
         try:
             self._describe_if_requested(request)
             tensors = self._inputs(request)
@@ -121,13 +121,13 @@ class TritonPythonModel:
         return responses
 
     def finalize(self) -> None:
-        """Let go of the engine before the process ends."""
+        """Release the engine before the process ends."""
         self.mapped.clear()
         self.executor = None
 
     def _take_stream(self) -> None:
-        """Make the executor's stream this thread's own: once, as Triton always calls from one
-        thread.
+        """Make the executor's stream the current one of this thread, once: Triton always calls from
+        the same thread.
         """
         if self.thread != threading.get_ident():
             self.thread = threading.get_ident()
@@ -135,8 +135,8 @@ class TritonPythonModel:
                 torch.cuda.set_stream(self.executor.stream)
 
     def _run_group(self, group: list[tuple[int, list[torch.Tensor]]]) -> list[tuple[int, Any]]:
-        """(index, tensors or the exception) of each; if a batch fails, each request is tried alone,
-        so that only the bad one fails.
+        """The index of each request with its tensors or its exception. If a batch fails, each
+        request is run alone, so that only the invalid one fails.
         """
         try:
             return self._run_together(group)
@@ -166,7 +166,7 @@ class TritonPythonModel:
         ]
 
     def _check(self, tensors: list[torch.Tensor]) -> None:
-        """Raise InvalidRequest for shapes that the model does not take."""
+        """Raise InvalidRequest for shapes that the model does not accept."""
         self.axes.check(tensors)
         self.profiles.check(tensors)
 
@@ -198,7 +198,7 @@ class TritonPythonModel:
         return tensors
 
     def _facts(self) -> dict[str, str]:
-        """Who answers, and where the inputs of the last request lay."""
+        """What computed the outputs, and the devices of the last request's inputs."""
         on = "+".join(sorted({device.type for device in self.devices}))
         return {**self.parameters, "trt_build.inputs_on": on} if on else self.parameters
 
@@ -225,8 +225,8 @@ class TritonPythonModel:
         return self._response(tensors)
 
     def _response(self, tensors: list[Any]) -> Any:
-        """With parameters where the server's Python backend has them (25.02 and later). That it has
-        none is asked once: pybind11 refuses an argument slowly.
+        """The response, with parameters if the server's Python backend has them (25.02 and later).
+        This is tried once, because pybind11 takes long to reject an argument.
         """
         if self.says_parameters:
             try:
@@ -246,7 +246,9 @@ class TritonPythonModel:
 
 
 def load_library(path: Path) -> None:
-    """Custom operators: a shared library, or a Python file that registers them by torch.library."""
+    """Load custom operators: a shared library, or a Python file that registers them by
+    torch.library.
+    """
     if path.suffix == ".py":
         runpy.run_path(str(path), run_name=path.stem)
     else:

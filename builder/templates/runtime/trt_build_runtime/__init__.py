@@ -1,4 +1,4 @@
-"""What model.py beside this folder is made of. Published with every model that the Python runtime
-serves; nothing of trt-build is imported, and Python 3.8 is enough (images up to 23.04 have no newer
-one).
+"""The modules of the model.py beside this folder. They are published with every model that the
+Python runtime serves. They import nothing of trt-build and run on Python 3.8, the version of images
+up to 23.04.
 """

@@ -1,4 +1,4 @@
-"""Which input of a request made torch fail: the client's mistake, and not the model's."""
+"""Finds the input of a request that made torch fail: an error of the client, not of the model."""
 
 # ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
 from __future__ import annotations
@@ -18,11 +18,11 @@ _INDEX = re.compile(
 )
 _SIZE = re.compile(r"index (-?\d+) is out of (?:bounds|range).* size (\d+)")
 _THROUGH = ("aten::to", "aten::view", "aten::reshape", "aten::flatten", "aten::unsqueeze")
-"""Operators that hand on the values of their first input."""
+"""Operators that return the values of their first input."""
 
 
 class Axes:
-    """The named axes that several inputs share, which must have one size in a request."""
+    """The named axes that several inputs share. Their sizes must agree in a request."""
 
     def __init__(self, inputs: list[dict[str, Any]]) -> None:
         self.inputs = inputs
@@ -35,7 +35,7 @@ class Axes:
         self.known = Recent(SHAPES)
 
     def check(self, tensors: list[torch.Tensor]) -> None:
-        """Raise InvalidRequest, with the inputs and the axis, where sizes differ."""
+        """Raise InvalidRequest, with the inputs and the axis, if sizes differ."""
         if not self.shared:
             return
         shapes = tuple([tensor.shape for tensor in tensors])
@@ -56,10 +56,9 @@ class Axes:
 def blamed(
     error: Exception, inputs: list[dict[str, Any]], tensors: list[torch.Tensor], limits: Any
 ) -> Exception:
-    """InvalidRequest with the input where an index is out of range; else the error without the
-    trace of TorchScript, which is the model's code and nothing of the request.
-
-    `limits`: by position of an input the number of rows of the table that it indexes.
+    """InvalidRequest with the input that has an index out of range. For other errors, the error
+    without its trace, which shows the model's code and nothing of the request. `limits` has the
+    number of rows of the indexed table by position of the input.
     """
     text = _last_line(error)
     if not _INDEX.search(text):
@@ -90,8 +89,8 @@ def blamed(
 def _outside(
     integers: list[tuple[int, str, torch.Tensor]], limits: Any, stated: int | None
 ) -> list[tuple[str, torch.Tensor, int]]:
-    """The inputs with indices beyond their table, and its size: by `limits`, else by the size that
-    the error states.
+    """The inputs with indices beyond their table, and the table's size: from `limits`, else the
+    size that the error states.
     """
     found = [
         (name, tensor, limits[position])
@@ -108,7 +107,7 @@ def _outside(
 
 
 def table_sizes(module: Any) -> dict[int, int]:
-    """By position of a graph's input the rows of the smallest embedding that its values select."""
+    """By position of a graph's input: the rows of the smallest embedding that it indexes."""
     inputs = [value.debugName() for value in module.graph.inputs()][1:]
     found: dict[int, int] = {}
     for node in module.graph.nodes():
@@ -142,7 +141,7 @@ def _within(tensor: torch.Tensor, low: int, size: int) -> bool:
 
 
 def _last_line(error: Exception) -> str:
-    """The message itself of an error from the TorchScript interpreter."""
+    """The message of an error from the TorchScript interpreter, without its trace."""
     text = str(error)
     if "Traceback of TorchScript" not in text:
         return text

@@ -1,4 +1,4 @@
-"""A graph answered by torch."""
+"""A graph that torch runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import blame, operator_safety
 
 
 class TorchExecutor:
-    """A graph in TorchScript, on the CPU unless told otherwise."""
+    """A TorchScript graph, on the CPU by default."""
 
     kind, device = "torch", "cpu"
     checks = False
@@ -26,11 +26,11 @@ class TorchExecutor:
             _allow_tf32(self.module.graph, tf32)
 
     def limits(self) -> dict[int, int]:
-        """By position of an input the number of rows of the embedding that it indexes."""
+        """By position of an input: the number of rows of the embedding that it indexes."""
         return blame.table_sizes(self.module)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Without TorchScript's profiling executor, which recompiles, slowly, for each new
+        """Run without TorchScript's profiling executor, which takes long to recompile for each new
         shape.
         """
         with torch.inference_mode(), torch.jit.optimized_execution(False):
@@ -39,9 +39,9 @@ class TorchExecutor:
 
 
 def _move(graph: Any, device: str) -> None:
-    """Let the graph make its tensors on the device. Devices that stand in it (torch.arange, .to)
-    are the CPU, where it was loaded and checked; where none stands (torch.zeros) it would be the
-    CPU too.
+    """Let the graph create its tensors on the device. Devices that the graph names (torch.arange,
+    .to) are the CPU, where it was loaded and checked. Where it names none (torch.zeros), torch
+    would also use the CPU.
     """
     for node in _nodes(graph):
         if node.kind() == "prim::Constant" and str(node.output().type()) == "Device":
@@ -56,9 +56,9 @@ def _move(graph: Any, device: str) -> None:
 
 
 def _allow_tf32(graph: Any, tf32: bool) -> None:
-    """Let products of float32 round their operands to TF32, or not. cuDNN does unless it is told,
-    so this holds for the whole process; a convolution says it itself, as it was where the module
-    was written.
+    """Allow or forbid that float32 products round their operands to TF32. cuDNN rounds by default,
+    and the setting holds for the whole process. A convolution has an argument for it, with the
+    value from where the module was written.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     for node in _nodes(graph):
@@ -69,7 +69,7 @@ def _allow_tf32(graph: Any, tf32: bool) -> None:
 
 
 def _argument(node: Any, name: str) -> Any:
-    """Its place among the node's inputs; None where the operator has none of that name."""
+    """The argument's index among the node's inputs; None if the operator has no such argument."""
     if not node.kind().startswith("aten::") or name not in node.schema():
         return None
     names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]

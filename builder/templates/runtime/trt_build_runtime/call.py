@@ -1,4 +1,4 @@
-"""What a call of an engine with inputs of these shapes needs, found out once."""
+"""A call of an engine with inputs of given shapes. What it needs is determined once."""
 
 # ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
 from __future__ import annotations
@@ -14,9 +14,7 @@ FAILED = "TensorRT could not run the plan; its reason stands above in the server
 
 
 class Input:
-    """One input: its memory of our own, for what does not come as the engine needs it, and the
-    address in use.
-    """
+    """One input: its buffer, for tensors that the engine cannot read, and the address in use."""
 
     def __init__(self, name: str, dtype: torch.dtype, storage: Storage, staging: Any) -> None:
         self.name, self.dtype, self.storage, self.staging = name, dtype, storage, staging
@@ -24,8 +22,8 @@ class Input:
         self.own: Any = None  # a tensor, once it is needed
 
     def placed_input(self, tensor: torch.Tensor, device: torch.device, own: bool) -> torch.Tensor:
-        """The tensor itself where the engine can read it and `own` does not ask for our memory,
-        else a copy there.
+        """The tensor itself if the engine can read it and `own` is false, else a copy in the
+        buffer.
         """
         if (
             not own
@@ -39,7 +37,7 @@ class Input:
         return self.fill(tensor)
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Our memory with the tensor in it; what comes from the host goes through page-locked
+        """The buffer with the tensor's values. Tensors of the host are copied through page-locked
         memory.
         """
         if (
@@ -54,7 +52,7 @@ class Input:
 
 
 class Output:
-    """One output: `view` is where it is written; None where its shape depends on the data."""
+    """One output: `view` is the buffer it is written to, None if its shape depends on the data."""
 
     def __init__(self, name: str, dtype: torch.dtype, wanted: torch.dtype) -> None:
         self.name, self.dtype, self.wanted = name, dtype, wanted
@@ -74,7 +72,7 @@ class Call:
         self.seen = 0
 
     def run(self, engine: Any, context: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Enqueue on the engine's stream, which is the current one; the outputs have the module's
+        """Enqueue on the engine's stream, which is the current one. The outputs have the module's
         element types.
         """
         if self.graph is not None:
@@ -92,7 +90,7 @@ class Call:
         return [self._take(engine, one) for one in self.outputs]
 
     def unbind(self) -> None:
-        """The context takes other shapes: what was captured of it holds no more."""
+        """Discard the captured graph, because the context gets other shapes."""
         if self.graph is not None:
             self.graph.close()
         self.graph, self.seen = None, 0
@@ -108,8 +106,8 @@ class Call:
             raise RuntimeError(FAILED)
 
     def _capture(self, engine: Any, context: Any) -> None:
-        """From now on as a CUDA graph, if it can be captured and its first replay gives the very
-        same answer.
+        """Use a CUDA graph from now on, if capturing succeeds and the first replay gives the same
+        outputs, bit for bit.
         """
         views = [one.view.reshape(-1).view(torch.uint8) for one in self.outputs if one.view.numel()]
         plain = [view.clone() for view in views]

@@ -1,4 +1,4 @@
-"""Confines the process of a served model to what its requests need."""
+"""Confines the process of a served model to the rights that its requests need."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from .kernel import (
 )
 
 STUB = "triton_python_backend_stub"
-"""The program of Triton's Python backend. Another process that loads this module stays as it is."""
+"""The program of Triton's Python backend. Any other process that loads this module is not confined.
+"""
 VARIABLE = "TRT_BUILD_UNCONFINED"
-"""The environment variable that leaves served models unconfined."""
+"""The environment variable that turns the confinement of served models off."""
 SHARED_MEMORY = Path("/dev/shm")
 TRUNCATES = 3
-"""The version of Landlock from which on a file cannot be truncated."""
+"""The first version of Landlock that can forbid to truncate files."""
 
 
 def confine(folder: Path) -> tuple[str, ...]:
-    """Let this thread, and all that it starts, write no file and open no socket. Of the model
-    repository it reads the model in `folder` only, and nothing of home and temporary folders but
-    this Python. Returns the mechanisms that hold.
-
-    Nothing is done where a GPU is: CUDA shares memory between tritonserver and this process, and it
-    is not known which rights that needs.
+    """Forbid this thread, and all that it starts, to write files and to open sockets. Of the model
+    repository it may read only `folder`, and of home and temporary folders only this Python.
+    Returns the mechanisms in effect. Nothing is done with a GPU: CUDA shares memory between
+    tritonserver and this process, and the rights that it needs are not known.
     """
     if not _is_stub() or os.environ.get(VARIABLE) or Path(GPU_DEVICE).exists():
         return ()
@@ -60,7 +59,7 @@ def _is_stub() -> bool:
 
 
 def _hidden(folder: Path) -> Iterator[Path]:
-    """The folders that nothing is read of, the outermost ones only."""
+    """The folders that cannot be read, outermost ones only."""
     found = {folder.resolve().parent, SHARED_MEMORY, Path("/tmp"), Path("/var/tmp")}
     home = os.path.expanduser("~")
     found |= {Path(home)} if os.path.isabs(home) else set()
@@ -71,7 +70,7 @@ def _hidden(folder: Path) -> Iterator[Path]:
 
 
 def _around(path: Path, hidden: Sequence[Path]) -> bool:
-    """Whether a hidden folder is the path, or below it."""
+    """Whether the path is a hidden folder or below one."""
     return any(one == path or path in one.parents for one in hidden)
 
 

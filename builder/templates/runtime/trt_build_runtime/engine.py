@@ -28,19 +28,21 @@ TENSORRT_TO_TORCH = {
     "FLOAT": torch.float32,
 }
 CALLS = 64
-"""Sets of input shapes whose calls are remembered."""
+"""Number of sets of input shapes whose calls are kept."""
 SMALL = 1 << 16
-"""Bytes up to which CUDA copies from any memory of the host as fast as from page-locked memory."""
+"""Up to this many bytes, CUDA copies from any memory of the host as fast as from page-locked
+memory.
+"""
 STEADY = 20
-"""The call in a row with the same shapes from which on it is a CUDA graph: capturing takes as long
-as many calls save, and a context that takes other shapes loses its graph (TensorRT wants a context
-to be captured anew then).
+"""The number of calls with the same shapes after which a CUDA graph is captured. Capturing takes as
+long as many calls save, and a context that gets other shapes loses its graph, because TensorRT
+requires a new capture then.
 """
 
 
 class Engine:
-    """CUDA tensors in and out; an execution context for each optimization profile when it is first
-    needed. Output buffers are used again by the next run.
+    """Runs the plan on CUDA tensors. Each optimization profile has an execution context, created on
+    first use. Output buffers are reused by the next run.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Engine:
         self._reserve()
 
     def _reserve(self) -> None:
-        """Memory for each tensor, empty yet."""
+        """Empty storage for each tensor."""
         sides = ([t["name"] for t in self.tensors[side]] for side in ("inputs", "outputs"))
         self.inputs, self.buffers = (
             {name: Storage(self.device) for name in names} for names in sides
@@ -88,8 +90,8 @@ class Engine:
         self.by_value = any(self.engine.is_shape_inference_io(name) for name in self.inputs)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Enqueue on the stream, which is the current one; the outputs have the module's element
-        types. InvalidRequest for shapes outside of every profile.
+        """Enqueue on the stream, which is the current one. The outputs have the module's element
+        types. Raises InvalidRequest for shapes outside every profile.
         """
         shapes = tuple([tensor.shape for tensor in tensors])
         call = self.calls.get(shapes)
@@ -101,12 +103,12 @@ class Engine:
         return call.run(self, self.contexts[call.profile], tensors)
 
     def no_graphs(self, reason: Exception) -> None:
-        """Give up capturing."""
+        """Turn capturing off."""
         self.steady = 0
         pb_utils.Logger.log_warn(f"trt-build: {self.path.name} runs without CUDA graphs: {reason}")
 
     def _bind(self, call: Call) -> None:
-        """Give the context of the call's profile its shapes and addresses."""
+        """Set the shapes and addresses in the context of the call's profile."""
         before = self.bound.pop(call.profile, None)
         if before is not None:
             before.unbind()
@@ -125,7 +127,7 @@ class Engine:
         return Input(name, dtype, self.inputs[name], self.staging.get(name) if large else None)
 
     def _output(self, profile: int, declared: dict[str, Any]) -> Output:
-        """Bound to memory of its size where TensorRT knows the shape already, else to an
+        """The output, bound to memory of its size if TensorRT knows its shape already, else to an
         allocator.
         """
         name, context = declared["name"], self.contexts[profile]
@@ -144,9 +146,7 @@ class Engine:
         return output
 
     def _shape(self, context: Any, name: str) -> tuple[int, ...] | None:
-        """The output's shape as it follows from the inputs' shapes; None where it depends on what
-        they hold.
-        """
+        """The output's shape for the shapes of the inputs; None if it depends on their values."""
         if self.by_value:
             return None
         try:

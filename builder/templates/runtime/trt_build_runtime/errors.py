@@ -1,15 +1,15 @@
-"""What the runtime raises, by whose mistake it is."""
+"""The exceptions of the runtime, by cause."""
 
 from __future__ import annotations
 
 
 class InvalidRequest(Exception):
-    """The client's mistake: a shape outside every profile."""
+    """An error of the client: a shape outside every profile."""
 
 
 class NoPlan(Exception):
-    """Why the plan cannot run here."""
+    """The reason why the plan cannot run here."""
 
 
 class Description(Exception):
-    """Not a failure: the answer to a request that asks who answers."""
+    """Not a failure: the reply to a request for a description of what runs the model."""

@@ -1,4 +1,4 @@
-"""Who answers: the plan on a GPU, pieces, or torch, and why."""
+"""What runs the model: the plan on a GPU, segments, or torch; and the reason."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .output_transfer import Landing, outputs_for_triton
 from .segments import SegmentsExecutor
 
 COPYING = 4
-"""Threads of a process whose plan answers: they only copy from the host. On a host of 16 cores 4.8
-MB took 0.33 ms with 4, 0.26 with 8, 0.56 with 1, and 40 with torch's default, a thread for each
-core, which all wait for the slowest.
+"""Threads of a process whose plan runs: they only copy from the host. On a host of 16 cores, 4.8 MB
+took 0.33 ms with 4 threads, 0.26 with 8, and 0.56 with 1. With torch's default of a thread for each
+core they took 40 ms, because all wait for the slowest.
 """
 
 
 class PlanExecutor:
-    """The plan of a whole model on one GPU, on a stream of its own, which is the current one when
+    """The plan of a whole model on one GPU. It has its own stream, which is the current one while
     it runs.
     """
 
     kind, why = "plan", "a GPU that the plan fits"
     lends = False
     checks = True
-    """It refuses shapes outside of every profile itself."""
+    """Shapes outside every profile are refused by the engine."""
 
     def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
         self.device = device
@@ -48,7 +48,7 @@ class PlanExecutor:
         self.stays, self.landing = bool(facts.get("step_of")), Landing()
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors of any device in; see outputs_for_triton for the outputs."""
+        """Run on tensors of any device; see outputs_for_triton for the outputs."""
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
         return outputs_for_triton(
             self.engine.run(tensors), self.stream, stays, self.lends, self.landing
@@ -56,7 +56,9 @@ class PlanExecutor:
 
 
 def executor(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
-    """What runs the model of `folder` here: it has `run`, `kind`, `device`, `why` and `stream`."""
+    """What runs the model of `folder` here: an object with `run`, `kind`, `device`, `why` and
+    `stream`.
+    """
     if "segments" in facts:
         return SegmentsExecutor(folder, facts, args)
     try:
@@ -71,7 +73,7 @@ def executor(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
 
 
 def _gpu_for(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> str:
-    """The device to run the plan on; NoPlan, with the reason, where there is none."""
+    """The device that runs the plan. Raises NoPlan, with the reason, if there is none."""
     plan = folder / "model.plan"
     if not plan.exists() or not plan.stat().st_size:
         raise NoPlan("no plan was built")

@@ -1,7 +1,6 @@
-"""CUDA graphs through the driver's own library, which is wherever a GPU works.
-
-Not torch.cuda.CUDAGraph: it routes torch's allocator into a pool of its own while it captures, and
-keeps that up after a capture that failed. What is captured here allocates nothing.
+"""CUDA graphs by the driver's own library, which every machine with a working GPU has.
+torch.cuda.CUDAGraph is not used: while it captures, it routes torch's allocator into a separate
+pool, and continues after a failed capture. Captures here allocate nothing.
 """
 
 from __future__ import annotations
@@ -12,35 +11,35 @@ from functools import lru_cache
 from typing import Any
 
 THREAD_LOCAL = 1
-"""Of CUstreamCaptureMode: what is unsafe to capture is refused in this thread; other threads go on
-undisturbed.
+"""Of CUstreamCaptureMode: operations that are unsafe to capture fail in this thread; other threads
+are not affected.
 """
 
 
 class CannotCapture(Exception):
-    """Why there is no graph. The stream is as it was before."""
+    """The reason why there is no graph. The stream is as it was before."""
 
 
 class Graph:
-    """Work that was captured from a stream, ready to be launched again."""
+    """Work that was captured from a stream and can be launched again."""
 
     def __init__(self, executable: Any) -> None:
         self.executable = executable
         self.enqueue = driver().cuGraphLaunch
 
     def launch(self, stream: int) -> None:
-        """Enqueue the whole of it. RuntimeError where the driver refuses."""
+        """Enqueue the graph. Raises RuntimeError if the driver refuses."""
         code = self.enqueue(self.executable, stream)
         if code:
             raise RuntimeError(f"the driver could not launch a CUDA graph: error {code}")
 
     def close(self) -> None:
-        """Let go of it; what of it still runs on the GPU goes on."""
+        """Release the graph. Work of it that still runs on the GPU continues."""
         driver().cuGraphExecDestroy(self.executable)
 
 
 def capture(stream: int, enqueue: Callable[[], bool]) -> Graph:
-    """The graph of what `enqueue` puts on the stream (not the default one), which does not run.
+    """Capture what `enqueue` adds to the stream (not the default one), without running it. Raises
     CannotCapture.
     """
     cuda, graph, executable = driver(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -70,7 +69,7 @@ def _check(call: str, code: int) -> None:
 
 @lru_cache(maxsize=1)
 def driver() -> Any:
-    """libcuda, whose functions return 0 or an error's number."""
+    """libcuda, whose functions return 0 or the number of an error."""
     cuda = ctypes.CDLL("libcuda.so.1")
     handle, pointer = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
     cuda.cuStreamBeginCapture_v2.argtypes = (handle, ctypes.c_int)

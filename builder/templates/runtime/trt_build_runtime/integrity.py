@@ -1,4 +1,4 @@
-"""Whether the files of the model are those that were published."""
+"""Checks that the files of the model are the published ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 SIDECAR = "trt-build.json"
 NOT_LOADED = ("config.pbtxt", "goldens/")
-"""Files that the runtime does not read, and that people may change."""
+"""Files that the runtime does not read and that users may change."""
 
 
 def check(folder: Path, version: str = "1") -> bool:
-    """Raise RuntimeError where a file of the model in `folder` is missing or is not the one whose
-    SHA-256 its trt-build.json has; of an earlier version that is kept, a file of its version
-    folder. False where there is no trt-build.json to compare with.
+    """Raise RuntimeError if a file of the model in `folder` is missing or does not have the SHA-256
+    in its trt-build.json. For an earlier version that was kept, the files of its version folder are
+    compared. Returns False if there is no trt-build.json to compare with.
     """
     file = folder / SIDECAR
     if not file.is_file():
@@ -36,7 +36,7 @@ def check(folder: Path, version: str = "1") -> bool:
 
 
 def _read(file: Path) -> Any:
-    """What the sealed trt-build.json says."""
+    """The content of the sealed trt-build.json."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         seal = record.pop("seal")

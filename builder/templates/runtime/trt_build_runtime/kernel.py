@@ -1,7 +1,7 @@
-"""Landlock and seccomp, by which a process gives up rights for itself and all that it starts.
+"""Landlock and seccomp, with which a process gives up rights for itself and all that it starts.
 
 Landlock (Linux 5.13) restricts the file system and TCP, seccomp the system calls that Landlock does
-not cover. Both need no privileges, and cannot be undone. They are called through ctypes: the
+not cover. Both need no privileges and cannot be undone. They are called through ctypes: the
 Landlock libraries on PyPI are alpha or beta releases of a few months, and those for seccomp need
 libseccomp, which pip cannot install.
 """
@@ -55,17 +55,19 @@ _REFUSED_CALLS = {
 
 
 def give_up_privileges() -> bool:
-    """Whether no program that this thread starts gains rights: both mechanisms want it first."""
+    """Forbid that programs started by this thread gain rights, which both mechanisms require.
+    Returns whether that succeeded.
+    """
     return bool(_libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
 
 
 def landlock_version() -> int:
-    """The version of Landlock's interface in this kernel; 0 where it is missing or switched off."""
+    """The version of Landlock's interface in this kernel; 0 if it is missing or turned off."""
     return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _GET_VERSION)))
 
 
 def seccomp_available() -> bool:
-    """Whether this kernel takes filters of system calls, and their numbers are known here."""
+    """Whether this kernel supports filters of system calls, whose numbers are known here."""
     # a null filter: EFAULT says that filters are understood, EINVAL that they are not
     known = platform.machine() in _SECCOMP_ARCHITECTURES
     result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, None, 0, 0)
@@ -98,9 +100,10 @@ def restrict_files(
     unread: Sequence[Path] = (),
     network: bool,
 ) -> bool:
-    """Let this thread write below `writable` and devices only, and read below these and `readable`
-    only (None: everywhere), but nothing of `unread`, which are among `writable`. Without `network`
-    it binds and connects no TCP port. Whether that holds now.
+    """Allow this thread to write only below `writable` and to devices, and to read only below these
+    and `readable` (None: everywhere). Nothing of `unread` can be read; its paths are among
+    `writable`. Without `network` no TCP port can be bound or connected. Returns whether the
+    restrictions are in effect.
     """
     ruleset, size = _ruleset(reads=readable is not None, network=network)
     libc = _libc()
@@ -136,10 +139,11 @@ def _ruleset(*, reads: bool, network: bool) -> tuple[_Ruleset, int]:
 
 
 def all_but(secret: Sequence[Path]) -> list[Path]:
-    """Paths that hold every file of this machine except those below `secret`: Landlock has no rule
-    that denies, so what lies beside the way to a secret is allowed piece by piece. A link is not
-    followed; it may lead to the secret. Empty where there is no secret, or a folder on the way
-    cannot be listed: nothing can be hidden then.
+    """Paths that contain every file of this machine except those below `secret`.
+
+    Landlock has no rule that denies, so each folder beside the path to a secret is allowed by
+    itself. Links are not followed, because they may lead to the secret. Empty without a secret, and
+    if a folder on the path cannot be listed: nothing can be hidden then.
     """
     ways = {parent for path in secret for parent in path.parents}
     found = []
@@ -170,7 +174,6 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
 
 def refuse_calls(network: bool, local: bool) -> bool:
     """Let the refused system calls fail with EPERM, and every call of another architecture.
-
     `network` allows all sockets, `local` those of this machine.
     """
     if platform.machine() not in _SECCOMP_ARCHITECTURES:
@@ -187,9 +190,8 @@ def refuse_calls(network: bool, local: bool) -> bool:
 
 
 def _filter(architecture: int, refused: Sequence[int], only_local: int | None) -> bytes:
-    """A program of classic BPF, whose last two instructions allow and refuse.
-
-    `only_local` is the number of socket() where it is to make local sockets only.
+    """A program of classic BPF, whose last two instructions allow and refuse. `only_local` is the
+    number of socket() if only local sockets are allowed.
     """
     load, equal, at_least, action = 0x20, 0x15, 0x35, 0x06
     special = 0 if only_local is None else 3

@@ -1,4 +1,4 @@
-"""The memory that tensors of an engine lie in, and the way between the CPU's and the GPU's."""
+"""The memory of an engine's tensors, and copies between the CPU and the GPU."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Any
 import torch
 
 CHUNK = 1 << 20
-"""Bytes that are copied at once: while the GPU fetches one piece the next is laid ready."""
+"""Bytes that are copied at once: while the GPU reads one block, the next is prepared."""
 
 
 class Storage:
-    """One growing piece of memory, used again by each call. What was viewed before it grew stays
-    valid.
-
-    `pinned`: of the host and page-locked, which the GPU reads and writes by itself, several times
-    as fast as other memory of the host.
+    """A block of memory that grows and is reused by each call. Views from before it grew stay
+    valid. `pinned`: page-locked memory of the host. The GPU reads and writes it directly, several
+    times as fast as other memory of the host.
     """
 
     def __init__(self, device: Any, pinned: bool = False) -> None:
@@ -23,7 +21,7 @@ class Storage:
         self.storage = torch.empty(0, dtype=torch.uint8, device=device)
 
     def reserve(self, size: int) -> int:
-        """The address of `size` bytes at least, never null: TensorRT takes none."""
+        """The address of at least `size` bytes. It is never null, which TensorRT does not accept."""
         if self.storage.numel() < max(size, 1):
             self.storage = torch.empty(
                 max(size, 1), dtype=torch.uint8, device=self.device, pin_memory=self.pinned
@@ -38,16 +36,16 @@ class Storage:
 
 
 class Staging:
-    """Page-locked memory between the host's tensors and the GPU. Used again by the next call, so
-    the stream must have been awaited before.
+    """Page-locked memory between tensors of the host and the GPU. The next call reuses it, so the
+    stream must have been awaited before.
     """
 
     def __init__(self, pinned: bool = True) -> None:
         self.ready = Storage("cpu", pinned)
 
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueue the copy of a host's tensor of the same dtype and shape, both without gaps, on
-        the current stream.
+        """Enqueue the copy of a host's tensor of the same dtype and shape on the current stream.
+        Both are contiguous.
         """
         to, of = (tensor.reshape(-1).view(torch.uint8) for tensor in (target, source))
         staged = self.ready.view(tuple(of.shape), torch.uint8)
@@ -57,13 +55,13 @@ class Staging:
             to[part].copy_(staged[part], non_blocking=True)
 
     def download(self, source: torch.Tensor) -> torch.Tensor:
-        """Where the GPU's tensor will be on the host once the stream is there."""
+        """The host tensor that has the GPU tensor's values once the stream reaches this point."""
         return self.ready.view(tuple(source.shape), source.dtype).copy_(source, non_blocking=True)
 
 
 def allocator(trt: Any, buffer: Storage) -> Any:
-    """TensorRT's way to an output whose shape depends on the data: it asks for memory, and says the
-    shape afterwards, as `shape`.
+    """TensorRT's allocator for an output whose shape depends on the data: TensorRT requests memory,
+    and reports the shape afterwards, as `shape`.
     """
 
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]

@@ -1,8 +1,7 @@
-"""Which operators a TorchScript file may name: those without side effects outside tensors.
-
-The check reads the source in the archive and loads nothing, for loading runs code of the file.
-trt-build uses it before it loads a model, the runtime before it loads a published graph. This
-module imports the standard library only.
+"""Which operators a TorchScript file may name: those without side effects outside tensors. The
+check reads the source in the archive and loads nothing, because loading runs code of the file.
+trt-build runs it before it loads a model, and the runtime before it loads a published graph. This
+module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ REFUSED_NAMESPACES = frozenset(
     | {"profiler", "debugprims", "debug_mode_ops", "_nnapi", "backendutils", "profiling"}
     | {"dist_rpc", "dist_c10d", "aoti", "cuda"}
 )
-"""Namespaces of torch with files, network, raw memory or settings of the process; no custom library
+"""Namespaces of torch with files, network, raw memory or settings of the process. No custom library
 makes them safe.
 """
 
 CLASS_NAMESPACES = frozenset({"quantized", "rnn", "sparse", "mkldnn", "xnnpack"})
-"""Namespaces of torch's own classes (`torch.classes`) that hold packed weights."""
+"""Namespaces of torch's own classes (`torch.classes`) that contain packed weights."""
 
 REFUSED = {
     "from_file": "it maps a file into memory and can overwrite it",
@@ -43,8 +42,8 @@ REFUSED = {
     "PythonOp": "it calls Python",
     "IgnoredPythonOp": "it calls Python",
 }
-"""Operators of NAMESPACES that do more than compute, and why; every other one names no file, host
-or process (a test checks this over all schemas of torch).
+"""Operators of NAMESPACES that do more than compute, with the reason. No other one names a file,
+host or process (a test checks this over all schemas of torch).
 """
 
 _NAMES = "|".join(REFUSED)
@@ -57,12 +56,14 @@ _FIELD = re.compile(rf"^(\s+)({_KEYWORDS})( : \S)", re.MULTILINE)
 
 
 class UnsafeArchive(Exception):
-    """The file names an operator that it may not; the message has its name, line and reason."""
+    """The file names an operator that is not allowed. The message has its name, line and reason."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One operator that is refused: its name, the line (from 1) of the archive's member, why."""
+    """One operator that is refused: its name, the line (from 1) of the archive's member, and the
+    reason.
+    """
 
     operator: str
     member: str
@@ -75,9 +76,8 @@ class Finding:
 
 
 def reason(namespace: str, name: str, custom: bool = False) -> str | None:
-    """Why the operator `namespace::name` is refused, or None.
-
-    `custom` allows namespaces that torch does not have: those of custom libraries.
+    """The reason why the operator `namespace::name` is refused, or None. `custom` allows namespaces
+    that torch does not have: those of custom libraries.
     """
     if namespace in REFUSED_NAMESPACES:
         return "its namespace has side effects outside tensors"
@@ -87,9 +87,8 @@ def reason(namespace: str, name: str, custom: bool = False) -> str | None:
 
 
 def check(path: Path | str, custom: bool = False) -> None:
-    """Raise UnsafeArchive where the archive names an operator that is refused.
-
-    Also raises zipfile.BadZipFile and OSError where it cannot be read.
+    """Raise UnsafeArchive if the archive names an operator that is refused. Also raises
+    zipfile.BadZipFile and OSError if it cannot be read.
     """
     found = findings(path, custom)
     if found:
@@ -251,8 +250,8 @@ class _Reader(ast.NodeVisitor):
 
 
 def graph_findings(graph: object, custom: bool = False) -> Iterator[str]:
-    """The refused operators of a loaded torch graph, `namespace::name: reason`, inner blocks
-    included.
+    """The refused operators of a loaded torch graph, `namespace::name: reason`, including inner
+    blocks.
     """
     for node in graph.nodes():
         namespace, _, name = node.kind().partition("::")

@@ -1,6 +1,4 @@
-"""What the manifest asks of the runtime, as plan.json has it; a file that does not say it has the
-defaults.
-"""
+"""The manifest's options for the runtime, from plan.json. Missing ones have the defaults."""
 
 from __future__ import annotations
 
@@ -8,19 +6,15 @@ from typing import Any
 
 
 def graphs(facts: dict[str, Any]) -> bool:
-    """Whether calls whose shapes stay the same become CUDA graphs."""
+    """Whether calls with the same shapes become CUDA graphs."""
     return bool(facts.get("runtime", {}).get("cuda_graphs", True))
 
 
 def keep_mapped(facts: dict[str, Any]) -> int:
-    """Of how many inputs that came in CUDA shared memory the mapping is kept for the requests
-    after.
-    """
+    """The number of inputs in CUDA shared memory whose mapping is kept for later requests."""
     return int(facts.get("runtime", {}).get("keep_mapped", 0))
 
 
 def tf32(facts: dict[str, Any]) -> bool:
-    """Whether torch may round the operands of float32 products on a GPU, as the engines beside it
-    do.
-    """
+    """Whether torch may round the operands of float32 products on a GPU, as the engines do."""
     return bool(facts.get("precision") == "tf32")

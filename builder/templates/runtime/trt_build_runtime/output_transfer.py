@@ -1,4 +1,4 @@
-"""Where the outputs of a GPU go."""
+"""Where the outputs of a GPU are returned."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from .memory import Staging
 
 
 class Landing:
-    """Page-locked memory of the host for each output of one model, used again by the next
-    request.
-    """
+    """Page-locked memory of the host for each output of one model. The next request reuses it."""
 
     def __init__(self) -> None:
         self.staging: dict[int, Staging] = {}
 
     def land(self, outputs: list[torch.Tensor], stream: Any) -> list[torch.Tensor]:
-        """The outputs on the host, lent until the next call."""
+        """The outputs on the host, valid until the next call."""
         landed = [
             self.staging.setdefault(n, Staging()).download(output)
             for n, output in enumerate(outputs)
@@ -34,15 +32,16 @@ def outputs_for_triton(
     lends: bool,
     landing: Landing | None = None,
 ) -> list[torch.Tensor]:
-    """The outputs once the stream has made them. In a step of an ensemble, and where an input came
-    on the GPU (CUDA shared memory), they stay there, and nothing goes through the host; else they
-    go to the CPU, where the answer is wanted. Triton copies them after `execute` and before the
-    next one: the engine's own buffers, and where they land on the host, are lent for one request,
-    copied for more.
+    """The outputs after the stream has computed them.
 
-    Triton knows nothing of the stream and takes no gaps, so an output must lie in a row (CUDA's
-    nonzero lays its own by columns) before the stream is awaited: what is laid so afterwards may be
-    read before it is written.
+    They stay on the GPU in a step of an ensemble, and if an input came on the GPU (CUDA shared
+    memory). Otherwise they are copied to the CPU. Triton copies them after `execute` and before the
+    next call. So for one request the buffers of the engine and of the host are returned themselves,
+    and for several requests copies.
+
+    Triton does not know the stream and requires contiguous outputs. So an output must be made
+    contiguous (CUDA's nonzero stores its own by columns) before the stream is awaited: a later copy
+    may be read before it is written.
     """
     if not stays:
         if landing and lends:

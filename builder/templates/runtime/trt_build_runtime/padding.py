@@ -9,8 +9,8 @@ import torch
 
 
 class Padding:
-    """The padding of one model, `serving` as plan.json has it. Without padding, requests are joined
-    whose shapes differ in the first axis only.
+    """The padding of one model; `serving` is that of plan.json. Without padding, only requests are
+    joined whose shapes differ in nothing but the first axis.
     """
 
     def __init__(self, serving: dict[str, Any]) -> None:
@@ -26,8 +26,8 @@ class Padding:
         self.used = bool(stated["values"])
 
     def key(self, tensors: list[torch.Tensor]) -> Any:
-        """Equal for requests that may be joined: the shapes without the first and the padded axes.
-        A request with a row of padding alone has the key of requests of the same shape.
+        """Equal for requests that may be joined: the shapes without the first axis and the padded
+        ones. A request with a row that is only padding has the key of requests of the same shape.
         """
         if not self.used or self._has_empty_row(tensors):
             return tuple([tensor.shape[1:] for tensor in tensors])
@@ -39,8 +39,9 @@ class Padding:
         )
 
     def _has_empty_row(self, tensors: list[torch.Tensor]) -> bool:
-        """Whether a row of a padded input has its padding value alone. A softmax over masked values
-        alone is spread over the padding, too, so such a row has another answer when it is padded.
+        """Whether a row of a padded input contains only the padding value. The softmax over masked
+        values is spread over the padding as well, so the outputs of such a row change if it is
+        padded.
         """
         return any(
             bool((tensor == value).flatten(1).all(1).any())
@@ -75,7 +76,7 @@ class Padding:
     def cropped(
         self, request: list[torch.Tensor], outputs: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The outputs of one request, whose inputs had these shapes before they were padded."""
+        """The outputs of one request, whose inputs had these shapes before padding."""
         sizes = {
             name: tensor.shape[axis]
             for tensor, axes in zip(request, self.axes)
@@ -92,5 +93,5 @@ class Padding:
 
 
 def _named(declared: dict[str, Any]) -> dict[int, str]:
-    """The named axes of an input behind the batch, by position."""
+    """The named axes of an input after the batch axis, by position."""
     return {axis: name for axis, name in enumerate(declared["axes"]) if axis and name}

@@ -1,4 +1,4 @@
-"""A mapping that forgets what was not asked for lately."""
+"""A mapping that discards the least recently used values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Recent:
-    """At most `limit` values by key; a new one makes room by dropping the least recently used."""
+    """At most `limit` values by key. A new one replaces the least recently used."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -21,7 +21,7 @@ class Recent:
         return value
 
     def put(self, key: Any, value: Any) -> Any:
-        """Keep the value and return it."""
+        """Store the value and return it."""
         self.values[key] = value
         if len(self.values) > self.limit:
             self.values.popitem(last=False)

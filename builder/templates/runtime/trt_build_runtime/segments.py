@@ -1,4 +1,4 @@
-"""A model that is cut into pieces, all of them in this one process."""
+"""A model in segments, all of them in this process."""
 
 # ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .output_transfer import outputs_for_triton
 
 
 class SegmentsExecutor:
-    """The pieces of a model one after another, in this process; on a GPU all on one stream."""
+    """Runs the segments of a model in order, in this process; on a GPU all on one stream."""
 
     checks = False
 
@@ -43,11 +43,11 @@ class SegmentsExecutor:
         self.summary = " ".join(f"{segment}:{who}" for segment, who in executors.items())
 
     def by_torch(self, stem: str) -> TorchExecutor:
-        """The graph of that name, by torch on the device of all pieces."""
+        """The graph of that name, run by torch on the device of all segments."""
         return TorchExecutor(self.folder / f"{stem}.pt", self.why, self.device, self.tf32)
 
     def runner(self, stem: str, segment: dict[str, Any]) -> Any:
-        """The piece's plan where it has one and a GPU takes it, else its graph by torch; a branch;
+        """The segment's plan if it has one that a GPU can run, else its graph by torch; a branch;
         or its parts.
         """
         if segment["kind"] == "branch":
@@ -104,8 +104,8 @@ class SegmentsExecutor:
 
 
 class Segments:
-    """Segments one after another. Tensors go from one to the next as they are, without a copy, and
-    are let go after their last reader.
+    """Segments in order. Tensors pass from one to the next without a copy, and are released after
+    their last reader.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Segments:
         self.instead: dict[int, TorchExecutor] = {}
 
     def executed_by(self, path: str) -> Any:
-        """(the piece, "plan" or "torch") of each, at any depth."""
+        """The name of each segment with "plan" or "torch", at any depth."""
         for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
             if hasattr(runner, "executed_by"):
                 yield from runner.executed_by(f"{path}{number}.")
@@ -143,7 +143,7 @@ class Segments:
                 )
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors `outputs` of the tensors `inputs`."""
+        """The tensors `outputs` for the tensors `inputs`."""
         values = dict(zip(self.inputs, tensors))
         for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
             given = [values[t["name"]] for t in segment["inputs"]]
@@ -157,14 +157,14 @@ class Segments:
         return [values[name] for name in self.outputs]
 
     def _instead(self, number: int) -> TorchExecutor:
-        """torch for a piece whose plan does not take what the data made this time."""
+        """torch for a segment whose plan does not accept the shapes of this request."""
         if number not in self.instead:
             self.instead[number] = self.owner.by_torch(f"{self.stem}_{number}")
         return self.instead[number]
 
 
 class Branch:
-    """One of two blocks, as the data decide; the other one does not run."""
+    """One of two blocks, chosen by the data. The other one does not run."""
 
     def __init__(self, owner: SegmentsExecutor, stem: str, segment: dict[str, Any]) -> None:
         inputs, outputs = ([t["name"] for t in segment[side]] for side in ("inputs", "outputs"))
@@ -176,18 +176,18 @@ class Branch:
         }
 
     def executed_by(self, path: str) -> Any:
-        """As of Segments, of both blocks."""
+        """The same as in Segments, for both blocks."""
         for name, block in self.blocks.items():
             yield from block.executed_by(f"{path}{name}.")
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The block's answer."""
+        """The outputs of the chosen block."""
         decided = bool(self.condition.run([tensors[index] for index in self.reads])[0])
         return self.blocks["yes" if decided else "no"].run(tensors)
 
 
 def _device(args: dict[str, str]) -> tuple[str, str]:
-    """The device of all segments, and why that one."""
+    """The device of all segments, and the reason."""
     if not torch.cuda.is_available():
         return "cpu", "torch sees no GPU"
     if args["model_instance_kind"] == "CPU":

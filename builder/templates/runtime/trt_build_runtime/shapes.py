@@ -1,4 +1,4 @@
-"""Which optimization profile holds the shapes of a request; what to say where none does."""
+"""Finds the optimization profile for the shapes of a request, and the message if there is none."""
 
 # ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
 from __future__ import annotations
@@ -11,28 +11,28 @@ from .errors import InvalidRequest
 from .recent import Recent
 
 SHAPES = 256
-"""How many sets of input shapes are remembered as ones that fit: looking a set up costs a tenth of
-checking it.
+"""Number of sets of input shapes that are kept as valid: a lookup takes a tenth of the time of a
+check.
 """
 
 
 class Profiles:
-    """The optimization profiles of one engine or model, `declared` as plan.json has them."""
+    """The optimization profiles of one engine or model; `declared` are those of plan.json."""
 
     def __init__(self, declared: dict[str, Any]) -> None:
         self.declared = declared
         self.known = Recent(SHAPES)
 
     def check(self, tensors: list[torch.Tensor]) -> None:
-        """Refuse what an engine would refuse, also where torch answers; InvalidRequest names the
-        axis and its range.
+        """Raise InvalidRequest for shapes that an engine would refuse, even if torch runs the
+        model. The message names the axis and its range.
         """
         if self.declared["profiles"] and self.find(tensors) is None:
             raise InvalidRequest(outside(self.declared, tensors))
 
     def find(self, tensors: list[torch.Tensor]) -> Any:
-        """The index of the profile that holds all shapes and has the nearest opt, the tightest of
-        several; None where no profile holds them.
+        """The index of the profile that contains all shapes and has the nearest optimum, the
+        tightest of several. None if no profile contains them.
         """
         shapes = tuple([tensor.shape for tensor in tensors])
         found = self.known.get(shapes)
@@ -72,12 +72,12 @@ def _distance(profile: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> in
 
 
 def _width(profile: dict[str, Any]) -> int:
-    """How many sizes the axes of a profile span: 0 where all shapes are static."""
+    """How many sizes the axes of a profile span: 0 if all shapes are static."""
     return sum(sum(span["max"]) - sum(span["min"]) for span in profile.values())
 
 
 def outside(declared: dict[str, Any], tensors: list[torch.Tensor]) -> str:
-    """Which input has which shape, and what the model was built for."""
+    """The input's name and shape, and the shapes that the model was built for."""
     lines = []
     for tensor, x in zip(declared["inputs"], tensors):
         spans = [profile[tensor["name"]] for profile in declared["profiles"]]

@@ -13,13 +13,13 @@ from .errors import InvalidRequest
 
 
 class Memory:
-    """The state of every open sequence of this instance, by correlation id; nothing where the model
-    has no state.
+    """The state of every open sequence of this instance, by correlation id. Empty for a model
+    without state.
 
-    Triton hands all requests of a sequence to one instance, in order, at most one of them in a
-    batch, and refuses a sequence that does not begin with a start. It does not say when it ends one
-    that was silent for too long: such are the least recently used, and make room when more are kept
-    than can be open.
+    Triton sends all requests of a sequence to one instance, in order, at most one of them in a
+    batch. It refuses a sequence that does not begin with a start, and does not report that it ended
+    one without requests for too long. So the least recently used states are discarded when more are
+    kept than can be open.
     """
 
     def __init__(self, folder: Path, tensors: dict[str, Any], batching: bool) -> None:
@@ -30,9 +30,7 @@ class Memory:
         self.sequences: OrderedDict[Any, dict[str, torch.Tensor]] = OrderedDict()
 
     def of(self, request: Any) -> dict[str, torch.Tensor]:
-        """The state that the request finds, by input name. A start forgets what the sequence
-        had.
-        """
+        """The state for the request, by input name. A start resets the sequence."""
         if not self.states:
             return {}
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
@@ -46,7 +44,7 @@ class Memory:
         return self.sequences[request.correlation_id()]
 
     def keep(self, request: Any, outputs: Any) -> None:
-        """Remember what the request leaves; one that failed leaves what it found."""
+        """Store the state after the request. A failed request does not change it."""
         if not self.states:
             return
         sequence = request.correlation_id()
@@ -61,15 +59,15 @@ class Memory:
             self.sequences.popitem(last=False)
 
     def _copy(self, outputs: list[torch.Tensor], output: str) -> torch.Tensor:
-        """Its own memory: the answer may be a row of a batch, or a buffer that the next run uses
-        again. On the CPU, so that sequences whose clients are there and elsewhere still make one
-        batch.
+        """A copy, because the output may be a row of a batch or a buffer that the next run reuses.
+        It is on the CPU, so that sequences of clients with and without CUDA shared memory are
+        joined to one batch.
         """
         return outputs[self.indices[output]].detach().to("cpu", copy=True).contiguous()
 
 
 def _start(folder: Path, state: dict[str, Any], batching: bool) -> torch.Tensor:
-    """What a sequence starts from, of the model's shape: zeros, or the raw values of a file."""
+    """The initial state of a sequence, of the model's shape: zeros, or the raw values of a file."""
     dtype, shape = getattr(torch, state["dtype"]), ([1] if batching else []) + state["shape"]
     if state["initial"] == "zeros":
         return torch.zeros(shape, dtype=dtype)

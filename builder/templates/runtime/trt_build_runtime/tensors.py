@@ -1,4 +1,4 @@
-"""Triton's tensors as torch's and back, without a copy where DLPack can say what they are."""
+"""Triton's tensors as torch's and back, without a copy if DLPack supports the dtype."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .errors import InvalidRequest
 
 
 def to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
-    """Through DLPack, without a copy; bool through numpy, since DLPack has it only from Triton 24.x
-    on.
+    """By DLPack, without a copy. bool is copied by numpy, because DLPack supports it only from
+    Triton 24.x on.
     """
     if tensor is None:
         raise InvalidRequest(f"input {declared['name']!r} is missing")
@@ -30,8 +30,8 @@ def _bool(tensor: Any) -> torch.Tensor:
 
 
 def from_torch(name: str, tensor: torch.Tensor) -> Any:
-    """Triton's tensor of that name. It holds the memory of this one; a GPU's lies in a row already
-    (outputs_for_triton).
+    """Triton's tensor of that name, which shares the memory of this one. That of a GPU is
+    contiguous already (outputs_for_triton).
     """
     value = tensor.detach() if tensor.requires_grad else tensor
     value = _in_rows(value) if value.dim() else value.reshape(1)
@@ -46,8 +46,8 @@ def from_torch(name: str, tensor: torch.Tensor) -> Any:
 
 
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with its elements in a row. Triton compares the strides of an empty tensor, too,
-    which torch takes for contiguous whatever they are.
+    """The tensor with contiguous elements. Triton also compares the strides of an empty tensor,
+    which torch always treats as contiguous.
     """
     if tensor.numel():
         return tensor.contiguous()
