@@ -169,7 +169,7 @@ def _row(report: dict[str, Any]) -> list[object]:
     operators = report.get("operators")
     return [
         report["name"],
-        "FAILED" if report["error"] else "in pieces" if report.get("fallback") else "ok",
+        "FAILED" if report["error"] else "in segments" if report.get("fallback") else "ok",
         report.get("passes", ""),
         sum(operators["used"].values()) if operators else "",
         len(operators["unsupported"]) if operators else "",

@@ -81,7 +81,7 @@ def show_parts(terminal: Terminal, report: dict[str, Any]) -> None:
     """Print the parts of the request, and the key of each stored plan."""
     from builder.store import display_text, flattened
 
-    terminal.line("  asked for:")
+    terminal.line("  requested:")
     for name, value in flattened(report["request"]):
         terminal.line(f"    {name:30} {display_text(value)}")
     for label, plan in report["plans"].items():

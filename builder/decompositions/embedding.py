@@ -9,7 +9,7 @@ from torch import Tensor
 
 from builder.decompositions.registry import decomposition
 
-NOTE = "the first output; the places that training asks for are not computed"
+NOTE = "the first output; the positions that training needs are not computed"
 
 
 def bag_ends(offsets: Tensor, length: int, include_last_offset: bool) -> Tensor:

@@ -74,7 +74,7 @@ def resolve(name: str = "auto") -> str:
 def because(requested: str = "auto") -> str:
     """The reason for the choice of `resolve`, as text."""
     if requested != "auto":
-        return "as asked for"
+        return "as requested"
     if os.environ.get(ENVIRONMENT_VARIABLE, "auto") != "auto":
         return f"${ENVIRONMENT_VARIABLE} is set to it"
     if resolve() == "tensorrt":

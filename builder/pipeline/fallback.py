@@ -341,7 +341,7 @@ def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[
     if all(segment.kind != TENSORRT for segment in parts.segments):
         yield "served by PyTorch only: no TensorRT segment outweighs its transfer cost"
     else:
-        yield f"served in pieces: {parts.summary()}"
+        yield f"served in segments: {parts.summary()}"
     groups: dict[tuple[str, str, str], list[str]] = {}
     for one in reported:
         key = (one.schema.partition("(")[0], one.reason, one.fix)

@@ -82,7 +82,7 @@ def _within_ranges(model: SplitModel) -> None:
 def why_not_ensemble(model: SplitModel) -> str | None:
     """The reason why Triton cannot pass this model's values between models, or None."""
     if len(model.segments) == 1:
-        return "it is one piece"
+        return "it is one segment"
     if flags := model.partitioned.partition.flags:
         return (
             f"output {next(iter(flags))!r} may be None, and a step must return all of its outputs"

@@ -74,7 +74,7 @@ class Control:
             raise EnvironmentProblem(
                 f"the server does not let this client load models: {error}",
                 where=self.url,
-                fix="--control-token-file, --header or --token-file with what it asks for",
+                fix="--control-token-file, --header or --token-file with the token that it requires",
             ) from error
         except OSError as error:
             raise EnvironmentProblem(

@@ -74,7 +74,7 @@ def restrictions(
         return found
     if missing := [flag for flag in RESTRICTIONS if flag not in supported]:
         raise EnvironmentProblem(
-            f"this tritonserver has no {' and no '.join(missing)}, so it cannot ask for a token",
+            f"this tritonserver has no {' and no '.join(missing)}, so it cannot require a token",
             where=str(installation.executable),
             fix="use a newer server, or leave the token out and listen on the loopback only",
         )

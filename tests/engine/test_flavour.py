@@ -43,7 +43,7 @@ def test_auto_takes_what_can_build_here_and_says_why(
 ) -> None:
     host(installed, gpu)
     assert (flavour.resolve(), flavour.because()) == (expected, because)
-    assert flavour.because(expected) == "as asked for"
+    assert flavour.because(expected) == "as requested"
 
 
 def test_the_environment_settles_auto(
