@@ -1,5 +1,8 @@
 """Inference of dtypes and ranks from the graph, and from the description of its inputs if there is
 one.
+
+torch's meta kernels answer for most operators (`kernels`), and need the dtype and the rank of every
+tensor. The tables below are for operators whose dtype is known without the rank, or the reverse.
 """
 
 from __future__ import annotations
@@ -14,172 +17,46 @@ from builder.analysis import constants, kernels
 from builder.dtypes import dtype_of
 from builder.graph_types import Node, Value
 
-_BOOL = frozenset(
-    f"aten::{name}"
-    for name in (
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "isposinf",
-        "isneginf",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "logical_not",
-        "any",
-        "all",
-    )
+
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
+_BOOL = _aten(
+    "eq ne lt le gt ge isnan isinf isfinite isposinf isneginf logical_and logical_or"
+    " logical_xor logical_not any all"
 )
-_LONG = frozenset(["aten::argmax", "aten::argmin", "aten::argsort", "aten::nonzero"])
-_OF_BITS = frozenset(
-    f"aten::{n}" for n in "__and__ __or__ __xor__ bitwise_and bitwise_or bitwise_xor".split()
-)
-_OF_BYTES = frozenset(["aten::all", "aten::any"])  # uint8 for uint8, the old dtype of masks
+_LONG = _aten("argmax argmin argsort nonzero")
+_OF_BITS = _aten("__and__ __or__ __xor__ bitwise_and bitwise_or bitwise_xor")
+_OF_BYTES = _aten("all any")  # uint8 for uint8, the old dtype of masks
 # These return the dtype of their first input.
-_ALONG = frozenset(
-    f"aten::{name}"
-    for name in (
-        "reshape",
-        "view",
-        "flatten",
-        "unflatten",
-        "squeeze",
-        "unsqueeze",
-        "transpose",
-        "permute",
-        "t",
-        "expand",
-        "expand_as",
-        "repeat",
-        "select",
-        "slice",
-        "narrow",
-        "contiguous",
-        "clone",
-        "detach",
-        "index_select",
-        "flip",
-        "roll",
-        "relu",
-        "neg",
-        "bitwise_not",
-        "tril",
-        "triu",
-        "masked_fill",
-        "gather",
-        "scatter",
-        "index_put",
-        "constant_pad_nd",
-        "movedim",
-        "linear",
-        "_convolution",
-        "layer_norm",
-        "batch_norm",
-        "group_norm",
-        "max_pool2d",
-        "avg_pool2d",
-        "adaptive_avg_pool2d",
-        "hardtanh",
-        "gelu",
-        "matmul",
-        "bmm",
-        "mm",
-        "fake_quantize_per_tensor_affine",
-        "fake_quantize_per_channel_affine",
-    )
+_ALONG = _aten(
+    "reshape view flatten unflatten squeeze unsqueeze transpose permute t expand expand_as"
+    " repeat select slice narrow contiguous clone detach index_select flip roll relu neg"
+    " bitwise_not tril triu masked_fill gather scatter index_put constant_pad_nd movedim"
+    " linear _convolution layer_norm batch_norm group_norm max_pool2d avg_pool2d"
+    " adaptive_avg_pool2d hardtanh gelu matmul bmm mm fake_quantize_per_tensor_affine"
+    " fake_quantize_per_channel_affine"
 ) | {"prim::unchecked_cast"}
-_PROMOTING = frozenset(["aten::add", "aten::sub", "aten::mul", "aten::div"])
+_PROMOTING = _aten("add sub mul div")
 _DTYPE_AT = {"aten::to": 1, "aten::zeros": 1, "aten::ones": 1, "aten::full": 2, "aten::softmax": 2}
 # The default dtype is that of the first input.
 _LIKE = {"aten::softmax": 2, "aten::zeros_like": 1, "aten::ones_like": 1, "aten::full_like": 2}
 _DTYPE_AT |= _LIKE
 
 # These return the rank of their first input.
-_SAME_RANK = _ALONG - {
-    f"aten::{n}"
-    for n in (
-        "reshape",
-        "view",
-        "flatten",
-        "unflatten",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-        "expand_as",
-        "repeat",
-        "select",
-        "t",
-        "matmul",
-        "linear",
-        "gather",
-    )
-} | {
-    f"aten::{n}"
-    for n in (
-        "softmax",
-        "log_softmax",
-        "to",
-        "dropout",
-        "sigmoid",
-        "tanh",
-        "exp",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "silu",
-        "logical_not",
-        "contiguous",
-        "cumsum",
-        "sqrt",
-        "rsqrt",
-        "abs",
-        "leaky_relu",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "max_pool1d",
-        "max_pool3d",
-        "bitwise_not",
-        "clamp",
-        "t",
-        "isnan",
-        "upsample_nearest2d",
-    )
-}
-_BROADCAST = _OF_BITS | frozenset(
-    f"aten::{name}"
-    for name in (
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "pow",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "maximum",
-        "minimum",
-        "logical_and",
-        "logical_or",
-        "where",
-        "masked_fill",
-        "remainder",
-        "fmod",
-        "floor_divide",
-        "atan2",
-    )
+_SAME_RANK = _ALONG - _aten(
+    "reshape view flatten unflatten squeeze unsqueeze expand expand_as repeat select t"
+    " matmul linear gather"
+) | _aten(
+    "softmax log_softmax to dropout sigmoid tanh exp zeros_like ones_like full_like silu"
+    " logical_not contiguous cumsum sqrt rsqrt abs leaky_relu conv1d conv2d conv3d"
+    " conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool3d bitwise_not"
+    " clamp t isnan upsample_nearest2d"
+)
+_BROADCAST = _OF_BITS | _aten(
+    "add sub mul div pow eq ne lt le gt ge maximum minimum logical_and logical_or where"
+    " masked_fill remainder fmod floor_divide atan2"
 )
 Rank = int | None
 Fact = tuple[torch.dtype | None, Rank]

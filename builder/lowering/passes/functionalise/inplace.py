@@ -15,45 +15,13 @@ from builder.lowering.passes.functionalise.views import Emit
 _INT = ir.INT
 # The functional variants of these return another dtype even without a second tensor.
 _ALWAYS_CAST = frozenset(
-    [
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "logical_not",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "cumsum",
-        "cumprod",
-    ]
+    "eq ne lt le gt ge logical_not logical_and logical_or logical_xor cumsum cumprod".split()
 )
 # The functional variants of these already return the dtype of the written tensor.
 _NEVER_CAST = frozenset(
-    [
-        "masked_fill",
-        "index_put",
-        "index_copy",
-        "index_fill",
-        "index_add",
-        "scatter",
-        "scatter_add",
-        "scatter_reduce",
-        "masked_scatter",
-        "where",
-        "addmm",
-        "addbmm",
-        "baddbmm",
-        "addmv",
-        "addr",
-        "clamp_min",
-        "clamp_max",
-        "relu",
-        "fill",
-        "index_reduce",
-    ]
+    "masked_fill index_put index_copy index_fill index_add scatter scatter_add"
+    " scatter_reduce masked_scatter where addmm addbmm baddbmm addmv addr clamp_min"
+    " clamp_max relu fill index_reduce".split()
 )
 
 
