@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -70,8 +70,8 @@ class Client(Protocol):
     ) -> Response:
         """All outputs of the model for these inputs.
 
-        With `regions`, the tensors of one golden are in shared memory. With `turn`, the request has
-        that position in a sequence.
+        With `regions`, the tensors of one golden are in shared memory. With `position`, the request
+        has that position in a sequence.
         """
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
@@ -106,10 +106,7 @@ class HttpClient:
         regions: Regions | None = None,
         position: SequencePosition | None = None,
     ) -> Response:
-        options = {
-            **_tensors(triton_http, inputs, regions),
-            **(position.options() if position else {}),
-        }
+        options = _request(triton_http, inputs, regions, position)
         result = self._client.infer(model, parameters=parameters, **options)
         response = result.get_response()
         outputs = {
@@ -150,10 +147,7 @@ class GrpcClient:
         regions: Regions | None = None,
         position: SequencePosition | None = None,
     ) -> Response:
-        options = {
-            **_tensors(triton_grpc, inputs, regions),
-            **(position.options() if position else {}),
-        }
+        options = _request(triton_grpc, inputs, regions, position)
         result = self._client.infer(
             model, parameters=parameters, client_timeout=self._timeout, **options
         )
@@ -234,13 +228,16 @@ def describe(
     return {}
 
 
-def _tensors(
-    module: ModuleType, arrays: Arrays, regions: Regions | None
-) -> dict[str, Sequence[Any]]:
-    """The tensors for tritonclient's `infer`: the arrays, or their shared memory regions."""
+def _request(
+    module: ModuleType, arrays: Arrays, regions: Regions | None, position: SequencePosition | None
+) -> dict[str, Any]:
+    """Arguments of tritonclient's `infer`: the arrays or their shared memory regions, and the
+    position in a sequence.
+    """
+    options: dict[str, Any] = dict(position.options()) if position else {}
     if regions:
-        return {"inputs": regions.inputs(module), "outputs": regions.outputs(module)}
-    return {"inputs": [_input(module, name, array) for name, array in arrays.items()]}
+        return {**options, "inputs": regions.inputs(module), "outputs": regions.outputs(module)}
+    return {**options, "inputs": [_input(module, name, array) for name, array in arrays.items()]}
 
 
 def _input(module: ModuleType, name: str, array: NDArray[Any]) -> Any:

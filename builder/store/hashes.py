@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import time
 from pathlib import Path
-from typing import BinaryIO
 
 from builder.engine import cache_folder
+from builder.torchscript import sha256
 
 RACY_SECONDS = 2.0
 """A file that changed within this many seconds is not cached: it may change again within one tick
@@ -47,8 +46,7 @@ class Hashes:
         known = self._known.get(str(path))
         if known and known[:-1] == state:
             return str(known[-1])
-        with path.open("rb") as stream:
-            found = _digest(stream)
+        found = sha256(path)
         age = time.time() - max(state[1], state[2]) / 1e9
         if _state(path) == state and age > RACY_SECONDS:
             self._known[str(path)] = [*state, found]
@@ -68,13 +66,6 @@ class Hashes:
         staged = self.file.with_name(f"{self.file.name}.{os.getpid()}.tmp")
         staged.write_text(json.dumps(self._known))
         staged.replace(self.file)
-
-
-def _digest(stream: BinaryIO) -> str:
-    found = hashlib.sha256()
-    for block in iter(lambda: stream.read(1 << 20), b""):
-        found.update(block)
-    return found.hexdigest()
 
 
 def _state(path: Path) -> list[int]:
