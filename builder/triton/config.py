@@ -95,8 +95,8 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
         )
     if artifact.segments and artifact.serve_as == "tensorrt_plan":
         raise PublishError(
-            f"model {artifact.spec.name!r} runs in {len(artifact.segments)} segments, which one plan"
-            " cannot contain",
+            f"model {artifact.spec.name!r} runs in {len(artifact.segments)} segments, which one"
+            " plan cannot contain",
             fix=(
                 "--layout ensemble serves each engine by Triton's TensorRT backend; or --serve-as"
                 " python"

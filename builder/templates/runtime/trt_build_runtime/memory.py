@@ -21,7 +21,7 @@ class Storage:
         self.storage = torch.empty(0, dtype=torch.uint8, device=device)
 
     def reserve(self, size: int) -> int:
-        """The address of at least `size` bytes. It is never null, which TensorRT does not accept."""
+        """The address of at least `size` bytes. It is never null: TensorRT does not accept that."""
         if self.storage.numel() < max(size, 1):
             self.storage = torch.empty(
                 max(size, 1), dtype=torch.uint8, device=self.device, pin_memory=self.pinned
