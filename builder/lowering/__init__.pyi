@@ -20,6 +20,7 @@ from .frozen import evaluating as evaluating
 from .graph import LoweredGraph as LoweredGraph
 from .graph import in_double as in_double
 from .graph import present as present
+from .graph import weights_digest as weights_digest
 from .locations import source_location as source_location
 from .lower import as_written as as_written
 from .lower import for_precision as for_precision

@@ -149,16 +149,20 @@ class LoweredGraph:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the canonical text and every weight's dtype, shape and bytes, in
-        hexadecimal.
+        """SHA-256 over the canonical text and the weights, in hexadecimal.
 
         The text alone does not state a weight's dtype and shape where it is an element of a list.
         """
-        total = hashlib.sha256(self.text.encode())
-        for node in ir.nodes_of(self.graph, "prim::Constant"):
-            for tensor in _tensors(node.output().toIValue()):
-                _hash(total, tensor)
-        return total.hexdigest()
+        return hashlib.sha256(f"{self.text}{weights_digest(self.graph)}".encode()).hexdigest()
+
+
+def weights_digest(graph: Graph) -> str:
+    """SHA-256 over dtype, shape and content of every weight, in the graph's order."""
+    total = hashlib.sha256()
+    for node in ir.nodes_of(graph, "prim::Constant"):
+        for tensor in _tensors(node.output().toIValue()):
+            _hash(total, tensor)
+    return total.hexdigest()
 
 
 def present(
@@ -193,7 +197,7 @@ def _hash(total: Any, tensor: torch.Tensor) -> None:
     """Hash a tensor's content; for a quantized tensor, the integers and the quantization
     parameters.
     """
-    total.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    total.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     if tensor.is_quantized:
         total.update(_scales(tensor).encode())
         tensor = tensor.int_repr()

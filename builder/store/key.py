@@ -11,12 +11,10 @@ import importlib.metadata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
 from builder.conversion import CONVERTERS, EVALUATORS, Conversion, key_of_node
 from builder.engine import BuildOptions, INetworkDefinition, caches, refit
 from builder.graph_types import Graph
-from builder.lowering import ir
+from builder.lowering import ir, weights_digest
 from builder.store import sources
 from builder.store.canonical import digest, plain
 from builder.store.request import machine
@@ -97,16 +95,6 @@ def option_parts(options: BuildOptions) -> dict[str, Any]:
     return fields
 
 
-def weights_digest(graph: Graph) -> str:
-    """SHA-256 over dtype, shape and bytes of every weight, in the graph's order."""
-    found = hashlib.sha256()
-    for node in ir.nodes_of(graph, "prim::Constant"):
-        for tensor in _tensors(node.output().toIValue()):
-            found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
-
-
 def network_digest(network: INetworkDefinition) -> str:
     """SHA-256 over each layer's name, type, precision and output dtypes: the effect of the
     precision policy on the graph.
@@ -140,11 +128,3 @@ def _versions(kind: str) -> Iterator[str]:
                 if module.startswith("builder.")
                 else sources.foreign(module)
             )
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

@@ -102,6 +102,23 @@ def test_a_zero_point_that_only_shifts_int8_is_quantized(zero: int, low: int, hi
     assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 1
 
 
+class QuantizedConstant(torch.nn.Module):
+    """x + an int8 constant with a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.quantize_per_tensor(
+            torch.arange(6.0).reshape(2, 3), 0.5, 3, torch.qint8
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.weight.dequantize()
+
+
+def test_a_quantized_constant_has_its_values() -> None:
+    check(QuantizedConstant(), torch.randn(2, 3), compile=False)
+
+
 class Unsigned(torch.nn.Module):
     """What torch's default observers make of a tensor behind a ReLU."""
 

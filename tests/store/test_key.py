@@ -15,6 +15,7 @@ import torch
 
 from builder.conversion import convert, registry
 from builder.engine import BuildOptions, caches, flavour
+from builder.lowering import weights_digest
 from builder.manifest.spec import TensorSpec
 from builder.store import because, key, sources
 from builder.store.canonical import digest
@@ -141,12 +142,14 @@ def test_the_timing_cache_of_the_machine_counts_too(
     assert key.option_parts(BuildOptions()) == {}
 
 
-def test_equal_bytes_of_another_shape_or_dtype_are_other_weights() -> None:
+def test_equal_bytes_of_another_shape_dtype_or_scale_are_other_weights() -> None:
     zeros = [torch.zeros(60), torch.zeros(6, 10), torch.zeros(60, dtype=torch.int32)]
-    graphs = [torch._C.Graph() for _ in zeros]
-    for graph, tensor in zip(graphs, zeros, strict=True):
+    ones = torch.ones(60, dtype=torch.int8)
+    scaled = [torch._make_per_tensor_quantized_tensor(ones, scale, 0) for scale in (0.5, 0.25)]
+    graphs = [torch._C.Graph() for _ in (*zeros, *scaled)]
+    for graph, tensor in zip(graphs, (*zeros, *scaled), strict=True):
         graph.registerOutput(graph.insertConstant(tensor))
-    assert len({key.weights_digest(graph) for graph in graphs}) == 3
+    assert len({weights_digest(graph) for graph in graphs}) == 5
 
 
 def test_only_converters_of_the_models_own_operators_count(conversion: Any) -> None:

@@ -80,5 +80,7 @@ def per_channel(
 
 @converter("aten::dequantize.self(Tensor self) -> Tensor", constants=("self",), folds=False)
 def dequantize(ctx: ConversionContext, x: Tensor) -> Any:
-    """Returns its input, which the quantization before it has already rounded"""
-    return x
+    """Returns its input, which the quantization before it has already rounded; the values of a
+    quantized constant
+    """
+    return x.dequantize() if isinstance(x, torch.Tensor) and x.is_quantized else x
