@@ -9,6 +9,7 @@ import pytest
 import builder
 from tests.closed_packages import violations
 
+BUILDER = Path(builder.__file__).parent
 STUB = "from .build import build as build\nfrom . import flavour as flavour\n"
 
 
@@ -61,3 +62,10 @@ def test_a_package_without_a_stub_exports_its_all(root: Path) -> None:
 
 def test_trt_build_keeps_the_contract() -> None:
     assert list(violations(Path(builder.__file__).parent)) == []
+
+
+def test_the_page_of_the_architecture_has_every_package_and_module() -> None:
+    page = (BUILDER.parent / "docs/architecture.md").read_text(encoding="utf-8")
+    parts = {path.name for path in BUILDER.iterdir() if (path / "__init__.py").is_file()}
+    parts |= {path.name for path in BUILDER.glob("[a-z]*.py")}
+    assert [part for part in sorted(parts) if f"builder/{part}`" not in page] == []
