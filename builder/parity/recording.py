@@ -111,8 +111,8 @@ def _never(name: str, given: bool) -> str:
     """
     if given:
         return (
-            f"output {name!r} is None in every golden, so its dtype and shape are unknown: the "
-            "endpoint does not have it, and a request for which it is a tensor fails; add inputs "
+            f"output {name!r} is None in every golden, so its dtype and shape are unknown. The "
+            "endpoint does not have it, and a request for which it is a tensor fails. Add inputs "
             "for which it is a tensor (manifest: goldens: FILE.npz)"
         )
     return (
@@ -145,7 +145,7 @@ def _left_out(reasons: Mapping[str, str]) -> Iterator[str]:
     if reasons:
         yield (
             f"the original module fails on all drawn inputs for the goldens {', '.join(reasons)}"
-            f" ({next(iter(reasons.values()))}), so they are left out: only your own inputs are"
+            f" ({next(iter(reasons.values()))}). They are left out: only your own inputs are"
             " compared (manifest: goldens)"
         )
 

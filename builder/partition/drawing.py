@@ -24,7 +24,7 @@ LETTER = 7.3
 """Maximum width of a character of the 12 pixel monospace font."""
 LONGEST = 480
 """Pixels for a line beside the boxes. The middle of a longer line is replaced by an ellipsis."""
-COLOURS = {
+COLORS = {
     "tensorrt": ("#eaf5e3", "#4a8f29"),
     "torch": ("#fdeee6", "#d5541f"),
     "end": ("#eef2f7", "#5b6b7f"),
@@ -178,7 +178,7 @@ def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterat
 
 
 def _draw_box(root: ElementTree.Element, box: Box) -> None:
-    fill, stroke = COLOURS[box.kind]
+    fill, stroke = COLORS[box.kind]
     attributes = {"x": MARGIN, "y": box.y, "width": WIDTH, "height": box.height, "rx": 6}
     ElementTree.SubElement(
         root, "rect", {k: str(v) for k, v in attributes.items()}, fill=fill, stroke=stroke

@@ -307,9 +307,9 @@ def _optional(lowered: Lowered) -> Iterator[str]:
             by_line.setdefault(where, []).append(repr(name))
     for where, names in by_line.items():
         yield (
-            f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, decided by {where}: a "
-            "response leaves out an output that is None, and Triton does not batch requests; "
-            "return a tensor on every path to allow one engine and batching"
+            f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, decided by {where}. A "
+            "response leaves out an output that is None, and Triton does not batch requests. "
+            "Return a tensor on every path to allow one engine and batching"
         )
 
 
@@ -323,7 +323,7 @@ def _lists(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
         seen = [parity.length_of([paths[n] for n in g.outputs], name) for g in goldens]
         yield (
             f"output {name!r} is a list of at most {most} elements (max_lengths), {min(seen)} to"
-            f" {max(seen)} in the goldens: a response leaves out those past its length, and Triton"
+            f" {max(seen)} in the goldens. A response leaves out those past its length, and Triton"
             " joins no requests"
         )
 

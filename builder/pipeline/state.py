@@ -53,8 +53,8 @@ def _of_one_size(spec: ModelSpec) -> None:
         if state.input in loose:
             raise UsageError(
                 f"state {state.input!r} changes its size: axis {loose[state.input]!r} is"
-                " dynamic and not the batch axis, which is first in every other input and must be"
-                " in every state",
+                " dynamic, and only the batch axis may be. That is the first axis of every other"
+                " input",
                 where=manifest_location(spec, "state", index),
                 fix=f"use a fixed size for the axis, or {EXPLICIT}",
             )

@@ -41,8 +41,8 @@ it is unloaded or loaded.
 WATCH_SECONDS = 1.0
 """Seconds between two checks of the Python models' processes."""
 CRASH_FIX = (
-    "Triton 24.10 ends on deeply nested JSON and on bodies in very many chunks: put"
-    " docker/nginx.conf in front of clients that you do not trust"
+    "Triton 24.10 ends on deeply nested JSON and on bodies in very many chunks. Use"
+    " docker/nginx.conf as a proxy for clients that you do not trust"
 )
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals that end a tritonserver by its own fault.

@@ -111,7 +111,7 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
     what = f"joins and takes batches up to {size} only" if size else "does not batch the model"
     return (
         f"profiles {sizes} differ in their batch, and Triton has one greatest batch for all shapes:"
-        f" it {what}. Give both the range 1 to {spans[most][1]}, or each a model of its own; with"
+        f" it {what}. Give both the range 1 to {spans[most][1]}, or each a model of its own. With"
         " `batching: {enabled: false}` Triton joins no requests, and clients may send what each"
         " profile has"
     )

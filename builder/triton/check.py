@@ -168,8 +168,8 @@ def _implicit_states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterato
     if [partners[output] for output in sorted(partners)] != inputs:
         yield (
             f"Triton pairs states by the order of their names, {', '.join(inputs)} with"
-            f" {', '.join(sorted(partners))}: give them names of one order in the manifest (a_in,"
-            " a_out, b_in, b_out), or --serve-as python"
+            f" {', '.join(sorted(partners))}: use names of one order (a_in, a_out, b_in, b_out), or"
+            " --serve-as python"
         )
 
 

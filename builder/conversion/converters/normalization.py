@@ -43,7 +43,7 @@ def batch_norm(
     """(x - mean) / sqrt(variance + eps) * weight + bias, with running or batch statistics"""
     if training or running_mean is None:
         axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
-        return affine(ctx, standardised(ctx, x, axes, eps)[0], weight, bias, 1)
+        return affine(ctx, standardized(ctx, x, axes, eps)[0], weight, bias, 1)
     into_convolution = folded(ctx, node, x)
     if into_convolution is not None:
         return into_convolution
@@ -80,7 +80,7 @@ def native_batch_norm(
             torch.empty(0),
         )
     axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
-    result, average, inverse = standardised(ctx, x, axes, eps)
+    result, average, inverse = standardized(ctx, x, axes, eps)
     return (
         affine(ctx, result, weight, bias, 1),
         ctx.squeeze(average, axes),
@@ -142,7 +142,7 @@ def affine(
 
 
 @half_as_float32
-def standardised(
+def standardized(
     ctx: ConversionContext, x: ITensor, axes: Sequence[int], eps: float
 ) -> tuple[Any, Any, Any]:
     """(x - mean) / sqrt(variance + eps), mean and 1 / sqrt(variance + eps), over `axes` in two
@@ -191,7 +191,7 @@ def normalized(
     rank = ctx.rank(x)
     coefficients = [coefficient(ctx, t, x, at) for t in (weight, bias)]
     if any(t is None for t in coefficients) or rank < 2:
-        result = standardised(ctx, x, axes, eps)[0]
+        result = standardized(ctx, x, axes, eps)[0]
         for operation, t in (("PROD", weight), ("SUM", bias)):
             if t is not None:
                 t = per_channel(ctx, t, x, at) if at >= 0 else t
@@ -277,7 +277,7 @@ def native_layer_norm(
 ) -> Any:
     """layer_norm, its mean and 1 / sqrt(variance + eps)"""
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
-    result, mean, inverse = standardised(ctx, x, axes, eps)
+    result, mean, inverse = standardized(ctx, x, axes, eps)
     for operation, t in (("PROD", weight), ("SUM", bias)):
         result = result if t is None else combine(ctx, operation, result, t)
     return result, mean, inverse

@@ -42,7 +42,7 @@ def stft(
     """
     bins = n_fft if onesided is False else n_fft // 2 + 1
     scale = n_fft**-0.5 if normalized else 1.0
-    waves = (scale * _waves(n_fft, bins) * _centred(window, win_length or n_fft, n_fft)).to(
+    waves = (scale * _waves(n_fft, bins) * _centered(window, win_length or n_fft, n_fft)).to(
         ctx.dtype(x)
     )
     hop = n_fft // 4 if hop_length is None else hop_length
@@ -64,7 +64,7 @@ def _waves(n_fft: int, bins: int) -> torch.Tensor:
     return torch.cat([angles.cos(), torch.where(2 * phases % n_fft == 0, 0.0, -angles.sin())])
 
 
-def _centred(window: torch.Tensor | None, length: int, n_fft: int) -> torch.Tensor:
+def _centered(window: torch.Tensor | None, length: int, n_fft: int) -> torch.Tensor:
     """The window (ones by default), padded with zeros to the length of a frame."""
     known = torch.ones(length, dtype=torch.float64) if window is None else window.double()
     before = (n_fft - length) // 2

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from builder.lowering.passes.functionalise.walk import Walk
 
 _FIX_OF_DICTIONARY = (
-    "keep the values in a tensor whose index is the key (torch.bincount, index_add, scatter), or"
-    " use keys that are constants in the source, to let TensorRT run it"
+    "to let TensorRT run it, use keys that are constants in the source, or keep the values in a"
+    " tensor whose index is the key (index_add, scatter)"
 )
 
 
