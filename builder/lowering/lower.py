@@ -13,13 +13,13 @@ from builder.frontends import ExportedModule
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.containers import Containers, containers
+from builder.lowering.emit import Emit
 from builder.lowering.frozen import frozen_graph
 from builder.lowering.graph import LoweredGraph
 from builder.lowering.marking import mark_by_record
 from builder.lowering.paranoid import Paranoid, seeded
 from builder.lowering.passes import Context, torch_passes
 from builder.lowering.passes.attention import scale_queries
-from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.interface import checked, flatten_inputs
 from builder.lowering.passes.outputs import flatten_outputs
 from builder.lowering.passes.unroll import resolve_static_ifs

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from builder.lowering.emit import Emit
 from builder.lowering.graph import canonical
 from builder.lowering.passes import Context
-from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.pipeline import ALL
 from builder.manifest.spec import TensorSpec
 

@@ -11,9 +11,9 @@ from typing import Any
 from builder.analysis import Facts
 from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
-from builder.lowering.passes.functionalise.views import Emit
 
 _SIZES = frozenset(f"aten::{name}" for name in ("size", "dim", "numel", "len"))
 _ARITHMETIC = frozenset(

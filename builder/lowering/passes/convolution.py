@@ -8,10 +8,10 @@ import torch
 
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.folding import QUANTIZERS
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
-from builder.lowering.passes.functionalise.views import Emit
 
 _PLAIN = {f"aten::conv{n}d": n for n in (1, 2, 3)}
 _TRANSPOSED = {f"aten::conv_transpose{n}d": n for n in (1, 2, 3)}

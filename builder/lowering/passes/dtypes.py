@@ -11,9 +11,9 @@ from builder.analysis import Facts
 from builder.dtypes import code_of, dtype_of
 from builder.graph_types import Graph, Node, NodeList, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.folding import propagate_constants, take_static_branches
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.passes.functionalise.views import Emit
 
 _ASKS = (
     "prim::isinstance",

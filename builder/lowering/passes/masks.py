@@ -10,9 +10,9 @@ import torch
 from builder.analysis import Facts
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
-from builder.lowering.passes.functionalise.views import Emit
 
 
 @dataclass(frozen=True)

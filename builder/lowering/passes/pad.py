@@ -6,8 +6,8 @@ from typing import Any
 
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.passes.functionalise.views import Emit
 
 _KINDS = {"reflect": "aten::reflection_pad{}d", "replicate": "aten::replication_pad{}d"}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from builder.graph_types import Graph, Node
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.passes.functionalise.views import Emit
 
 _BOOLEAN = frozenset(
     f"aten::{name}"

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.amounts import Amount, of_item, of_size, product
-from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.moves import MOVES, moved
 from builder.lowering.passes.widths import width
 

@@ -10,8 +10,8 @@ import torch
 
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.passes.functionalise.views import Emit
 
 _TO_NUMBER = (
     "aten::Int",

@@ -8,10 +8,10 @@ from typing import Any
 from builder.analysis import weight_shape
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.amounts import CommonFactor
 from builder.lowering.passes.dtypes import bottom_up, input_facts, input_shapes
-from builder.lowering.passes.functionalise.views import Emit
 from builder.lowering.passes.lengths import Lengths
 from builder.lowering.passes.moves import MOVES, axis_at, moved
 from builder.lowering.passes.widths import source, width

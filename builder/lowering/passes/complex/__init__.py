@@ -10,9 +10,9 @@ import torch
 
 from builder.graph_types import Block, Graph, Node, NodeList, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.complex.rules import PART_DTYPES, RULES, Pair
-from builder.lowering.passes.functionalise.views import Emit
 
 _STARTS = ("aten::view_as_complex", "aten::complex", "aten::polar", "aten::stft")
 _ENDS = ("aten::view_as_real", "aten::real", "aten::imag", "aten::abs", "aten::angle")

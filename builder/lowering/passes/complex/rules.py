@@ -15,7 +15,7 @@ import torch
 from builder.dtypes import code_of
 from builder.graph_types import Node, Value
 from builder.lowering import ir
-from builder.lowering.passes.functionalise.views import Emit
+from builder.lowering.emit import Emit
 
 PART_DTYPES = {
     code_of(whole): code_of(whole.to_real())

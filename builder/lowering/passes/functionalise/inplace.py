@@ -10,7 +10,7 @@ import torch
 
 from builder.graph_types import Node, Value
 from builder.lowering import ir
-from builder.lowering.passes.functionalise.views import Emit
+from builder.lowering.emit import Emit
 
 _INT = ir.INT
 # The functional variants of these return another dtype even without a second tensor.

@@ -10,11 +10,12 @@ from typing import Any
 from builder.errors import InPlaceError
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.folding import QUANTIZERS
 from builder.lowering.locations import source_line
 from builder.lowering.passes.functionalise.alias import Alias, Items, Journal, Storage
 from builder.lowering.passes.functionalise.sharing import holds
-from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, Emit
+from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS
 from builder.lowering.passes.quantization import DISABLE_OBSERVERS
 
 _FIX = "write to a .clone() of the tensor, or assign the result to a new variable"
