@@ -105,9 +105,9 @@ def verify_command(
     the outputs. With --engine, run the plans themselves in every profile instead. This requires a
     GPU (exit code 4 without one).
 
-    With --ladder, one line for each step shows where a difference begins: the original module, the
-    lowered graph, each segment and network, the engine (with a GPU), and the endpoint with --serve
-    or --url. It runs the model files of MODELS.
+    With --ladder, one line for each step shows where a difference begins. The steps are the
+    original module, the lowered graph, each segment and network, and the engine (with a GPU). With
+    --serve or --url the endpoint is the last step. It runs the model files of MODELS.
 
     The error is the largest over all elements, relative to its tolerance. Latencies are in
     milliseconds, over all timed requests. --verbose shows every response.
