@@ -16,18 +16,30 @@ def combined(builder: Any, caches: Sequence[bytes]) -> tuple[bytes, list[bool]]:
     have the same measurement, the earlier one is used. `builder` is a trt.Builder.
     """
     settings = builder.create_builder_config()
-    whole: Any = settings.create_timing_cache(b"")
-    combined = [_combine(settings, whole, data) for data in caches]
+    whole: Any = None
+    used = []
+    for data in caches:
+        other = _accepted(settings, data)
+        if whole is None:
+            whole = other  # TensorRT 8.6 combines nothing into a cache created from no bytes
+            used.append(other is not None)
+        else:
+            used.append(other is not None and bool(whole.combine(other, ignore_mismatch=False)))
+    if whole is None:
+        whole = settings.create_timing_cache(b"")
     with whole.serialize() as buffer:
-        return bytes(buffer), combined
+        return bytes(buffer), used
 
 
-def _combine(settings: Any, whole: Any, data: bytes) -> bool:
+def _accepted(settings: Any, data: bytes) -> Any:
+    """The timing cache, or None if TensorRT refuses to build with it on this machine."""
     try:
-        other = settings.create_timing_cache(data)
-        return other is not None and bool(whole.combine(other, ignore_mismatch=False))
+        cache = settings.create_timing_cache(data)
+        if cache is not None and settings.set_timing_cache(cache, ignore_mismatch=False):
+            return cache
     except (RuntimeError, TypeError):  # not a timing cache
-        return False
+        pass
+    return None
 
 
 @contextmanager
