@@ -75,11 +75,17 @@ def _take_as_tensor(graph: Graph, index: int) -> None:
     if kind.kind() == "OptionalType":
         kind = kind.getElementType()
     value.setType(ir.TENSOR)
-    users = [use.user for use in value.uses()]
-    if users:
+    if any(True for _ in value.uses()):
         first = next(iter(graph.nodes()), graph.return_node())
-        cast = ir.insert(graph, _CASTS[kind.kind()], [value], first, [kind], origin=users[0])
+        origin = _nearest(graph, value)
+        cast = ir.insert(graph, _CASTS[kind.kind()], [value], first, [kind], origin=origin)
         value.replaceAllUsesAfterNodeWith(cast, cast.output())
+
+
+def _nearest(graph: Graph, value: Value) -> Node:
+    """A user of the value with a source location; if there is none, any node that has one."""
+    users = [use.user for use in value.uses()]
+    return next((node for node in (*users, *ir.walk(graph)) if node.sourceRange()), users[0])
 
 
 def checked(constants: Mapping[str, Any], graph: Graph, names: Sequence[str]) -> dict[str, Any]:
