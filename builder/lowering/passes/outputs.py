@@ -433,7 +433,8 @@ def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
     if node.kind() == "prim::DictConstruct":
         keys, values = ir.inputs(node)[::2], ir.inputs(node)[1::2]
         if all(ir.is_constant(key) for key in keys):
-            return [(_part(key.toIValue()), child) for key, child in zip(keys, values, strict=True)]
+            parts = [_part(key.toIValue()) for key in keys]
+            return list(dict(zip(parts, values, strict=True)).items())  # keys may be repeated
     return None
 
 
