@@ -348,6 +348,40 @@ class EnumerateIntoNumbers(nn.Module):
         return found
 
 
+class RepeatedKey(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        return {"a": x * 2, "b": x, "a": x + 1}  # noqa: F601
+
+
+class KeyOfData(nn.Module):
+    """The sum of [[1, 1, 1]] is 3, so the dictionary has one entry."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        entries: Dict[int, Tensor] = {int(x.sum()): x, 3: x * 2}  # noqa: UP006
+        return torch.stack(list(entries.values())).sum(0)
+
+
+class KeyOfPairs(nn.Module):
+    """Tuples in a list, which no pass can lower."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * len(OrderedDict([(int(x.sum()), x), (3, x * 2)]))
+
+
+class ReturnsTuples(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tuple[Tensor, Tensor]]:  # noqa: UP006
+        return {"a": (x, x * 2), "b": (x + 1, x - 1)}
+
+
+class CountedKeys(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        counts: Dict[str, int] = {}  # noqa: UP006
+        for i in range(x.size(1)):
+            key = str(int(x[0, i]) % 3)
+            counts[key] = counts.get(key, 0) + 1
+        return x * len(counts)
+
+
 class WritesElement(nn.Module):
     """torch's graph optimizer drops this write; Python does it."""
 
@@ -409,6 +443,13 @@ class NotTensors(nn.Module):
         if mode == "relu":
             x = x.relu()
         return x - threshold
+
+
+class ReturnsNumber(nn.Module):
+    """No user of the number has a source location."""
+
+    def forward(self, x: Tensor, n: float) -> Tuple[float, Tensor]:  # noqa: UP006
+        return n, x
 
 
 # Operators.
@@ -632,6 +673,11 @@ CASES = (
     Case(EnumerateIntoDict),
     Case(EnumerateFormatted),
     Case(EnumerateIntoNumbers),
+    Case(RepeatedKey),
+    Case(KeyOfData, lambda: (torch.ones(1, 3),)),
+    Case(KeyOfPairs, lambda: (torch.ones(1, 3),)),
+    Case(ReturnsTuples),
+    Case(CountedKeys),
     Case(WritesElement, optimized=False),
     Case(
         Recurrent,
@@ -669,6 +715,12 @@ CASES = (
         lambda: (torch.randn(2, 4), 0.5, 2, True, "relu"),
         (*PLAIN, ("threshold", "float32", "")),
         more="constants: {n: 2, flag: true, mode: relu}\n",
+        numbers=True,
+    ),
+    Case(
+        ReturnsNumber,
+        lambda: (torch.randn(2, 4), 7.0),
+        (*PLAIN, ("n", "float32", "")),
         numbers=True,
     ),
     Case(Pool1d, floats(2, 4, 8), ROWS, slow=True),
