@@ -506,6 +506,23 @@ class Decoder(nn.Module):
         return torch.tensor(tokens)
 
 
+class Viterbi(nn.Module):
+    """The list of a loop in TensorRT is read by a loop in torch: the partition never ended."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = x[:, 0]
+        history: List[Tensor] = []  # noqa: UP006
+        for t in range(1, x.size(1)):
+            score, best = (score.unsqueeze(2) + x[:, t].unsqueeze(1)).max(1)
+            history.append(best)
+        tag = score.argmax(1)
+        path = [tag]
+        for best in history[::-1]:
+            tag = best.gather(1, tag.unsqueeze(1)).squeeze(1)
+            path.insert(0, tag)
+        return torch.stack(path, 1)
+
+
 class Shifted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * (x.size(0) << 2)
@@ -745,6 +762,7 @@ CASES = (
         slow=True,
     ),
     Case(Decoder, slow=True),
+    Case(Viterbi, floats(2, 4, 3), (("x", "float32", "batch, n, 3"),)),
     Case(Shifted, slow=True),
     Case(Sorted, slow=True),
     Case(AffineGrid, floats(2, 3, 4, 4), IMAGE, slow=True),
