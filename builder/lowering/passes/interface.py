@@ -109,10 +109,19 @@ def _problem(name: str, value: object, types: Mapping[str, Any]) -> str | None:
     kind = _of_optional(types[name])
     if value is None and kind is not types[name]:
         return None
-    accepts = _PYTHON.get(kind.annotation_str.removeprefix("typing."))
-    if accepts is None or not accepts(value):
+    if not any(_accepts(one, value) for one in _alternatives(kind)):
         return f"constant {name}: {value!r} is no value of type {types[name].annotation_str}"
     return None
+
+
+def _accepts(kind: Type, value: object) -> bool:
+    accepts = _PYTHON.get(kind.annotation_str.removeprefix("typing."))
+    return accepts is not None and accepts(value)
+
+
+def _alternatives(kind: Any) -> list[Type]:
+    """The types of a union; of any other type the type alone."""
+    return list(kind.containedTypes()) if kind.kind() == "UnionType" else [kind]
 
 
 def _of_optional(kind: Type) -> Type:
