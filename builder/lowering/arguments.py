@@ -19,7 +19,7 @@ TENSOR, NUMBER, TUPLE, LIST, DICT, FIXED = "tensor", "number", "tuple", "list", 
 NUMBERS = frozenset(["FloatType", "IntType", "BoolType", "NumberType"])
 """Types of number arguments. An input with one element passes the number."""
 _FIELDS = re.compile(r"^NamedTuple\((.*)\)$", re.DOTALL)
-_INDICES = re.compile(r"(_\d+)+$")
+_INDEX = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True)
@@ -121,17 +121,29 @@ def _dict(
     value = kind.getValueType()
     if kind.getKeyType().kind() != "StringType":
         return
-    rests = [one.removeprefix(f"{name}.") for one in declared if one.startswith(f"{name}.")]
-    for key in dict.fromkeys(_key(rest, value) for rest in rests):
-        if part := _if_declared(join(name, key), value, declared, fixed):
-            yield key, part
+    seen: set[str] = set()
+    for input_name in declared:
+        if input_name in seen or not input_name.startswith(f"{name}."):
+            continue
+        for key in _possible_keys(input_name.removeprefix(f"{name}."), value):
+            if part := _if_declared(join(name, key), value, declared, fixed):
+                seen.update(part.names)
+                yield key, part
+                break
 
 
-def _key(rest: str, value: Type) -> str:
-    """The key in the name of an input, without the indices and fields of the key's value."""
+def _possible_keys(rest: str, value: Type) -> Iterator[str]:
+    """The keys that the name of an input may have: what follows a key are indices, or a field or
+    key of its value.
+    """
     if value.kind() == "DictType" or field_names(value):
-        return rest.partition(".")[0]
-    return rest if value.kind() == "TensorType" else _INDICES.sub("", rest)
+        yield rest.partition(".")[0]
+    elif value.kind() == "TensorType":
+        yield rest
+    else:
+        while match := _INDEX.search(rest):
+            rest = rest[: match.start()]
+            yield rest
 
 
 def join(prefix: str, part: str | int) -> str:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple  # noqa: UP035  # TorchScript's
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union  # noqa: UP035  # TorchScript's
 
 import torch
 from torch import Tensor, nn
@@ -436,6 +436,27 @@ class DictInput(nn.Module):
         return features["p3"] - features["p2"]
 
 
+class NestedInputs(nn.Module):
+    """Lists, tuples and dictionaries within dictionaries."""
+
+    def forward(
+        self,
+        maps: Dict[str, List[Tensor]],  # noqa: UP006
+        pairs: Dict[str, Tuple[Tensor, Tensor]],  # noqa: UP006
+        more: Dict[str, Dict[str, Tensor]],  # noqa: UP006
+    ) -> Dict[str, Tuple[Tensor, List[Tensor]]]:  # noqa: UP006
+        first, second = pairs["a_1"]
+        xs = maps["x"]
+        return {"o": (xs[0] + first, [second, xs[1] * more["b"]["c"]]), "p": (xs[1], xs)}
+
+
+class UnionArgument(nn.Module):
+    def forward(self, x: Tensor, scale: Union[int, float] = 2.5) -> Tensor:  # noqa: UP007
+        if isinstance(scale, float):
+            return x * scale
+        return x + scale
+
+
 class NotTensors(nn.Module):
     def forward(self, x: Tensor, threshold: float, n: int, flag: bool, mode: str) -> Tensor:
         if flag:
@@ -722,6 +743,19 @@ CASES = (
         lambda: ({"p3": torch.randn(2, 4), "p2": torch.randn(2, 4)},),
         (("features.p3", "float32", "batch, n"), ("features.p2", "float32", "batch, n")),
     ),
+    Case(
+        NestedInputs,
+        lambda: (
+            {"x": [torch.randn(2, 4), torch.randn(2, 4)]},
+            {"a_1": (torch.randn(2, 4), torch.randn(2, 4))},
+            {"b": {"c": torch.randn(2, 4)}},
+        ),
+        tuple(
+            (name, "float32", "batch, n")
+            for name in "maps.x_0 maps.x_1 pairs.a_1_0 pairs.a_1_1 more.b.c".split()
+        ),
+    ),
+    Case(UnionArgument, lambda: (torch.randn(2, 4), 3), more="constants: {scale: 3}\n"),
     Case(
         NotTensors,
         lambda: (torch.randn(2, 4), 0.5, 2, True, "relu"),
