@@ -449,7 +449,7 @@ def _not_a_tensor(value: Any, name: str) -> LoweringError:
     if value.type().kind() == "DictType":
         return LoweringError(
             f"output {name or 'output'!r} is a dictionary whose keys are not known before it runs,"
-            " and an endpoint has a fixed set of outputs",
+            " and Triton's models have a fixed set of outputs",
             where=source_line(located(value)),
             fix=(
                 "use keys that are constants in the source, or return a list (`max_lengths` in the"
