@@ -107,8 +107,8 @@ _CONTAINERS = ("prim::ListConstruct", "prim::DictConstruct")
 def lower_tuples(graph: Graph, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops.
 
-    A tuple in a list that is known at run time only has no known elements, and torch would create a
-    node that cannot run: a LoweringError names the line.
+    A tuple in a container whose content is known only at run time has no known elements, and torch
+    cannot lower it: a LoweringError names the line.
     """
     found = _of_container(graph)
     if found is not None:
