@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +35,7 @@ def _unwrap(ctx: ConversionContext, converter: Converter, name: str, kind: str, 
     if kind == "tensors":
         return [v if v is None else _tensor(ctx, converter, name, v) for v in value]
     number = _number_or_list(ctx, value)
-    return number if kind == "dynamic" else _static(name, number)
+    return number if kind == "dynamic" else _static(f"`{name}`", number)
 
 
 def _tensor(ctx: ConversionContext, converter: Converter, name: str, value: object) -> Any:
@@ -56,7 +57,7 @@ def _number_or_list(ctx: ConversionContext, value: object) -> Any:
     return value
 
 
-def _static(name: str, value: object) -> Any:
+def _static(what: str, value: object) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
     unknown = next(
@@ -68,7 +69,7 @@ def _static(name: str, value: object) -> Any:
         None,
     )
     if unknown is not None:
-        raise dynamic_value(f"`{name}`", unknown)
+        raise dynamic_value(what, unknown)
     return value
 
 
@@ -90,3 +91,13 @@ def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
 def static(value: object, what: str) -> Any:
     """The value. Raises Unconvertible if it is known only at run time."""
     return _static(what, value)
+
+
+def known_keys(keys: Iterable[object]) -> list[Any]:
+    """The keys of a dictionary. Raises Unconvertible for a number that is known only at run time,
+    since it may be equal to another key, and for a tensor.
+    """
+    known = [static(key, "a key of a dictionary") for key in keys]
+    if not all(isinstance(key, bool | int | float | str) for key in known):
+        raise Unconvertible("a dictionary has tensors as keys", "use numbers or strings as keys")
+    return known

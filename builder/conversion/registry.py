@@ -165,6 +165,18 @@ def users_function(key: str) -> Callable[..., Any] | None:
     return next((found for found in functions if found and extension.is_users(found)), None)
 
 
+def plugin_functions() -> list[str]:
+    """The converters and evaluators that are defined outside trt-build, with file and line."""
+    built = [entry.build for entry in CONVERTERS.values()]
+    users = filter(extension.is_users, [*map(_definition, built), *EVALUATORS.values()])
+    return list(dict.fromkeys(map(extension.location, users)))
+
+
+def _definition(build: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a decomposition's converter."""
+    return getattr(build, "definition", build)
+
+
 def evaluator(
     *keys: str, override: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

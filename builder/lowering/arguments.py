@@ -19,6 +19,7 @@ TENSOR, NUMBER, TUPLE, LIST, DICT, FIXED = "tensor", "number", "tuple", "list", 
 NUMBERS = frozenset(["FloatType", "IntType", "BoolType", "NumberType"])
 """Types of number arguments. An input with one element passes the number."""
 _FIELDS = re.compile(r"^NamedTuple\((.*)\)$", re.DOTALL)
+_INDEX = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def describe(name: str, kind: Type, declared: Collection[str], fixed: Mapping[st
         return Part(FIXED, name, kind, value=fixed[name])
     if form == "ListType" and (elements := tuple(_list(name, kind, declared, fixed))):
         return Part(LIST, name, kind, elements)
-    if form == "DictType" and (entries := tuple(_dict(name, kind, declared))):
+    if form == "DictType" and (entries := tuple(_dict(name, kind, declared, fixed))):
         return Part(DICT, name, kind, entries)
     raise _not_a_tensor(name, kind)
 
@@ -113,16 +114,36 @@ def _list(
         index += 1
 
 
-def _dict(name: str, kind: Any, declared: Collection[str]) -> Iterator[tuple[str | int, Part]]:
+def _dict(
+    name: str, kind: Any, declared: Collection[str], fixed: Mapping[str, Any]
+) -> Iterator[tuple[str | int, Part]]:
     """The keys that inputs are named after, in the order of the inputs."""
-    if kind.getKeyType().kind() != "StringType" or kind.getValueType().kind() != "TensorType":
+    value = kind.getValueType()
+    if kind.getKeyType().kind() != "StringType":
         return
+    seen: set[str] = set()
     for input_name in declared:
-        if input_name.startswith(f"{name}."):
-            yield (
-                input_name.removeprefix(f"{name}."),
-                Part(TENSOR, input_name, kind.getValueType()),
-            )
+        if input_name in seen or not input_name.startswith(f"{name}."):
+            continue
+        for key in _possible_keys(input_name.removeprefix(f"{name}."), value):
+            if part := _if_declared(join(name, key), value, declared, fixed):
+                seen.update(part.names)
+                yield key, part
+                break
+
+
+def _possible_keys(rest: str, value: Type) -> Iterator[str]:
+    """The keys that the name of an input may have: what follows a key are indices, or a field or
+    key of its value.
+    """
+    if value.kind() == "DictType" or field_names(value):
+        yield rest.partition(".")[0]
+    elif value.kind() == "TensorType":
+        yield rest
+    else:
+        while match := _INDEX.search(rest):
+            rest = rest[: match.start()]
+            yield rest
 
 
 def join(prefix: str, part: str | int) -> str:

@@ -43,8 +43,11 @@ def source_location(node: Node) -> str:
 
     For a node from torch's library, also the calling line of the model. `graph` if the file has no
     source, with the module if it is known: a generated class has no source. A saved trace has the
-    names of the original files, and the text of the saved code.
+    names of the original files, and the text of the saved code. A container that is built has the
+    source location of an element or user.
     """
+    if node.kind().endswith("Construct") and node.outputsSize():
+        node = located(node.output())
     frames, text = _frames(node), _marked(node.sourceRange())
     if not frames:
         module = _module(node) or path_of(node.getModuleHierarchy(), {})

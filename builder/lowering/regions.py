@@ -12,11 +12,8 @@ from builder.lowering import ir
 from builder.lowering.locations import source_line
 
 _HARMLESS = ("torch.autograd.grad_mode.", "torch.autograd.profiler.record_function")
-_FIXES = {
-    "torch.amp.": (
-        "remove autocast from the model: the manifest's `precision` sets the engine's precision"
-    )
-}
+_AUTOCAST = "remove autocast from the model: the manifest's `precision` sets the engine's precision"
+_FIXES = dict.fromkeys(("torch.amp.", "torch.cuda.amp.", "torch.cpu.amp."), _AUTOCAST)
 _FIX = "keep its content in variables, tuples or lists"
 
 

@@ -136,11 +136,14 @@ def sizes_of(profile: Profile) -> dict[str, dict[str, int]]:
     return unique
 
 
-def odd(span: tuple[int, int, int]) -> int:
-    """A size other than min, opt and max if possible, preferably odd, nearest to the middle."""
+def odd(span: tuple[int, int, int], divisor: int = 1) -> int:
+    """A size other than min, opt and max if possible, preferably odd, nearest to the middle. It is
+    a multiple of `divisor`, as min and max are.
+    """
     low, _, high = span
-    middle = (low + high) // 2
-    candidates = range(low, high + 1) if high - low < 4096 else range(middle - 2, middle + 3)
+    middle = (low + high) // 2 // divisor * divisor
+    near = range(middle - 2 * divisor, middle + 3 * divisor, divisor)
+    candidates = range(low, high + 1, divisor) if high - low < 4096 * divisor else near
     return min(candidates, key=lambda n: (n in span, n % 2 == 0, abs(n - middle)))
 
 

@@ -249,10 +249,33 @@ class _Recorder:
         try:
             return self.golden(name, self._allowed(self._affordable(name, sizes, profile), profile))
         except ModelFileError as error:
-            if isinstance(error, ListTooLong) or not self._user_shows(profile):
+            if isinstance(error, ListTooLong):
                 raise
-            self.left_out[name] = error.message.rpartition("): ")[2]
-            return None
+            reason = error.message.rpartition("): ")[2]
+            if self._user_shows(profile):
+                self.left_out[name] = reason
+                return None
+            if name.endswith("-odd"):
+                return self._divisible(name, sizes, profile, reason)
+            raise
+
+    def _divisible(
+        self, name: str, sizes: Mapping[str, int], profile: Profile, reason: str
+    ) -> Golden | None:
+        """The golden at sizes with the divisor that min, opt and max of an axis share, with a line
+        in `reduced`: some modules accept only multiples of a size. None if it fails at these too.
+        """
+        other = {axis: inputs.odd(span, math.gcd(*span) or 1) for axis, span in profile.items()}
+        try:
+            found = None if other == sizes else self.golden(name, self._allowed(other, profile))
+        except ModelFileError:
+            found = None
+        instead = f"golden {name} has {other} instead" if found else f"golden {name} is left out"
+        self.reduced.append(
+            f"the original module fails at {dict(sizes)} ({reason}), so requests of such sizes fail"
+            f" too; {instead}; declare sizes that the module accepts"
+        )
+        return found
 
     def _rolled(self, name: str, golden: Golden) -> Iterator[Golden]:
         """The golden with its rows in another order, if the outputs do not move with the rows: then

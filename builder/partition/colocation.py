@@ -13,7 +13,7 @@ from builder.partition.view import View, is_tensor
 def colocated(seen: View, kinds: Sequence[str]) -> list[str]:
     """The kinds, with additional nodes in torch so that each user of such a list is in its
     producer's segment. The moved nodes are the user's TensorRT dependencies in segments after the
-    producer's.
+    producer's; if there are none, the producer itself is moved.
     """
     kinds, pairs = list(kinds), _pairs(seen)
     while pairs:
@@ -22,9 +22,13 @@ def colocated(seen: View, kinds: Sequence[str]) -> list[str]:
         if not apart:
             break
         for maker, reader in apart:
-            for index in _behind(seen, reader):
-                if kinds[index] == TENSORRT and segments[index] > segments[maker]:
-                    kinds[index] = TORCH
+            later = [
+                index
+                for index in _behind(seen, reader)
+                if kinds[index] == TENSORRT and segments[index] > segments[maker]
+            ]
+            for index in later or [maker]:
+                kinds[index] = TORCH
     return kinds
 
 

@@ -133,7 +133,7 @@ class TrialBackend(operators.Operators):
         """
         if isinstance(refusal, ConversionError):
             self.defects.append(str(refusal))
-            self._remember(node, refusal.message, None)
+            self._remember(node, refusal.message, refusal.fix)
         elif isinstance(refusal, MissingInput):
             key = key_of_node(node)
             known = key in CONVERTERS or key in EVALUATORS or node.schema() == NO_SCHEMA

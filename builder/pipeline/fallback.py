@@ -273,10 +273,12 @@ class _Partitioner:
             *self.late,
         ]
         reported = [one for one in kept if one.reason != partition.READS_OTHERS]
+        reasons = tuple(one.reason for one in reported)
+        defects = dict.fromkeys([*self.defects, *parts.warnings])
         warnings = [
             *_why(parts, reported),
             *_of_branches(inner),
-            *dict.fromkeys([*self.defects, *parts.warnings]),
+            *(text for text in defects if not text.startswith(reasons)),
             *_followers(parts, len(kept) - len(reported)),
             *converted,
         ]

@@ -98,8 +98,12 @@ def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> 
 
 
 def by_torch(recorded: Recorded, crash: str, attempt: Callable[[Recorded, Kept], Result]) -> Result:
-    """The result of `attempt` for the original module, after `crash` ended the build."""
-    error = EngineError(crash, fix="`trt-build repo --no-isolate` shows the location")
+    """The result of `attempt` for the original module, after `crash` ended the build: a crash, or
+    the limit of a stage.
+    """
+    late = crash.endswith("was ended")
+    show = "`trt-build repo --no-isolate` shows the location"
+    error = EngineError(crash, fix="raise limits.stage_seconds in the manifest" if late else show)
     return attempt(_original(recorded, error), Kept())
 
 

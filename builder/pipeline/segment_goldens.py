@@ -81,13 +81,15 @@ def _kinds(segments: Sequence[Segment]) -> str:
     return ", ".join(f"{number}.{segment.kind}" for number, segment in enumerate(segments))
 
 
-def _defect() -> str:
-    """What to do where the lowered graph is wrong; a pass of a plugin is named."""
+def _passes_of_plugins() -> list[str]:
     from builder import lowering
 
-    added = [
-        f"{step.name} ({step.defined_at})" for step in lowering.every_pass() if step.defined_at
-    ]
+    return [f"{step.name} ({step.defined_at})" for step in lowering.every_pass() if step.defined_at]
+
+
+def _defect() -> str:
+    """What to do where the lowered graph is wrong; a pass of a plugin is named."""
+    added = _passes_of_plugins()
     if added:
         return (
             f"a pass of a plugin may change the answer: {', '.join(added)}; `trt-build check"
@@ -134,9 +136,18 @@ def eight_bits(spec: ModelSpec) -> bool:
 
 
 def _fix(spec: ModelSpec) -> str:
-    from builder.conversion import HALF
+    """What to do where a network differs; the functions and passes of plugins are named."""
+    from builder.conversion import HALF, plugin_functions
 
-    return _FIX_8_BITS if eight_bits(spec) else _FIX_HALF if spec.precision in HALF else _FIX
+    if eight_bits(spec) or spec.precision in HALF:
+        return _FIX_8_BITS if eight_bits(spec) else _FIX_HALF
+    added = [*plugin_functions(), *_passes_of_plugins()]
+    if added:
+        return (
+            f"a plugin may change the answer: {', '.join(added)}; without it trt-build converts the"
+            " operators if it can"
+        )
+    return _FIX
 
 
 def torch_precision(spec: ModelSpec) -> str:

@@ -72,6 +72,7 @@ class TimedOut(EngineError):
             f"{stage or 'the model'} took more than {seconds:g} s and was ended",
             fix="raise limits.stage_seconds in the manifest if the model needs that long",
         )
+        self.stage = stage
 
 
 FAULTS = tuple(

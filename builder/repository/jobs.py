@@ -97,12 +97,18 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     return processes.Sandbox(writable, network=remote, gpu=True)
 
 
+_WITHOUT_TORCH = (["convert"], ["reference"], ["build"])
+"""The stages that a model does not have which torch serves."""
+
+
 def after_crash(order: Order, error: object) -> Order | None:
-    """The order to retry with torch only, if a native library crashed the first worker. None for
-    other errors, and if the manifest requires one engine.
+    """The order to retry with torch only, if a native library crashed the first worker, or
+    TensorRT's part of the work did not end. None for other errors, and if the manifest requires one
+    engine.
     """
     crashed = isinstance(error, processes.Crashed) and error.is_fault
-    if not crashed or order.crashed or order.spec.fallback.require_full:
+    late = isinstance(error, processes.TimedOut) and error.stage.split()[-1:] in _WITHOUT_TORCH
+    if not (crashed or late) or order.crashed or order.spec.fallback.require_full:
         return None
     return replace(order, crashed=str(getattr(error, "message", error)))
 

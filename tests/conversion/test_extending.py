@@ -12,12 +12,15 @@ import pytest
 import torch
 
 import builder
-from builder import torchscript
+from builder import manifest, torchscript
+from builder import pipeline as pipeline_of_models
 from builder.conversion import registry
 from builder.decompositions import DECOMPOSITIONS
 from builder.errors import ConversionError, LoweringError, ModelFileError, UsageError
 from builder.lowering import ir, pipeline
+from builder.pipeline import Order
 from builder.torchscript import plugins
+from tests.pipeline import models
 
 PAGE = Path(builder.__file__).parents[1] / "docs" / "extending.md"
 BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", re.DOTALL)
@@ -193,6 +196,35 @@ class Top(torch.nn.Module):
     def forward(self, x):
         values, indices = torch.topk(x, 2)
         return values, indices
+
+
+def check_warnings(folder: Path) -> list[str]:
+    """The warnings of `check` for a model of the operator relu."""
+    (spec,) = manifest.load(models.save(folder / "models", models.Whole()) / "m.pt")
+    clock = pipeline_of_models.Clock(spec.name, lambda *_: None)
+    return list(pipeline_of_models.check(Order(spec, folder / "out"), clock).warnings)
+
+
+def test_the_warning_about_a_converter_is_shown_once_with_its_remedy(tmp_path: Path) -> None:
+    @builder.converter("aten::relu(Tensor self) -> Tensor", override=True)
+    def nothing(ctx, x):
+        ctx.net.add_identity(x)
+
+    (warning,) = [text for text in check_warnings(tmp_path) if "returned None" in text]
+    assert "in torch: aten::relu" in warning and "return a layer" in warning
+
+
+def test_a_converter_with_wrong_values_is_named_with_its_line(tmp_path: Path) -> None:
+    @builder.converter("aten::relu(Tensor self) -> Tensor", override=True)
+    def identity(ctx, x):
+        return ctx.net.add_identity(x)
+
+    warnings = "\n".join(check_warnings(tmp_path))
+    assert "the network differs from the module" in warnings
+    assert re.search(
+        r"a plugin may change the answer: identity \(\S+test_extending.py:\d+\)", warnings
+    )
+    assert "defect of a converter" not in warnings
 
 
 def test_a_converter_with_too_few_outputs_is_named() -> None:

@@ -209,3 +209,37 @@ def test_what_no_engine_can_follow_is_refused(module: nn.Module, reason: str) ->
     spec = builder.TensorSpec("float32", ("t", "n", 3), {"t": (1, 5, 9), "n": (1, 2, 4)})
     with pytest.raises(UnsupportedOperators, match=reason):
         builder.convert(torch.jit.script(module), [spec])
+
+
+class KeyOfData(nn.Module):
+    """Two entries, or one if the sum is 3."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        entries: dict[int, Tensor] = {int(x.sum()): x, 3: x * 2}
+        return torch.stack(list(entries.values())).sum(0)
+
+
+class KeyOfSize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        entries = {x.size(0): x, 3: x * 2}
+        return x * len(entries)
+
+
+class KeyOfTensor(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack(list({x: x, x + 1: x * 2}.values()))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (KeyOfData, "a key of a dictionary must be known at build time"),
+        (KeyOfSize, "a key of a dictionary must be known at build time but depends on n"),
+        (KeyOfTensor, "a dictionary has tensors as keys"),
+    ],
+)
+def test_keys_that_may_be_equal_are_refused_with_their_line(module: Any, reason: str) -> None:
+    spec = builder.TensorSpec("float32", ("n", 2), dims={"n": (1, 2, 4)})
+    with pytest.raises(UnsupportedOperators, match=reason) as error:
+        builder.convert(torch.jit.script(module()), [spec])
+    assert "test_lists.py:" in str(error.value)

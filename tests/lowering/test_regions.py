@@ -100,8 +100,20 @@ class Mixed(nn.Module):
             return x @ x
 
 
+class OldAutocast(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.cuda.amp.autocast(enabled=False):
+            return x @ x
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(
-    ("module", "name", "fix"), [(Totals(), "Total", "variables"), (Mixed(), "autocast", "manifest")]
+    ("module", "name", "fix"),
+    [
+        (Totals(), "Total", "variables"),
+        (Mixed(), "autocast", "manifest"),
+        (OldAutocast(), "autocast", "manifest"),
+    ],
 )
 def test_an_object_is_refused_by_its_name(module: nn.Module, name: str, fix: str) -> None:
     with pytest.raises(

@@ -87,6 +87,44 @@ def test_the_odd_size_is_one_that_nobody_tuned_for(span: tuple[int, int, int], s
     assert odd(span) == size
 
 
+class Halves(torch.nn.Module):
+    """Accepts even lengths only, as U-Nets accept multiples of 16."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, ::2] - x[:, 1::2]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "instead"),
+    [
+        ((4, 8, 12), "golden p0-odd has {'batch': 3, 'length': 8} instead"),
+        ((2, 8, 12), "golden p0-odd has {'batch': 3, 'length': 6} instead"),
+    ],
+)
+def test_multiples_of_a_size_are_tried_where_the_module_takes_no_others(
+    lengths: tuple[int, int, int], instead: str
+) -> None:
+    x = TensorSpec("float32", ("batch", "length"), {"batch": (1, 2, 4), "length": lengths}, "x")
+    found = recording.record_goldens(torch.jit.script(Halves()), spec(x))
+    assert "p0-odd" in [golden.name for golden in found.goldens]
+    (warning,) = [text for text in found.warnings if instead in text]
+    assert "so requests of such sizes fail too" in warning and "must match" in warning
+
+
+class OfOneTwoOrFour(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.size(0) != 3, "three rows"
+        return x * 2
+
+
+def test_an_odd_size_that_the_module_refuses_is_left_out() -> None:
+    found = recording.record_goldens(
+        torch.jit.script(OfOneTwoOrFour()), spec(X, profiles=({"batch": (1, 2, 4)},))
+    )
+    assert "p0-odd" not in [golden.name for golden in found.goldens]
+    assert any("p0-odd is left out" in text and "three rows" in text for text in found.warnings)
+
+
 def test_the_same_model_gives_the_same_goldens_and_another_name_others() -> None:
     one, two = record(Affine(), spec(X)), record(Affine(), spec(X))
     np.testing.assert_array_equal(one[0].inputs["x"], two[0].inputs["x"])

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple  # noqa: UP035  # TorchScript's
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union  # noqa: UP035  # TorchScript's
 
 import torch
 from torch import Tensor, nn
@@ -348,6 +348,40 @@ class EnumerateIntoNumbers(nn.Module):
         return found
 
 
+class RepeatedKey(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+        return {"a": x * 2, "b": x, "a": x + 1}  # noqa: F601
+
+
+class KeyOfData(nn.Module):
+    """The sum of [[1, 1, 1]] is 3, so the dictionary has one entry."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        entries: Dict[int, Tensor] = {int(x.sum()): x, 3: x * 2}  # noqa: UP006
+        return torch.stack(list(entries.values())).sum(0)
+
+
+class KeyOfPairs(nn.Module):
+    """Tuples in a list, which no pass can lower."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * len(OrderedDict([(int(x.sum()), x), (3, x * 2)]))
+
+
+class ReturnsTuples(nn.Module):
+    def forward(self, x: Tensor) -> Dict[str, Tuple[Tensor, Tensor]]:  # noqa: UP006
+        return {"a": (x, x * 2), "b": (x + 1, x - 1)}
+
+
+class CountedKeys(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        counts: Dict[str, int] = {}  # noqa: UP006
+        for i in range(x.size(1)):
+            key = str(int(x[0, i]) % 3)
+            counts[key] = counts.get(key, 0) + 1
+        return x * len(counts)
+
+
 class WritesElement(nn.Module):
     """torch's graph optimizer drops this write; Python does it."""
 
@@ -402,6 +436,27 @@ class DictInput(nn.Module):
         return features["p3"] - features["p2"]
 
 
+class NestedInputs(nn.Module):
+    """Lists, tuples and dictionaries within dictionaries."""
+
+    def forward(
+        self,
+        maps: Dict[str, List[Tensor]],  # noqa: UP006
+        pairs: Dict[str, Tuple[Tensor, Tensor]],  # noqa: UP006
+        more: Dict[str, Dict[str, Tensor]],  # noqa: UP006
+    ) -> Dict[str, Tuple[Tensor, List[Tensor]]]:  # noqa: UP006
+        first, second = pairs["a_1"]
+        xs = maps["x"]
+        return {"o": (xs[0] + first, [second, xs[1] * more["b"]["c"]]), "p": (xs[1], xs)}
+
+
+class UnionArgument(nn.Module):
+    def forward(self, x: Tensor, scale: Union[int, float] = 2.5) -> Tensor:  # noqa: UP007
+        if isinstance(scale, float):
+            return x * scale
+        return x + scale
+
+
 class NotTensors(nn.Module):
     def forward(self, x: Tensor, threshold: float, n: int, flag: bool, mode: str) -> Tensor:
         if flag:
@@ -409,6 +464,13 @@ class NotTensors(nn.Module):
         if mode == "relu":
             x = x.relu()
         return x - threshold
+
+
+class ReturnsNumber(nn.Module):
+    """No user of the number has a source location."""
+
+    def forward(self, x: Tensor, n: float) -> Tuple[float, Tensor]:  # noqa: UP006
+        return n, x
 
 
 # Operators.
@@ -463,6 +525,23 @@ class Decoder(nn.Module):
         while len(tokens) < 5 and tokens[-1] != 0:
             tokens.append(int((x.sum() * tokens[-1]).abs()) % 4)
         return torch.tensor(tokens)
+
+
+class Viterbi(nn.Module):
+    """The list of a loop in TensorRT is read by a loop in torch: the partition never ended."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = x[:, 0]
+        history: List[Tensor] = []  # noqa: UP006
+        for t in range(1, x.size(1)):
+            score, best = (score.unsqueeze(2) + x[:, t].unsqueeze(1)).max(1)
+            history.append(best)
+        tag = score.argmax(1)
+        path = [tag]
+        for best in history[::-1]:
+            tag = best.gather(1, tag.unsqueeze(1)).squeeze(1)
+            path.insert(0, tag)
+        return torch.stack(path, 1)
 
 
 class Shifted(nn.Module):
@@ -632,6 +711,11 @@ CASES = (
     Case(EnumerateIntoDict),
     Case(EnumerateFormatted),
     Case(EnumerateIntoNumbers),
+    Case(RepeatedKey),
+    Case(KeyOfData, lambda: (torch.ones(1, 3),)),
+    Case(KeyOfPairs, lambda: (torch.ones(1, 3),)),
+    Case(ReturnsTuples),
+    Case(CountedKeys),
     Case(WritesElement, optimized=False),
     Case(
         Recurrent,
@@ -660,6 +744,19 @@ CASES = (
         (("features.p3", "float32", "batch, n"), ("features.p2", "float32", "batch, n")),
     ),
     Case(
+        NestedInputs,
+        lambda: (
+            {"x": [torch.randn(2, 4), torch.randn(2, 4)]},
+            {"a_1": (torch.randn(2, 4), torch.randn(2, 4))},
+            {"b": {"c": torch.randn(2, 4)}},
+        ),
+        tuple(
+            (name, "float32", "batch, n")
+            for name in "maps.x_0 maps.x_1 pairs.a_1_0 pairs.a_1_1 more.b.c".split()
+        ),
+    ),
+    Case(UnionArgument, lambda: (torch.randn(2, 4), 3), more="constants: {scale: 3}\n"),
+    Case(
         NotTensors,
         lambda: (torch.randn(2, 4), 0.5, 2, True, "relu"),
         more="constants: {threshold: 0.5, n: 2, flag: true, mode: relu}\n",
@@ -669,6 +766,12 @@ CASES = (
         lambda: (torch.randn(2, 4), 0.5, 2, True, "relu"),
         (*PLAIN, ("threshold", "float32", "")),
         more="constants: {n: 2, flag: true, mode: relu}\n",
+        numbers=True,
+    ),
+    Case(
+        ReturnsNumber,
+        lambda: (torch.randn(2, 4), 7.0),
+        (*PLAIN, ("n", "float32", "")),
         numbers=True,
     ),
     Case(Pool1d, floats(2, 4, 8), ROWS, slow=True),
@@ -693,6 +796,7 @@ CASES = (
         slow=True,
     ),
     Case(Decoder, slow=True),
+    Case(Viterbi, floats(2, 4, 3), (("x", "float32", "batch, n, 3"),)),
     Case(Shifted, slow=True),
     Case(Sorted, slow=True),
     Case(AffineGrid, floats(2, 3, 4, 4), IMAGE, slow=True),

@@ -79,6 +79,22 @@ def test_torch_serves_a_model_whose_build_crashes(tmp_path: Path) -> None:
     assert report["error"] is None and warning in report["warnings"]
 
 
+@pytest.mark.slow
+def test_torch_serves_a_model_whose_conversion_does_not_end(tmp_path: Path) -> None:
+    plugin = tmp_path / "endless.py"
+    plugin.write_text(
+        "import time, builder\n"
+        "@builder.converter('aten::relu(Tensor self) -> Tensor', override=True)\n"
+        "def relu(ctx, x):\n"
+        "    time.sleep(600)\n"
+    )
+    source = models.save(tmp_path / "models", models.Whole(), "limits: {stage_seconds: 15}\n")
+    (result,) = build_repository(source, tmp_path / "out", plugins=(str(plugin),))
+    assert result.ok and result.segments == ("torch",), result.error
+    (warning,) = [text for text in result.warnings if "took more than 15 s" in text]
+    assert "served by PyTorch only" in warning and "limits.stage_seconds" in warning
+
+
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
 def test_check_without_build_says_that_the_builder_decides(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", models.ShortenByData())

@@ -164,16 +164,39 @@ def test_what_no_endpoint_can_give_is_named(
     assert text in str(result.error) and "fix:" in str(result.error)
 
 
-def test_keys_by_data_are_an_error_that_says_what_to_return(tmp_path: Path) -> None:
-    class ByData(nn.Module):
-        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            found: dict[str, torch.Tensor] = {}
-            for i in range(int(x.abs().sum())):
-                found[str(i)] = x * i
-            return found
+class KeyByNumber(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = {}
+        found[str(int(x.sum()))] = x * 2
+        return found
 
-    _, file = prepared(ByData, tmp_path)
+
+class NumberAsKey(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        return x, {int(x.sum()): x * 2}
+
+
+class KeyBySize(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[int, torch.Tensor]:
+        return {x.size(0): x * 2}
+
+
+class KeyForEachRow(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = {}
+        for i in range(int(x.abs().sum())):
+            found[str(i)] = x * i
+        return found
+
+
+@pytest.mark.parametrize("module", [KeyByNumber, NumberAsKey, KeyBySize, KeyForEachRow])
+def test_keys_by_data_are_an_error_that_says_what_to_return(
+    tmp_path: Path, module: type[nn.Module]
+) -> None:
+    _, file = prepared(module, tmp_path)
     (spec,) = load(file)
-    with pytest.raises(LoweringError, match="a dictionary whose keys are not known") as error:
+    with pytest.raises(
+        LoweringError, match="whose keys are not known before it runs, and Triton's"
+    ) as error:
         ladder.lower(stages.load(spec))
     assert "test_list_outputs.py:" in str(error.value) and "return a list" in str(error.value)

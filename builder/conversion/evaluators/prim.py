@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from builder.conversion.arguments import known_keys
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.registry import evaluator
@@ -48,8 +49,8 @@ def tuple_index(ctx: ConversionContext, values: list[Any], index: int) -> Any:
 
 @evaluator("prim::DictConstruct")
 def dictionary(ctx: ConversionContext, *items: Any) -> Any:
-    """Keys and values alternate."""
-    return dict(zip(items[::2], items[1::2], strict=True))
+    """Keys and values alternate. Raises Unconvertible if a key is known only at run time."""
+    return dict(zip(known_keys(items[::2]), items[1::2], strict=True))
 
 
 @evaluator(

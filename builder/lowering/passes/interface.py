@@ -75,11 +75,17 @@ def _take_as_tensor(graph: Graph, index: int) -> None:
     if kind.kind() == "OptionalType":
         kind = kind.getElementType()
     value.setType(ir.TENSOR)
-    users = [use.user for use in value.uses()]
-    if users:
+    if any(True for _ in value.uses()):
         first = next(iter(graph.nodes()), graph.return_node())
-        cast = ir.insert(graph, _CASTS[kind.kind()], [value], first, [kind], origin=users[0])
+        origin = _nearest(graph, value)
+        cast = ir.insert(graph, _CASTS[kind.kind()], [value], first, [kind], origin=origin)
         value.replaceAllUsesAfterNodeWith(cast, cast.output())
+
+
+def _nearest(graph: Graph, value: Value) -> Node:
+    """A user of the value with a source location; if there is none, any node that has one."""
+    users = [use.user for use in value.uses()]
+    return next((node for node in (*users, *ir.walk(graph)) if node.sourceRange()), users[0])
 
 
 def checked(constants: Mapping[str, Any], graph: Graph, names: Sequence[str]) -> dict[str, Any]:
@@ -103,10 +109,19 @@ def _problem(name: str, value: object, types: Mapping[str, Any]) -> str | None:
     kind = _of_optional(types[name])
     if value is None and kind is not types[name]:
         return None
-    accepts = _PYTHON.get(kind.annotation_str.removeprefix("typing."))
-    if accepts is None or not accepts(value):
+    if not any(_accepts(one, value) for one in _alternatives(kind)):
         return f"constant {name}: {value!r} is no value of type {types[name].annotation_str}"
     return None
+
+
+def _accepts(kind: Type, value: object) -> bool:
+    accepts = _PYTHON.get(kind.annotation_str.removeprefix("typing."))
+    return accepts is not None and accepts(value)
+
+
+def _alternatives(kind: Any) -> list[Type]:
+    """The types of a union; of any other type the type alone."""
+    return list(kind.containedTypes()) if kind.kind() == "UnionType" else [kind]
 
 
 def _of_optional(kind: Type) -> Type:

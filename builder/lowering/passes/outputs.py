@@ -433,7 +433,8 @@ def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
     if node.kind() == "prim::DictConstruct":
         keys, values = ir.inputs(node)[::2], ir.inputs(node)[1::2]
         if all(ir.is_constant(key) for key in keys):
-            return [(_part(key.toIValue()), child) for key, child in zip(keys, values, strict=True)]
+            parts = [_part(key.toIValue()) for key in keys]
+            return list(dict(zip(parts, values, strict=True)).items())  # keys may be repeated
     return None
 
 
@@ -448,7 +449,7 @@ def _not_a_tensor(value: Any, name: str) -> LoweringError:
     if value.type().kind() == "DictType":
         return LoweringError(
             f"output {name or 'output'!r} is a dictionary whose keys are not known before it runs,"
-            " and an endpoint has a fixed set of outputs",
+            " and Triton's models have a fixed set of outputs",
             where=source_line(located(value)),
             fix=(
                 "use keys that are constants in the source, or return a list (`max_lengths` in the"

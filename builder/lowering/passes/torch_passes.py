@@ -4,11 +4,13 @@ passes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node
 from builder.lowering import folding, ir
 from builder.lowering.ir import C
-from builder.lowering.locations import source_line
+from builder.lowering.locations import located, source_line
 from builder.lowering.passes import Context, lowering_pass
 
 _CALLS = ("prim::CallFunction", "prim::CallMethod")
@@ -65,12 +67,35 @@ TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim
 
 @lowering_pass("lower-tuples-of-torch", builtin=False)
 def lower_tuples_of_torch(graph: Graph, context: Context) -> None:
-    """As lower-tuples, for a graph that torch runs: the tuples stay where one is chosen from a
-    list.
+    """As lower-tuples, for a graph that torch runs: the tuples stay where a list or dictionary has
+    them.
     """
-    chosen = ir.nodes_of(graph, "aten::__getitem__")
-    if not any(node.output().type().kind() == "TupleType" for node in chosen):
+    if _of_container(graph) is None:
         lower_tuples.rewrite(graph, context)
+
+
+def _of_container(graph: Graph) -> tuple[Node, str] | None:
+    """A node that selects a tuple from a list or puts one into a container, and its description;
+    None if there is none. Removes containers without users.
+    """
+    if next(_in_containers(graph), None) is None:
+        return None
+    C._jit_pass_dce(graph)
+    return next(_in_containers(graph), None)
+
+
+def _in_containers(graph: Graph) -> Iterator[tuple[Node, str]]:
+    for node in ir.nodes_of(graph, "aten::__getitem__"):
+        if node.output().type().kind() == "TupleType":
+            yield node, "a tuple is selected from a list at run time"
+    for node in ir.nodes_of(graph, "prim::TupleConstruct"):
+        for use in node.output().uses():
+            if use.user.kind() in _CONTAINERS or use.user.kind().startswith("aten::"):
+                yield located(node.output()), _TUPLES_IN_CONTAINER
+
+
+_TUPLES_IN_CONTAINER = "a list or dictionary whose content is known only at run time has tuples"
+_CONTAINERS = ("prim::ListConstruct", "prim::DictConstruct")
 
 
 @lowering_pass(
@@ -82,15 +107,15 @@ def lower_tuples_of_torch(graph: Graph, context: Context) -> None:
 def lower_tuples(graph: Graph, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops.
 
-    A tuple that is selected from a list at run time has no known elements, and torch would create a
-    node that cannot run: a LoweringError names the line.
+    A tuple in a container whose content is known only at run time has no known elements, and torch
+    cannot lower it: a LoweringError names the line.
     """
-    for node in ir.nodes_of(graph, "aten::__getitem__"):
-        if node.output().type().kind() == "TupleType":
-            raise LoweringError(
-                "a tuple is selected from a list at run time",
-                where=source_line(node),
-                fix=("use a constant index, or a loop with a fixed trip count"),
-            )
+    found = _of_container(graph)
+    if found is not None:
+        raise LoweringError(
+            found[1],
+            where=source_line(found[0]),
+            fix="use a constant index or key, or a loop with a fixed trip count",
+        )
     C._jit_pass_lower_all_tuples(graph)
     ir.split_uninitialized(graph)

@@ -4,7 +4,7 @@ may share.
 
 from __future__ import annotations
 
-from builder.graph_types import Graph
+from builder.graph_types import Graph, Node
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.functionalise.containers import BUILDERS
@@ -22,5 +22,14 @@ def functionalise(graph: Graph, context: Context) -> None:
     views. A write in a branch or a loop becomes an output of it. If it cannot be determined which
     values share the memory, and it is read later, a LoweringError names the source line.
     """
-    if any(writes(node) or node.kind() in BUILDERS for node in ir.walk(graph)):
+    if any(writes(node) or node.kind() in BUILDERS or _nested(node) for node in ir.walk(graph)):
         Walk(graph, context.unroll_limit).run()
+
+
+def _nested(node: Node) -> bool:
+    """Whether a list, tuple or dictionary is read from a dictionary."""
+    return (
+        node.kind() == "aten::__getitem__"
+        and node.inputsAt(0).type().kind() == "DictType"
+        and node.output().type().kind() in ("ListType", "TupleType", "DictType")
+    )
