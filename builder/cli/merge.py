@@ -41,11 +41,12 @@ def merge_command(
     for which it has no plan. A plan of --hardware-compatible ampere_plus serves all GPUs that have
     no specific plan.
     """
-    from builder import triton
+    from builder import store, triton
     from builder.repository import preflight
     from builder.triton import signatures
 
     preflight.check(out)
+    store.tidy(out)
     with signatures.signing_with(sign):
         merged = triton.merge(repositories, out)
     if write_env:

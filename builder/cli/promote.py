@@ -37,13 +37,14 @@ def promote_command(
     The models are published one by one, each atomically. The command ends at the first model that
     is refused.
     """
-    from builder import triton
+    from builder import store, triton
     from builder.repository import preflight
     from builder.triton import history, signatures
 
     folders = history.models(source, only)
     _refuse_nested(source, target)
     preflight.check(target)
+    store.tidy(target)
     with signatures.signing_with(sign):
         done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
     signed = [target / folder.name for folder in folders if signatures.is_signed(folder)]

@@ -49,7 +49,7 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
 @click.option(
     "--watch",
     is_flag=True,
-    help="Load models that are published while the server runs (Triton's poll mode).",
+    help="Load models that are published while the server runs, also by push (Triton's poll mode).",
 )
 @click.option(
     "--poll-seconds",
@@ -61,7 +61,7 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
 @click.option(
     "--explicit",
     is_flag=True,
-    help="Let clients load and unload models (Triton's explicit mode). `trt-build push` needs it.",
+    help="Let clients load and unload models (Triton's explicit mode), as `trt-build push` does.",
 )
 @options.control_token
 @click.option(
