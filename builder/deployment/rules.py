@@ -17,6 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from builder.deployment.models import Model, folder_bytes
 from builder.deployment.server_facts import ServerFacts
 from builder.errors import PublishError
+from builder.serving import features
 from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, versions
 
 ERROR, WARNING = "error", "warning"
@@ -332,6 +333,20 @@ def _torch(repository: Path, models: Models, server: ServerFacts) -> Iterator[tu
         yield (
             "torch",
             f"the Python backend runs {names} with torch, which NVIDIA's image does not have",
+        )
+
+
+@_rule(
+    MODEL_RULES,
+    "P21",
+    "versions: {keep: 1} in the manifest, so that each publication has its own number",
+    WARNING,
+)
+def _stale_responses(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    if model.config.response_cache.enable and not features.keeps_versions(model.folder):
+        yield (
+            "its responses are cached by version number, which does not change with its content: a"
+            " server with a response cache answers for the former model after an update"
         )
 
 

@@ -100,6 +100,7 @@ PLANTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     "little shared memory": ("P15", nothing, {"shm_bytes": 1 << 20}),
     "clients' shared memory": ("P16", nothing, {"client_shared_memory": True}),
     "no torch for Python models": ("P19", nothing, {"torch": False}),
+    "cached responses": ("P21", config("scorer", "^", "response_cache { enable: true }\n"), {}),
     "another name": ("P20", lambda r: (r / "scorer").rename(r / "ranker"), {}),
     "an old release": ("P18", nothing, {"release": replace(HOST.release, tag="25.06")}),  # type: ignore[type-var]
 }
@@ -175,7 +176,7 @@ def test_every_number_is_explained(clean: Path) -> None:
     numbers |= {rule.number for rule in rules.SERVER_RULES}
     page = (root / "docs/preflight.md").read_text()
     assert set(re.findall(r"^\| (P\d\d) \|", page, re.MULTILINE)) == numbers
-    assert len(numbers) == 20 and of_image(BUNDLED_RELEASE).release is not None
+    assert len(numbers) == 21 and of_image(BUNDLED_RELEASE).release is not None
 
 
 def test_every_advisory_has_a_date_a_release_and_a_source() -> None:
