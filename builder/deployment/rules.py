@@ -336,6 +336,18 @@ def _torch(repository: Path, models: Models, server: ServerFacts) -> Iterator[tu
         )
 
 
+FIELD_RELEASES = {"model_metrics": "24.11"}
+"""The first release that can read a field of the config."""
+
+
+@_rule(MODEL_RULES, "P22", "use a newer release, or remove the field from the manifest")
+def _newer_fields(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    for field, tag in FIELD_RELEASES.items():
+        is_set = field in model.config.DESCRIPTOR.fields_by_name and model.config.HasField(field)
+        if is_set and server.release and server.release.tag < tag:
+            yield f"{server.name} cannot read {field} of config.pbtxt, which is from {tag} on"
+
+
 @_rule(
     MODEL_RULES,
     "P21",

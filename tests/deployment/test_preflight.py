@@ -127,6 +127,14 @@ def test_a_planted_fault_is_found(clean: Path, tmp_path: Path, fault: str) -> No
     assert all(one.message and one.fix and one.subject for one in found)
 
 
+def test_a_field_of_a_newer_release_is_found(clean: Path, tmp_path: Path) -> None:
+    repository = shutil.copytree(clean, tmp_path / "repository")
+    edit(repository / "scorer" / "config.pbtxt", "^", "model_metrics {}\n")
+    assert preflight(repository, HOST) == []
+    older = preflight(repository, replace(HOST, release=of_image("24.10").release))
+    assert [one.subject for one in older if one.number == "P22"] == ["scorer"]
+
+
 def test_disk_and_ports_of_this_machine_are_looked_at(
     clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +184,7 @@ def test_every_number_is_explained(clean: Path) -> None:
     numbers |= {rule.number for rule in rules.SERVER_RULES}
     page = (root / "docs/preflight.md").read_text()
     assert set(re.findall(r"^\| (P\d\d) \|", page, re.MULTILINE)) == numbers
-    assert len(numbers) == 21 and of_image(BUNDLED_RELEASE).release is not None
+    assert len(numbers) == 22 and of_image(BUNDLED_RELEASE).release is not None
 
 
 def test_every_advisory_has_a_date_a_release_and_a_source() -> None:
