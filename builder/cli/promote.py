@@ -51,6 +51,7 @@ def promote_command(
     options.note_unsigned(terminal, signed)
     if write_env:
         triton.write_env(target)
+        options.note_env(terminal, target)
     options.note_incompatible(terminal, done)
     rows = [[one.name, str(one.number), one.state] for one in done]
     terminal.result(

@@ -52,6 +52,7 @@ def rollback_command(
     options.note_unsigned(terminal, [folder] if was_signed else [])
     if write_env:
         triton.write_env(repository)
+        options.note_env(terminal, repository)
     state = "unchanged" if before == now else "rolled back"
     data = {"repository": repository, "model": model, "from": before, "to": now, "state": state}
     served = "already served, unchanged" if before == now else f"served, and was {before}"

@@ -336,6 +336,26 @@ def _torch(repository: Path, models: Models, server: ServerFacts) -> Iterator[tu
         )
 
 
+@_rule(SERVER_RULES, "P23", "make the resource global in all models, or in none")
+def _resource_kinds(
+    repository: Path, models: Models, server: ServerFacts
+) -> Iterator[tuple[str, str]]:
+    """Check the rate limiter's resources: Triton loads no model that sees one otherwise than the
+    models before it.
+    """
+    kinds: dict[str, dict[bool, str]] = {}
+    for model in models.values():
+        for group in model.config.instance_group:
+            for one in group.rate_limiter.resources:
+                kinds.setdefault(one.name, {}).setdefault(getattr(one, "global"), model.name)
+    for name, found in kinds.items():
+        if len(found) > 1:
+            yield (
+                f"resource {name}",
+                f"it is global in {found[True]!r}, and of each device in {found[False]!r}",
+            )
+
+
 FIELD_RELEASES = {"model_metrics": "24.11"}
 """The first release that can read a field of the config."""
 

@@ -65,7 +65,8 @@ def test_versions_are_added_shown_rolled_back_pruned_and_promoted(tmp_path: Path
     again = run("repo", models, "--out", out)
     assert "unchanged" in again.stdout and "was rolled back" in again.stderr
     assert states(run, out) == [(2, "kept"), (1, "current")]
-    assert "promoted" in run("promote", out, live, "--write-env").stdout
+    promoted = run("promote", out, live, "--write-env")
+    assert "promoted" in promoted.stdout and "/.env: its block" in promoted.stderr
     assert "MODEL_REPOSITORY=./live" in (tmp_path / ".env").read_text()
     assert states(run, live) == [(2, "current"), (1, "kept")]
     write(models, 3.0)

@@ -193,7 +193,7 @@ class TritonPythonModel:
 def policy(draw: random.Random) -> dict[str, Any]:
     fields = {
         "timeout_action": draw.choice(["REJECT", "DELAY"]),
-        "default_timeout_microseconds": draw.choice([0, 1000, 5_000_000]),
+        "default_timeout_microseconds": draw.choice([0, 60_000_000]),
         "allow_timeout_override": draw.random() < 0.5,
         "max_queue_size": draw.choice([0, 1, 100]),
     }
@@ -215,7 +215,8 @@ def batcher(draw: random.Random) -> dict[str, Any]:
 
 
 def group(draw: random.Random, number: int) -> dict[str, Any]:
-    resources = [{"name": f"R{number}", "global": draw.random() < 0.5, "count": 1}]
+    is_global = draw.random() < 0.5  # the same for all models with this resource
+    resources = [{"name": f"R{number}{is_global}", "global": is_global, "count": 1}]
     limiter = some(draw, {"resources": resources, "priority": draw.randint(1, 3)})
     fields = {"name": f"g{number}", "count": draw.randint(1, 2), "rate_limiter": limiter}
     return {"kind": "KIND_CPU", **some(draw, fields)}
