@@ -79,9 +79,11 @@ class PublishedModel:
 
 
 def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
-    """`models`, or all of the repository. UsageError for one that it does not have.
+    """`models`, or all of the repository except the former steps of ensembles, which a server may
+    have unloaded.
 
-    Its fix lists the models without the steps of ensembles.
+    Raises UsageError for a model that the repository does not have. Its fix lists the models
+    without steps.
     """
     known = published.model_names(repository)
     unknown = [name for name in models or () if name not in known]
@@ -90,7 +92,15 @@ def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
             f"no model {', '.join(map(repr, unknown))} in {repository}",
             fix=f"one of {', '.join(name for name in known if not is_step(repository / name))}",
         )
-    return models or known
+    return models or [name for name in known if not _is_former_step(repository / name)]
+
+
+def _is_former_step(folder: Path) -> bool:
+    """Whether the model is a step that the current version of its ensemble does not name."""
+    if not is_step(folder):
+        return False
+    owner = folder.parent / str(retired.step_of(folder))
+    return folder.name not in (published.read(owner / SIDECAR).get(published.STEPS) or ())
 
 
 def is_step(folder: Path) -> bool:

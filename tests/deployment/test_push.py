@@ -24,6 +24,7 @@ from builder.cli import main
 from builder.deployment import Target, push
 from builder.deployment.push import _Push
 from builder.errors import ServerError
+from builder.parity import verify
 from builder.parity.clients import GrpcClient, HttpClient
 from builder.serving import CONTROL_HEADER, PLAIN, Access, Server, control, serve
 from builder.serving.stubs import Stubs
@@ -274,6 +275,8 @@ def test_a_push_of_any_model_removes_former_steps_whose_time_is_over(
     former = {name for name in names(served) if name.startswith("pair.")}
     assert run(repository_of(tmp_path, 2), server, served, "--only", "pair").exit_code == 0
     assert former < names(served)
+    # the former steps are unloaded in explicit mode, and in the repository
+    assert all(one.passed for one in verify(served, server.http_url, None, repeat=0))
     monkeypatch.setattr(retired, "GRACE_SECONDS", 0.0)
     assert run(repository_of(tmp_path, 3), server, served, "--only", "net").exit_code == 0
     assert not former & names(served)
