@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -266,6 +268,29 @@ def test_a_model_that_loads_slowly_holds_up_no_client(tmp_path: Path) -> None:
         for waiting in waits:
             waiting.join()
     assert took > SLOW and max(waiting.longest for waiting in waits) < SLOW / 2
+
+
+def test_the_next_push_repairs_what_a_killed_one_left(tmp_path: Path) -> None:
+    served, source = repository_of(tmp_path / "served", 1), repository_of(tmp_path, 2)
+    program = "from builder.cli import main; main()"
+    with serve(served, **FREE, explicit=True, models=["*"]) as server:
+        urls = ["--url", server.http_url, "--grpc-url", server.grpc_url]
+        words = [sys.executable, "-c", program, "push", source, *urls, "--to", served]
+        with Clients(server) as clients:
+            pushing = subprocess.Popen([str(word) for word in words], stderr=subprocess.DEVNULL)
+            while not (left := {name for name in names(served) if "candidate" in name}):
+                assert pushing.poll() is None
+                time.sleep(0.01)
+            pushing.kill()
+            pushing.wait()
+            time.sleep(1)
+            assert left < names(served)
+            done = run(source, server, served)
+            assert done.exit_code == 0, done.output
+            time.sleep(1)
+        assert not clients.errors and clients.answers == {1, 2}
+        assert not {name for name in names(served) if "candidate" in name}
+        assert not list(served.parent.glob(".1.staging-*"))
 
 
 def test_a_push_of_any_model_removes_former_steps_whose_time_is_over(

@@ -295,9 +295,13 @@ def _within(wanted: Any, found: Any) -> bool:
     """
     if not isinstance(wanted, Message):
         return bool(wanted == found)
-    if not wanted.ListFields():
-        return bool(wanted == found or isinstance(wanted, pb.ModelDynamicBatching))
-    return all(_holds(value, getattr(found, field.name)) for field, value in wanted.ListFields())
+    if isinstance(wanted, pb.ModelOptimizationPolicy.PinnedMemoryBuffer):
+        return bool(wanted == found)  # false is not among the fields below
+    names = {field.name for field, _ in found.ListFields()}
+    return all(
+        field.name in names and _holds(value, getattr(found, field.name))
+        for field, value in wanted.ListFields()
+    )
 
 
 def _holds(wanted: Any, found: Any) -> bool:
