@@ -13,8 +13,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from builder.errors import UsageError
 from builder.serving.installation import Installation
 from builder.store import CONFIG, SIDECAR, published
-from builder.triton import parse_config
-from builder.triton.versions import POLICY
+from builder.triton import parse_config, versions
 
 CACHE_FLAG = "--cache-config"
 CACHE_MIB = 64
@@ -44,7 +43,7 @@ def stale(repository: Path) -> list[str]:
 
 def keeps_versions(folder: Path) -> bool:
     """Whether each publication of the model has a version number of its own."""
-    policy = published.read(folder / SIDECAR).get(POLICY)
+    policy = published.read(folder / SIDECAR).get(versions.POLICY)
     return isinstance(policy, dict) and bool(policy.get("keep"))
 
 
