@@ -41,15 +41,17 @@ def merge_command(
     for which it has no plan. A plan of --hardware-compatible ampere_plus serves all GPUs that have
     no specific plan.
     """
-    from builder import triton
+    from builder import store, triton
     from builder.repository import preflight
     from builder.triton import signatures
 
     preflight.check(out)
+    store.tidy(out)
     with signatures.signing_with(sign):
         merged = triton.merge(repositories, out)
     if write_env:
         triton.write_env(out)
+        options.note_env(terminal, out)
     data = [{"name": name, "compute_capabilities": capabilities} for name, capabilities in merged]
     rows = [[name, ", ".join(capabilities) or "any"] for name, capabilities in merged]
     terminal.result(

@@ -355,6 +355,12 @@ def note_incompatible(terminal: Terminal, published: Sequence[history.Promotion 
             terminal.note(f"{one.name}: warning: incompatible with its clients: {change}")
 
 
+def note_env(terminal: Terminal, repository: Path) -> None:
+    """Report the .env that `--write-env` wrote."""
+    path = repository.resolve().parent / ".env"
+    terminal.note(f"{path}: its block for docker compose was written")
+
+
 def note_unsigned(terminal: Terminal, folders: Sequence[Path]) -> None:
     """Report models that were signed before and are not signed now."""
     from builder.triton import signatures

@@ -37,19 +37,21 @@ def promote_command(
     The models are published one by one, each atomically. The command ends at the first model that
     is refused.
     """
-    from builder import triton
+    from builder import store, triton
     from builder.repository import preflight
     from builder.triton import history, signatures
 
     folders = history.models(source, only)
     _refuse_nested(source, target)
     preflight.check(target)
+    store.tidy(target)
     with signatures.signing_with(sign):
         done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
     signed = [target / folder.name for folder in folders if signatures.is_signed(folder)]
     options.note_unsigned(terminal, signed)
     if write_env:
         triton.write_env(target)
+        options.note_env(terminal, target)
     options.note_incompatible(terminal, done)
     rows = [[one.name, str(one.number), one.state] for one in done]
     terminal.result(

@@ -29,8 +29,10 @@ def prune_command(
     """Keep the N newest versions of each model in REPOSITORY, and remove the others. The current
     version is always kept. Steps of a removed ensemble version are removed at a later publication.
     """
+    from builder import store
     from builder.triton import history, signatures
 
+    store.tidy(repository)
     folders = history.models(repository, only)
     was_signed = [folder for folder in folders if signatures.is_signed(folder)]
     with signatures.signing_with(sign):

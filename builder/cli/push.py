@@ -83,6 +83,7 @@ def push_command(
         settings["timeout"],
         settings["drain"],
     )
+    deployment.check_local(repository, target, only)
     _refuse_unfit(repository, target, only)
     with signatures.signing_with(sign), terminal.progress() as progress:
         found = deployment.push(

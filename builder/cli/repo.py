@@ -147,6 +147,8 @@ def repo_command(
     settings |= {"store": store, "inputs": options.parsed(inputs), "edits": edits or "report"}
     settings["graphs"] = _beside(out, "graphs") if log_level == "graph" else None
     results, found = _built(terminal, models, out, settings, search_precision)
+    if settings["write_env"] and any(result.ok for result in results):
+        options.note_env(terminal, out)
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
     data = {"repository": out, "ok": exit_code(results) == 0, "flavour": used}

@@ -35,14 +35,16 @@ def rollback_command(
     write_env: bool,
 ) -> None:
     """Serve version N of MODEL in REPOSITORY again, by one rename. The replaced version is kept,
-    and `trt-build repo` does not publish it again automatically.
+    and `trt-build repo` does not publish it again automatically. If version N is already served,
+    nothing changes.
 
     The manifest must enable kept versions: versions: {keep: 3}. A server in poll mode detects the
     change. In explicit mode the model must be loaded again.
     """
-    from builder import triton
+    from builder import store, triton
     from builder.triton import history, signatures
 
+    store.tidy(repository)
     (folder,) = history.models(repository, [model])
     was_signed = signatures.is_signed(folder)
     with signatures.signing_with(sign):
@@ -50,7 +52,8 @@ def rollback_command(
     options.note_unsigned(terminal, [folder] if was_signed else [])
     if write_env:
         triton.write_env(repository)
-    data = {"repository": repository, "model": model, "from": before, "to": now}
-    terminal.result(
-        data, lambda: terminal.line(f"{model}: version {now} is served, and was {before}")
-    )
+        options.note_env(terminal, repository)
+    state = "unchanged" if before == now else "rolled back"
+    data = {"repository": repository, "model": model, "from": before, "to": now, "state": state}
+    served = "already served, unchanged" if before == now else f"served, and was {before}"
+    terminal.result(data, lambda: terminal.line(f"{model}: version {now} is {served}"))

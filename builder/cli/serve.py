@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from builder.serving import Server
 
 HTTP, GRPC, METRICS = 8000, 8001, 8002
-SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "P15")
+SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "P15", "P22", "P23")
 """Preflight findings that the server itself reports less clearly, or only at the first request."""
 
 
@@ -49,7 +49,7 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
 @click.option(
     "--watch",
     is_flag=True,
-    help="Load models that are published while the server runs (Triton's poll mode).",
+    help="Load models that are published while the server runs, also by push (Triton's poll mode).",
 )
 @click.option(
     "--poll-seconds",
@@ -61,7 +61,7 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
 @click.option(
     "--explicit",
     is_flag=True,
-    help="Let clients load and unload models (Triton's explicit mode). `trt-build push` needs it.",
+    help="Let clients load and unload models (Triton's explicit mode), as `trt-build push` does.",
 )
 @options.control_token
 @click.option(
@@ -73,6 +73,14 @@ SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "
     "--allow-client-shm",
     is_flag=True,
     help="Let clients register shared memory on this host.",
+)
+@click.option(
+    "--response-cache",
+    type=click.IntRange(0),
+    default=64,
+    show_default=True,
+    metavar="MIB",
+    help="Size of the cache for models with `triton: {response_cache: {enable: true}}`. 0: none.",
 )
 @click.option(
     "--require-signature",
@@ -105,6 +113,7 @@ def serve_command(
     if require_signature:
         _check_signatures(repository, require_signature, settings)
     _report_foreign(terminal, repository)
+    chosen["response_cache"] = _cache_size(terminal, repository, settings)
     if repository.is_dir():
         found = deployment.preflight(repository, deployment.this_machine({}), digests=False)
         note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
@@ -141,6 +150,21 @@ def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:
         token = _token(settings["control_token_file"], address)
         return {"explicit": True, "models": ["*"], "control_token": token}
     return {"poll_seconds": settings["poll_seconds"]} if settings["watch"] else {}
+
+
+def _cache_size(terminal: Terminal, repository: Path, settings: dict[str, Any]) -> int:
+    """The size of the response cache in MiB; 0 where it would answer for replaced models."""
+    from builder.serving import features
+
+    changes = settings["watch"] or settings["explicit"]
+    size = int(settings["response_cache"])
+    if size and changes and (names := features.stale(repository)):
+        terminal.note(
+            f"warning: no response is cached, because {', '.join(names)} would have responses of"
+            " the replaced model after an update; add versions: {keep: 1} to the manifest"
+        )
+        return 0
+    return size
 
 
 def _check_signatures(repository: Path, key: Path, settings: dict[str, Any]) -> None:

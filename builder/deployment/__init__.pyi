@@ -6,6 +6,7 @@ from .preflight import expected_server as expected_server
 from .preflight import preflight as preflight
 from .push import Pushed as Pushed
 from .push import Target as Target
+from .push import check_local as check_local
 from .push import push as push
 from .rules import ERROR as ERROR
 from .rules import WARNING as WARNING

@@ -117,7 +117,7 @@ def _tritonserver(work: Workload, models: str, ports: Ports) -> Document:
     explicit = settings.control_secret is not None
     shared = settings.client_shared_memory
     environment = {
-        "OPTIONAL_FLAGS": " ".join(flags.optional_flags(shared)),
+        "OPTIONAL_FLAGS": " ".join((*flags.optional_flags(shared), *work.feature_flags)),
         "CLOSED_PROTOCOLS": ",".join(flags.closed(shared)),
         "CLOSED_HEADER": flags.CLOSED_HEADER,
     }

@@ -84,15 +84,24 @@ def push(
     Raises UsageError for an unknown model or an incompatible change without `accept`,
     EnvironmentProblem if no server answers, and PublishError.
     """
-    folders = history.models(source, only)
-    # former steps of any model that have drained: a server in poll mode holds them until then
-    tidy(target.repository)
+    folders = check_local(source, target, only)
     with control.connected(target.http, target.access, target.timeout, target.grpc) as api:
         explicit = api.is_explicit()
         return [
             _Push(folder, target, api, explicit, accept, progress or _silent).run()
             for folder in folders
         ]
+
+
+def check_local(source: Path, target: Target, only: Sequence[str] = ()) -> list[Path]:
+    """Repair what killed runs left in `target.repository`, and remove former steps of ensembles
+    that have drained. A server in poll mode holds these until then.
+
+    Returns the folders of the models to push. Raises UsageError for a missing repository or model.
+    """
+    published.require_repository(target.repository)
+    tidy(target.repository)
+    return history.models(source, only)
 
 
 def _silent(subject: str, phase: str) -> None:

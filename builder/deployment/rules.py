@@ -17,6 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from builder.deployment.models import Model, folder_bytes
 from builder.deployment.server_facts import ServerFacts
 from builder.errors import PublishError
+from builder.serving import features
 from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, versions
 
 ERROR, WARNING = "error", "warning"
@@ -332,6 +333,52 @@ def _torch(repository: Path, models: Models, server: ServerFacts) -> Iterator[tu
         yield (
             "torch",
             f"the Python backend runs {names} with torch, which NVIDIA's image does not have",
+        )
+
+
+@_rule(SERVER_RULES, "P23", "make the resource global in all models, or in none")
+def _resource_kinds(
+    repository: Path, models: Models, server: ServerFacts
+) -> Iterator[tuple[str, str]]:
+    """Check the rate limiter's resources: Triton loads no model that sees one otherwise than the
+    models before it.
+    """
+    kinds: dict[str, dict[bool, str]] = {}
+    for model in models.values():
+        for group in model.config.instance_group:
+            for one in group.rate_limiter.resources:
+                kinds.setdefault(one.name, {}).setdefault(getattr(one, "global"), model.name)
+    for name, found in kinds.items():
+        if len(found) > 1:
+            yield (
+                f"resource {name}",
+                f"it is global in {found[True]!r}, and of each device in {found[False]!r}",
+            )
+
+
+FIELD_RELEASES = {"model_metrics": "24.11"}
+"""The first release that can read a field of the config."""
+
+
+@_rule(MODEL_RULES, "P22", "use a newer release, or remove the field from the manifest")
+def _newer_fields(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    for field, tag in FIELD_RELEASES.items():
+        is_set = field in model.config.DESCRIPTOR.fields_by_name and model.config.HasField(field)
+        if is_set and server.release and server.release.tag < tag:
+            yield f"{server.name} cannot read {field} of config.pbtxt, which is from {tag} on"
+
+
+@_rule(
+    MODEL_RULES,
+    "P21",
+    "versions: {keep: 1} in the manifest, so that each publication has its own number",
+    WARNING,
+)
+def _stale_responses(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    if model.config.response_cache.enable and not features.keeps_versions(model.folder):
+        yield (
+            "its responses are cached by version number, which does not change with its content: a"
+            " server with a response cache answers for the former model after an update"
         )
 
 

@@ -19,6 +19,7 @@ from builder.deployment.server_facts import (
     of_image,
 )
 from builder.errors import PublishError, UsageError
+from builder.serving import features
 from builder.store import published
 from builder.triton import image_for
 
@@ -159,7 +160,8 @@ class Workload:
 
     With `plans`, Triton's TensorRT backend runs the plans in NVIDIA's image. Otherwise it is
     trt-build's image with `trt-build serve`. Sizes are in bytes. `pending` is the number of waiting
-    requests of a replica above which another replica is started.
+    requests of a replica above which another replica is started. `feature_flags` are for the
+    response cache and the rate limiter of NVIDIA's image.
     """
 
     settings: Settings
@@ -172,6 +174,7 @@ class Workload:
     repository_bytes: int
     pending: int
     warnings: tuple[str, ...] = ()
+    feature_flags: tuple[str, ...] = ()
 
 
 def workload(repository: Path, settings: Settings) -> Workload:
@@ -201,6 +204,7 @@ def workload(repository: Path, settings: Settings) -> Workload:
         sum(folder_bytes(model.folder) for model in models),
         settings.pending or _pending(models),
         tuple(_warnings(models, plans, server)),
+        tuple(features.container_flags(repository, changes=settings.control_secret is not None)),
     )
 
 

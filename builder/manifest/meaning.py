@@ -52,8 +52,8 @@ def _axes(document: Document) -> Iterator[tuple[Route, str]]:
 
 
 def _versions_are_kept(document: Document) -> None:
-    """Check that no more versions are served than kept. `versions` writes Triton's
-    version policy.
+    """Check that no more versions are served than kept, and that models with cached responses have
+    version numbers. `versions` writes Triton's version policy.
     """
     section = _mapping(document.data.get("versions"))
     keep, serve = section.get("keep"), section.get("serve")
@@ -66,6 +66,14 @@ def _versions_are_kept(document: Document) -> None:
             ("triton", "version_policy"),
             "`versions` writes the version policy",
             "use versions: {keep: N, serve: N} alone",
+        )
+    cache = _mapping(_mapping(document.data.get("triton")).get("response_cache"))
+    if cache.get("enable") is True and not keep:
+        document.add(
+            ("triton", "response_cache"),
+            "after an update Triton's cache would still have the responses of the replaced model,"
+            " because the version number is the same",
+            "add versions: {keep: 1}, so that each publication has its own number",
         )
 
 

@@ -19,7 +19,7 @@ from builder.parity.results import FAILURES
 from builder.parity.served import PublishedModel
 from builder.parity.verification import raise_if_unreachable
 from builder.serving import PLAIN, Access
-from builder.store import retired, shaped
+from builder.store import shaped
 from builder.triton import Golden
 
 TIMEOUT = 10.0
@@ -63,20 +63,14 @@ def health(
     EnvironmentProblem if no server responds.
     """
     with connected("health", http_url, grpc_url, timeout, access) as clients:
-        names = models or [
-            name for name in served.chosen(repository, None) if not _is_step(repository / name)
-        ]
+        # an ensemble's golden runs its steps
+        known = served.chosen(repository, None)
+        names = models or [name for name in known if not served.is_step(repository / name)]
         return [
             _one(repository / name, protocol, client)
             for name in served.chosen(repository, names)
             for protocol, client in clients.items()
         ]
-
-
-def _is_step(folder: Path) -> bool:
-    """Whether the model is a step of an ensemble, whose golden runs it."""
-    owner = retired.step_of(folder)
-    return owner is not None and (folder.parent / owner).is_dir()
 
 
 def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from builder.errors import UsageError
 from builder.manifest import Tolerance
-from builder.store import SIDECAR, published
+from builder.store import SIDECAR, published, retired
 from builder.triton import Golden, damage, dtypes, goldens, parse_config, versions
 
 
@@ -79,15 +79,34 @@ class PublishedModel:
 
 
 def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
-    """`models`, or all of the repository. UsageError for one that it does not have."""
+    """`models`, or all of the repository except the former steps of ensembles, which a server may
+    have unloaded.
+
+    Raises UsageError for a model that the repository does not have. Its fix lists the models
+    without steps.
+    """
     known = published.model_names(repository)
     unknown = [name for name in models or () if name not in known]
     if unknown:
         raise UsageError(
             f"no model {', '.join(map(repr, unknown))} in {repository}",
-            fix=f"one of {', '.join(known)}",
+            fix=f"one of {', '.join(name for name in known if not is_step(repository / name))}",
         )
-    return models or known
+    return models or [name for name in known if not _is_former_step(repository / name)]
+
+
+def _is_former_step(folder: Path) -> bool:
+    """Whether the model is a step that the current version of its ensemble does not name."""
+    if not is_step(folder):
+        return False
+    owner = folder.parent / str(retired.step_of(folder))
+    return folder.name not in (published.read(owner / SIDECAR).get(published.STEPS) or ())
+
+
+def is_step(folder: Path) -> bool:
+    """Whether the model is a step of an ensemble in the repository."""
+    owner = retired.step_of(folder)
+    return owner is not None and (folder.parent / owner).is_dir()
 
 
 def read(folder: Path) -> PublishedModel:

@@ -1,4 +1,5 @@
 from . import control as control
+from . import features as features
 from . import flags as flags
 from .access import PLAIN as PLAIN
 from .access import Access as Access

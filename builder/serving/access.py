@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,27 @@ from builder.errors import UsageError
 
 SECURE = ("https", "grpcs")
 SCHEMES = ("http", "grpc", *SECURE)
+
+
+class _HttpClient(triton_http.InferenceServerClient):  # type: ignore[misc]
+    """Raises OSError, as for other failures of a connection, if the response is no HTTP or the
+    connection is closed before it.
+    """
+
+    def _get(self, *arguments: Any, **options: Any) -> Any:
+        return _requested(super()._get, arguments, options)
+
+    def _post(self, *arguments: Any, **options: Any) -> Any:
+        return _requested(super()._post, arguments, options)
+
+
+def _requested(
+    send: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
+    try:
+        return send(*arguments, **options)
+    except HTTPException as error:
+        raise ConnectionError(f"the response is not from an HTTP server: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -56,7 +78,7 @@ class Access:
         address, secure = parsed(url)
         if secure:
             options |= {"ssl": True, "ssl_context_factory": self._gevent_context}
-        return self._with_headers(triton_http.InferenceServerClient(address, **options))
+        return self._with_headers(_HttpClient(address, **options))
 
     def grpc(self, url: str) -> Any:
         """Return a tritonclient.grpc client. Raises UsageError for an invalid address."""

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from builder.errors import EnvironmentProblem, ServerError
-from builder.serving import flags, guardian, log, ports, precheck, scratch
+from builder.serving import features, flags, guardian, log, ports, precheck, scratch
 from builder.serving.installation import Installation, find
 from builder.serving.stubs import Stubs
 from builder.store import published
@@ -257,6 +257,7 @@ def serve(
     control_token: str | None = None,
     installation: Installation | None = None,
     exit_on_error: bool = True,
+    response_cache: int = 0,
 ) -> Iterator[Server]:
     """Serve `repository` during the `with` block, which starts when every model is ready.
 
@@ -267,7 +268,8 @@ def serve(
     may load more. With `poll_seconds` the server loads changes of the repository. Clients may use
     shared memory only with `client_shared_memory`; they can never change log and trace settings. If
     `control_token` is given, only requests with it in the header flags.CONTROL_HEADER may load
-    models.
+    models. `response_cache` is the size in MiB of the cache for the models whose config enables it;
+    0: no response is cached.
 
     A server that crashes while it loads models is restarted once (RESTARTS times without
     `exit_on_error`) and then loads one model at a time. `first_crash` of the result is then the
@@ -280,6 +282,7 @@ def serve(
         *flags.control(explicit, models, poll_seconds),
         *flags.restrictions(found, client_shared_memory, control_token),
         *flags.optional(found, client_shared_memory),
+        *features.server_flags(repository, found, response_cache),
         *((flags.KEEP_SERVING,) if not exit_on_error else ()),
     ]
 

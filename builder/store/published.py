@@ -49,7 +49,8 @@ BUILD_ONE = "build one with trt-build repo MODELS --out REPOSITORY"
 def require_repository(repository: Path) -> None:
     """Raise UsageError if the folder `repository` does not exist."""
     if not repository.is_dir():
-        raise UsageError(f"{repository} is not a model repository", fix=BUILD_ONE)
+        problem = "is not a folder" if repository.exists() else "does not exist"
+        raise UsageError(f"the model repository {repository} {problem}", fix=BUILD_ONE)
 
 
 def model_names(repository: Path) -> list[str]:

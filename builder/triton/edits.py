@@ -173,7 +173,8 @@ def _values(
         for group in after:
             if group.get("profile") in usual:
                 group.pop("profile", None)  # the generator writes it
-    yield "triton", name, after or []
+    if after != {} or name in spec.triton:  # else `batching` has all of it
+        yield "triton", name, after or []
 
 
 def _as_data(message: pb.ModelConfig) -> dict[str, Any]:

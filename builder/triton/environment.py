@@ -208,6 +208,8 @@ def _without_backend() -> list[str]:
 
 def _lines(path: Path) -> list[str]:
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would block
+            raise OSError("it is no regular file")
         return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     except (OSError, UnicodeDecodeError) as error:
         raise PublishError(

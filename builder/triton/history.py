@@ -69,10 +69,14 @@ def _entry(version: Version, current: Version, served: Sequence[int]) -> Entry:
 def rollback(folder: Path, to: int | None, *, accept: bool = False) -> tuple[int, int]:
     """Serve version `to` of the model in `folder` again (None: the newest before the current one).
 
-    Returns the former and the new version number. Raises UsageError if there is no such version, if
-    files were added by hand, or if the change breaks clients and `accept` is False; PublishError if
-    the version is damaged.
+    Returns the former and the new version number, which are equal if `to` is served already. Raises
+    UsageError if there is no such version, if files were added by hand, or if the change breaks
+    clients and `accept` is False; PublishError if the version is damaged.
     """
+    current = versions.found(folder)[0]
+    if to == current.number:
+        versions.whole(current)
+        return to, to
     with _replacing(folder) as new:
         before = versions.found(folder)[0].number
         chosen = versions.find(folder, to)
@@ -177,8 +181,9 @@ def _is_there(current: Version, other: Version) -> bool:
 def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
     """The folders of the published models in `repository`, without the steps of ensembles.
 
-    Raises UsageError for a name in `only` that is no such model.
+    Raises UsageError if there is no such folder, or for a name in `only` that is no such model.
     """
+    published.require_repository(repository)
     found = sorted(
         file.parent
         for file in repository.glob(f"*/{published.SIDECAR}")

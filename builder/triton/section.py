@@ -6,7 +6,7 @@ config.pbtxt. Fields that follow from the model are rejected by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf import json_format
@@ -83,10 +83,51 @@ def parsed(spec: ModelSpec) -> Any:
                 f"triton.version_policy: {versions} has not version 1, which is published",
                 where=manifest_location(spec, "triton", "version_policy"),
             )
+    for field, rule in RULES.items():
+        if broken := list(rule(part)):
+            raise UsageError(
+                "\n  ".join(f"triton.{field}: {text}" for text in broken),
+                where=manifest_location(spec, "triton", field),
+            )
     bad = [key for key in part.parameters if key.startswith(PREFIX)]
     if bad:
         raise _owned(spec, "provenance is written there", "parameters", bad[0])
     return part
+
+
+def _batching(part: pb.ModelConfig) -> Iterator[str]:
+    """The values that Triton refuses when it loads the model."""
+    batching = part.dynamic_batching
+    levels, level = batching.priority_levels, batching.default_priority_level
+    if levels and not 1 <= level <= levels:
+        yield f"default_priority_level is {level}, and must be 1 to {levels} (priority_levels)"
+    beyond = sorted(key for key in batching.priority_queue_policy if not 1 <= key <= levels)
+    if levels and beyond:
+        yield f"priority_queue_policy has {beyond}, and the levels are 1 to {levels}"
+    if not batching.preserve_ordering:
+        return
+    if levels > 1:
+        yield "with preserve_ordering, priority_levels is at most 1"
+    policies = (batching.default_queue_policy, *batching.priority_queue_policy.values())
+    if any(policy.timeout_action == pb.ModelQueuePolicy.DELAY for policy in policies):
+        yield "with preserve_ordering, timeout_action is REJECT, not DELAY"
+
+
+def _resources(part: pb.ModelConfig) -> Iterator[str]:
+    """A resource is counted for the server or for each device, and not both."""
+    kinds: dict[str, set[bool]] = {}
+    for group in part.instance_group:
+        for resource in group.rate_limiter.resources:
+            kinds.setdefault(resource.name, set()).add(getattr(resource, "global"))
+    for name in sorted(name for name, found in kinds.items() if len(found) > 1):
+        yield f"the resource {name!r} is global in one group, and not in another"
+
+
+RULES: Mapping[str, Callable[[pb.ModelConfig], Iterator[str]]] = {
+    "dynamic_batching": _batching,
+    "instance_group": _resources,
+}
+"""Triton's own rules for fields whose values depend on each other."""
 
 
 def _check_field(spec: ModelSpec, field: str, value: object) -> None:

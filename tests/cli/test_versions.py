@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import Result
 
+from builder.manifest.spec import Versions
+from builder.store import published, staging
+from builder.triton import publish
 from tests.cli.conftest import MANIFEST, save
+from tests.triton.artifacts import scorer
 
 Run = Callable[..., Result]
 
@@ -60,7 +65,8 @@ def test_versions_are_added_shown_rolled_back_pruned_and_promoted(tmp_path: Path
     again = run("repo", models, "--out", out)
     assert "unchanged" in again.stdout and "was rolled back" in again.stderr
     assert states(run, out) == [(2, "kept"), (1, "current")]
-    assert "promoted" in run("promote", out, live, "--write-env").stdout
+    promoted = run("promote", out, live, "--write-env")
+    assert "promoted" in promoted.stdout and "/.env: its block" in promoted.stderr
     assert "MODEL_REPOSITORY=./live" in (tmp_path / ".env").read_text()
     assert states(run, live) == [(2, "current"), (1, "kept")]
     write(models, 3.0)
@@ -71,6 +77,101 @@ def test_versions_are_added_shown_rolled_back_pruned_and_promoted(tmp_path: Path
     nothing = run("rollback", out, "net")
     assert nothing.exit_code == 2 and "has no earlier version" in nothing.stderr
     assert run("history", out, "--only", "nte").exit_code == 2
+
+
+def add(number: int, repository: Path) -> None:
+    """Publish the model `scorer`, whose content depends on the number."""
+    made = scorer(serve_as="python")
+    spec = replace(made.spec, versions=Versions(keep=3))
+    publish(replace(made, spec=spec, lowered=made.lowered + bytes([number])), repository)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Version 3 of `scorer` is served, and 2 and 1 are kept."""
+    for number in (1, 2, 3):
+        add(number, tmp_path / "repository")
+    return tmp_path / "repository"
+
+
+CHANGES = {
+    "rollback": ["{out}", "scorer"],
+    "prune": ["{out}", "--keep", "1"],
+    "promote": ["{other}", "{out}"],
+    "merge": ["{other}", "{other}", "--out", "{out}"],
+}
+
+
+@pytest.mark.parametrize("command", CHANGES)
+def test_a_change_repairs_what_a_killed_one_left(
+    command: str, repository: Path, tmp_path: Path, run: Run
+) -> None:
+    """The model itself is in the folder of a process that was killed between two renames."""
+    add(9, tmp_path / "other")
+    left = tmp_path / ".repository.staging-killed"
+    left.mkdir()
+    (repository / "scorer").rename(left / f"{staging.OLD}scorer")
+    if command == "merge":
+        (left / f"{staging.OLD}scorer").rename(left / f"{staging.OLD}kept")
+    words = [word.format(out=repository, other=tmp_path / "other") for word in CHANGES[command]]
+    with staging.staging(repository) as live:
+        done = run(command, *words)
+        assert done.exit_code == 0, done.output
+        assert not left.exists() and live.exists()
+    expected = {"rollback": [2, 3, 1], "prune": [3], "promote": [4, 3, 2], "merge": [3, 2, 1]}
+    folder = repository / ("kept" if command == "merge" else "scorer")
+    assert [version.number for version in published.versions(folder)] == expected[command]
+
+
+def test_the_served_version_is_not_rolled_back_to(repository: Path, run: Run) -> None:
+    before = (repository / "scorer").stat().st_ino
+    done = run("rollback", repository, "scorer", "--to", 3)
+    assert done.exit_code == 0 and "version 3 is already served, unchanged" in done.stdout
+    record = json.loads(run("rollback", repository, "scorer", "--to", 3, "--json").stdout)
+    assert (record["from"], record["to"], record["state"]) == (3, 3, "unchanged")
+    assert (repository / "scorer").stat().st_ino == before
+    assert run("rollback", repository, "scorer", "--to", 2, "--json").exit_code == 0
+    again = run("rollback", repository, "scorer", "--to", 2)
+    assert again.exit_code == 0 and "already served" in again.stdout
+    missing = run("rollback", repository, "scorer", "--to", 7)
+    assert missing.exit_code == 2 and "no other version 7" in missing.stderr
+    (repository / "scorer" / "2" / "plan.json").unlink()
+    damaged = run("rollback", repository, "scorer", "--to", 2)
+    assert damaged.exit_code != 0 and "2/plan.json" in damaged.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["history", "{no}"],
+        ["prune", "{no}", "--keep", "1"],
+        ["rollback", "{no}", "net"],
+        ["promote", "{no}", "{no}-other"],
+        ["adopt", "{no}", "net", "--models", "{no}"],
+        ["push", "{no}", "--url", "127.0.0.1:1"],
+        ["push", "{no}", "--url", "127.0.0.1:1", "--to", "{no}"],
+        ["verify", "{no}", "--url", "127.0.0.1:1"],
+        ["health", "{no}", "--url", "127.0.0.1:1"],
+    ],
+    ids=lambda words: " ".join(words[:1] + words[4:5]),
+)
+def test_a_missing_repository_is_named(words: list[str], tmp_path: Path, run: Run) -> None:
+    done = run(*(word.format(no=tmp_path / "nowhere") for word in words))
+    assert done.exit_code == 2 and f"{tmp_path / 'nowhere'} does not exist" in done.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_push_looks_at_its_own_files_first(repository: Path, tmp_path: Path, run: Run) -> None:
+    """No server is at this address."""
+    push = ["push", repository, "--url", "127.0.0.1:1"]
+    unknown = run(*push, "--only", "scoror")
+    assert unknown.exit_code == 2 and "no model 'scoror'" in unknown.stderr
+    missing = run(*push, "--to", tmp_path / "nowhere")
+    assert missing.exit_code == 2 and "nowhere does not exist" in missing.stderr
+    (tmp_path / "file").touch()
+    file = run("history", tmp_path / "file")
+    assert file.exit_code == 2 and "file is not a folder" in file.stderr
+    assert run(*push, "--only", "scorer").exit_code == 4
 
 
 def test_mistakes_of_versions_have_their_lines(tmp_path: Path, run: Run) -> None:

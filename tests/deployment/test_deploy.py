@@ -24,7 +24,8 @@ from builder.choices import PLATFORMS
 from builder.cli import main
 from builder.cli.health import health_command
 from builder.cli.serve import serve_command
-from builder.serving import find, flags
+from builder.serving import features, find, flags
+from builder.store import published
 from builder.templates import server_script
 from builder.triton import publish, publish_ensemble, releases
 from tests.deployment.schemas import check
@@ -232,6 +233,28 @@ def started(
         environment["CONTROL_TOKEN_FILE"] = str(folder / "token")
     environment["PATH"] = f"{folder}:/usr/bin:/bin"
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_nvidias_image_starts_the_features_that_configs_ask_for(
+    repositories: dict[str, Path], tmp_path: Path
+) -> None:
+    repository = shutil.copytree(repositories["plans"], tmp_path / "repository")
+    with (repository / "planned/config.pbtxt").open("a") as file:
+        file.write("response_cache { enable: true }\ninstance_group { rate_limiter {} }\n")
+    found = {}
+    for kind, more in {"fixed": (), "explicit": ("--control-secret", "control")}.items():
+        run("kubernetes", repository, tmp_path / kind, *more)
+        objects = written(tmp_path / kind / "kubernetes")
+        help_text = f"{HELP} --cache-config --rate-limit"
+        found[kind] = started(objects, tmp_path, help_text, "token").stdout.splitlines()
+    assert {features.cache(), features.RATE_LIMITER} <= set(found["fixed"])
+    # after an update, responses of the replaced model would be found
+    assert features.RATE_LIMITER in found["explicit"] and features.cache() not in found["explicit"]
+    record = published.read(repository / "planned/trt-build.json")
+    published.write(repository / "planned", {**record, "version_policy": {"keep": 1, "serve": 1}})
+    run("kubernetes", repository, tmp_path / "kept", "--control-secret", "control")
+    kept = started(written(tmp_path / "kept" / "kubernetes"), tmp_path, help_text, "token")
+    assert features.cache() in kept.stdout.splitlines()
 
 
 def test_nvidias_image_starts_triton_as_serve_does(

@@ -63,6 +63,12 @@ def config(name: str, before: str, after: str) -> Callable[[Path], None]:
     return lambda repository: edit(repository / name / "config.pbtxt", before, after)
 
 
+def two_kinds_of_a_resource(repository: Path) -> None:
+    for name, kind in (("scorer", "true"), ("planned", "false")):
+        limiter = f'rate_limiter {{ resources {{ name: "R" global: {kind} count: 1 }} }}'
+        edit(repository / name / "config.pbtxt", r"(?<=instance_group {)", limiter)
+
+
 def without_step(repository: Path) -> None:
     shutil.rmtree(repository / published.read(repository / "pair" / "trt-build.json")["steps"][0])
 
@@ -100,6 +106,8 @@ PLANTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     "little shared memory": ("P15", nothing, {"shm_bytes": 1 << 20}),
     "clients' shared memory": ("P16", nothing, {"client_shared_memory": True}),
     "no torch for Python models": ("P19", nothing, {"torch": False}),
+    "cached responses": ("P21", config("scorer", "^", "response_cache { enable: true }\n"), {}),
+    "two kinds of a resource": ("P23", two_kinds_of_a_resource, {}),
     "another name": ("P20", lambda r: (r / "scorer").rename(r / "ranker"), {}),
     "an old release": ("P18", nothing, {"release": replace(HOST.release, tag="25.06")}),  # type: ignore[type-var]
 }
@@ -124,6 +132,14 @@ def test_a_planted_fault_is_found(clean: Path, tmp_path: Path, fault: str) -> No
     found = preflight(repository, replace(HOST, **changed))
     assert {one.number for one in found} == {number}, found
     assert all(one.message and one.fix and one.subject for one in found)
+
+
+def test_a_field_of_a_newer_release_is_found(clean: Path, tmp_path: Path) -> None:
+    repository = shutil.copytree(clean, tmp_path / "repository")
+    edit(repository / "scorer" / "config.pbtxt", "^", "model_metrics {}\n")
+    assert preflight(repository, HOST) == []
+    older = preflight(repository, replace(HOST, release=of_image("24.10").release))
+    assert [one.subject for one in older if one.number == "P22"] == ["scorer"]
 
 
 def test_disk_and_ports_of_this_machine_are_looked_at(
@@ -175,7 +191,7 @@ def test_every_number_is_explained(clean: Path) -> None:
     numbers |= {rule.number for rule in rules.SERVER_RULES}
     page = (root / "docs/preflight.md").read_text()
     assert set(re.findall(r"^\| (P\d\d) \|", page, re.MULTILINE)) == numbers
-    assert len(numbers) == 20 and of_image(BUNDLED_RELEASE).release is not None
+    assert len(numbers) == 23 and of_image(BUNDLED_RELEASE).release is not None
 
 
 def test_every_advisory_has_a_date_a_release_and_a_source() -> None:

@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from builder.cli import main
 from builder.deployment import Target, push
 from builder.deployment.push import _Push
 from builder.errors import ServerError
+from builder.parity import verify
 from builder.parity.clients import GrpcClient, HttpClient
 from builder.serving import CONTROL_HEADER, PLAIN, Access, Server, control, serve
 from builder.serving.stubs import Stubs
@@ -267,6 +270,29 @@ def test_a_model_that_loads_slowly_holds_up_no_client(tmp_path: Path) -> None:
     assert took > SLOW and max(waiting.longest for waiting in waits) < SLOW / 2
 
 
+def test_the_next_push_repairs_what_a_killed_one_left(tmp_path: Path) -> None:
+    served, source = repository_of(tmp_path / "served", 1), repository_of(tmp_path, 2)
+    program = "from builder.cli import main; main()"
+    with serve(served, **FREE, explicit=True, models=["*"]) as server:
+        urls = ["--url", server.http_url, "--grpc-url", server.grpc_url]
+        words = [sys.executable, "-c", program, "push", source, *urls, "--to", served]
+        with Clients(server) as clients:
+            pushing = subprocess.Popen([str(word) for word in words], stderr=subprocess.DEVNULL)
+            while not (left := {name for name in names(served) if "candidate" in name}):
+                assert pushing.poll() is None
+                time.sleep(0.01)
+            pushing.kill()
+            pushing.wait()
+            time.sleep(1)
+            assert left < names(served)
+            done = run(source, server, served)
+            assert done.exit_code == 0, done.output
+            time.sleep(1)
+        assert not clients.errors and clients.answers == {1, 2}
+        assert not {name for name in names(served) if "candidate" in name}
+        assert not list(served.parent.glob(".1.staging-*"))
+
+
 def test_a_push_of_any_model_removes_former_steps_whose_time_is_over(
     running: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +300,8 @@ def test_a_push_of_any_model_removes_former_steps_whose_time_is_over(
     former = {name for name in names(served) if name.startswith("pair.")}
     assert run(repository_of(tmp_path, 2), server, served, "--only", "pair").exit_code == 0
     assert former < names(served)
+    # the former steps are unloaded in explicit mode, and in the repository
+    assert all(one.passed for one in verify(served, server.http_url, None, repeat=0))
     monkeypatch.setattr(retired, "GRACE_SECONDS", 0.0)
     assert run(repository_of(tmp_path, 3), server, served, "--only", "net").exit_code == 0
     assert not former & names(served)

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from builder.cli.health import health_command
+from builder.serving import features
 from builder.triton import environment
 
 from .conftest import composes, run
@@ -168,7 +169,7 @@ def test_the_gpu_profile_takes_the_image_that_repo_writes(tmp_path: Path) -> Non
     assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
 
 
-def started(folder: Path, help_text: str) -> list[str]:
+def started(folder: Path, help_text: str, repository: Path = Path("/models")) -> list[str]:
     """The flags that the GPU's service gives a tritonserver that prints this help."""
     (folder / "help").write_text(help_text)
     server = folder / "tritonserver"
@@ -176,7 +177,9 @@ def started(folder: Path, help_text: str) -> list[str]:
         f'#!/bin/sh\n[ "$1" = --help ] && exec cat {folder}/help\nprintf "%s\\n" "$@"\n'
     )
     server.chmod(0o755)
-    program = [word.replace("$$", "$") for word in GPU["command"]]
+    program = [
+        word.replace("$$", "$").replace("/models/", f"{repository}/") for word in GPU["command"]
+    ]
     environment = {"PATH": f"{folder}:/usr/bin:/bin"}
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
@@ -202,6 +205,19 @@ def test_the_gpu_profile_closes_what_changes_the_server(tmp_path: Path) -> None:
     keys = {flag.rpartition("=")[2] for flag in flags}
     assert len(keys) == 1 and re.fullmatch("[0-9a-f]{32}", keys.pop())
     assert not any("restricted" in flag for flag in started(tmp_path, "an older release"))
+
+
+def test_the_gpu_profile_starts_the_features_that_configs_ask_for(tmp_path: Path) -> None:
+    fields = {
+        "cached": "response_cache { enable: true }",
+        "limited": "rate_limiter { priority: 1 }",
+    }
+    assert not {features.cache(), features.RATE_LIMITER} & set(started(tmp_path, ""))
+    for name, text in fields.items():
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.pbtxt").write_text(text)
+    flags = started(tmp_path, "", tmp_path / "models")
+    assert {features.cache(), features.RATE_LIMITER} <= set(flags)
 
 
 def test_one_torch_index_is_the_default_everywhere() -> None:

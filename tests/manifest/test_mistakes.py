@@ -224,6 +224,11 @@ CASES = {
         7,
         "instances must be a whole number, not true /",
     ),
+    "cached responses without version numbers": (
+        GOOD + "triton: {response_cache: {enable: true}}\n",
+        7,
+        "the replaced model, because the version number is the same / add versions: {keep: 1}",
+    ),
     "a library that is none": (GOOD + "libraries: [ops.cpp]\n", 7, "must be a .py or .so file"),
     "a list for a key": (GOOD + "[a]: 1\n", 7, "a list or mapping cannot be a key"),
     "brackets without end": ("a: " + "[" * 3000 + "]" * 3000, 1, "nested deeper than 32 levels"),

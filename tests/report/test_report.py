@@ -241,7 +241,7 @@ def test_the_file_name_says_the_format(repository: Path, tmp_path: Path, run: Ru
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "is not a model repository"),
+        (["nowhere"], "nowhere does not exist"),
         (["{repository}", "--only", "chekced"], "no model 'chekced'"),
         (["{repository}", "-o", "report.pdf"], "does not say which format"),
         (["{repository}", "--since", "{repository}/checked/config.pbtxt"], "not a report"),

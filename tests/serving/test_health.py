@@ -46,6 +46,8 @@ def test_a_dead_process_is_noticed_by_the_models_name(tmp_path: Path) -> None:
         assert ill.exit_code == 4 and "UNHEALTHY other, http: " in ill.output
         assert "UNHEALTHY other, grpc: " in ill.output and "2 of 3 models" in ill.output
         assert health(repository, server, "--only", "scorer").exit_code == 0
+        unknown = health(repository, server, "--only", "othr")
+        assert unknown.exit_code == 2 and "fix:   one of other, pair, scorer\n" in unknown.output
     gone = health(repository, server)
     assert gone.exit_code == 4 and "no Triton server responds" in gone.output
 

@@ -141,6 +141,9 @@ def test_verify_health_and_bench_reach_a_server_over_mutual_tls(
     assert run("health", good, *grpc, *other, *own, *quick).exit_code == 4
     unknown = run("health", good, "--url", proxy.url, *other, *own, *quick)
     assert unknown.exit_code == 4 and "CERTIFICATE_VERIFY_FAILED" in unknown.output
+    for command in ("health", "verify", "push", "doctor"):  # TLS is expected at this address
+        plain = run(command, good, "--url", proxy.url.replace("https", "http"))
+        assert plain.exit_code == 4 and "no Triton server responds" in plain.output, plain.output
     refused = run("health", good, "--url", proxy.url, *ca, *own, *quick)
     assert refused.exit_code == 4 and proxy.refused
 

@@ -5,6 +5,7 @@ names it.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,10 @@ def test_an_env_that_is_not_text_is_an_error_with_its_path(tmp_path: Path) -> No
         write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34"))
     assert ".env" in str(refused.value)
     assert (tmp_path / ".env").read_bytes() == b"\xff\xfe"
+    (tmp_path / ".env").unlink()
+    os.mkfifo(tmp_path / ".env")
+    with pytest.raises(PublishError, match="it is no regular file"):
+        write_env(tmp_path)
 
 
 def test_a_plan_writes_no_lines_of_its_own(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""The flags for what published configs ask of the server: a response cache, and the rate limiter.
+
+Triton ignores both fields of a config if the server was started without the flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from builder.errors import UsageError
+from builder.serving.installation import Installation
+from builder.store import CONFIG, SIDECAR, published
+from builder.triton import parse_config, versions
+
+CACHE_FLAG = "--cache-config"
+CACHE_MIB = 64
+"""Default size of the response cache. Triton keeps no response that is larger."""
+RATE_LIMITER = "--rate-limit=execution_count"
+"""Instances with resources wait until these are free. Without the flag they run at once."""
+
+
+def cache(mebibytes: int = CACHE_MIB) -> str:
+    """The flag for a response cache of this size."""
+    return f"{CACHE_FLAG}=local,size={mebibytes << 20}"
+
+
+def cached(repository: Path) -> list[str]:
+    """The models whose config enables the response cache."""
+    return [folder.name for folder, config in _configs(repository) if config.response_cache.enable]
+
+
+def stale(repository: Path) -> list[str]:
+    """The models that the response cache would answer for after they were replaced.
+
+    Triton finds a response by the model's name, its version number and the inputs. A model without
+    `versions` in its manifest has version 1 after each publication.
+    """
+    return [name for name in cached(repository) if not keeps_versions(repository / name)]
+
+
+def keeps_versions(folder: Path) -> bool:
+    """Whether each publication of the model has a version number of its own."""
+    policy = published.read(folder / SIDECAR).get(versions.POLICY)
+    return isinstance(policy, dict) and bool(policy.get("keep"))
+
+
+def limited(repository: Path) -> list[str]:
+    """The models whose instances have a rate limiter."""
+    return [
+        folder.name
+        for folder, config in _configs(repository)
+        if any(group.HasField("rate_limiter") for group in config.instance_group)
+    ]
+
+
+def container_flags(repository: Path, *, changes: bool) -> list[str]:
+    """The flags for a server in a container. `changes`: it loads models while it runs."""
+    with_cache = cached(repository) and not (changes and stale(repository))
+    return [
+        *([cache()] if with_cache else []),
+        *([RATE_LIMITER] if limited(repository) else []),
+    ]
+
+
+def server_flags(
+    repository: Path, installation: Installation, cache_mebibytes: int = 0
+) -> list[str]:
+    """The flags for a server on this machine. A `cache_mebibytes` of 0 is no response cache."""
+    found = []
+    if cache_mebibytes and cached(repository) and installation.supports(CACHE_FLAG):
+        found.append(cache(cache_mebibytes))
+        if installation.bundle:
+            found.append(f"--cache-directory={installation.bundle / 'caches'}")
+    rate_limiter, _, _ = RATE_LIMITER.partition("=")
+    if limited(repository) and installation.supports(rate_limiter):
+        found.append(RATE_LIMITER)
+    return found
+
+
+def _configs(repository: Path) -> Iterator[tuple[Path, pb.ModelConfig]]:
+    """The models with their configs. The server itself reports a config that cannot be read."""
+    for file in sorted(repository.glob(f"*/{CONFIG}")):
+        if not file.is_file():  # reading a pipe blocks until something writes to it
+            continue
+        try:
+            yield file.parent, parse_config(file.read_text(encoding="utf-8"), str(file))
+        except (OSError, ValueError, UsageError):
+            continue

@@ -1,0 +1,325 @@
+"""The manifest's `triton:` section on real servers: overload is rejected with the configured error,
+priorities, the response cache, the rate limiter, and several hundred generated sections.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from tritonclient import grpc as triton_grpc
+from tritonclient import http as triton_http
+from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.utils import InferenceServerException
+
+from builder.manifest.spec import Versions
+from builder.parity.clients import GrpcClient
+from builder.serving import PLAIN, Server, control, features, serve
+from builder.triton import history, publish, publish_ensemble
+from builder.triton.artifact import ModelArtifact
+from tests.triton.artifacts import Affine, Raise, artifact, pair, reseal, tensor
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+SECONDS = 1.0
+"""How long the slow model computes."""
+
+
+def net(name: str, added: int = 1, keep: int = 0, **section: Any) -> ModelArtifact:
+    inputs = (tensor("x", "float32", "batch", 2),)
+    made = artifact(Raise(added), inputs, ("y",), name=name, serve_as="python", triton=section)
+    return replace(made, spec=replace(made.spec, versions=Versions(keep=keep)))
+
+
+def slow(repository: Path, name: str, **section: Any) -> None:
+    """Publish a model that computes for SECONDS, one request at a time."""
+    made = net(name, **section)
+    folder = publish(replace(made, profiles=({"batch": (1, 2, 2)},)), repository)
+    program = folder / "1/model.py"
+    text, begin = program.read_text(), "def execute(self, requests: list[Any]) -> list[Any]:\n"
+    assert begin in text
+    program.write_text(text.replace(begin, f"{begin}        __import__('time').sleep({SECONDS})\n"))
+    reseal(folder)
+
+
+class Request(threading.Thread):
+    """One request of two rows, the largest batch of the slow model, and what became of it."""
+
+    def __init__(self, server: Server, model: str, kind: str = "grpc", **options: Any) -> None:
+        super().__init__()
+        self.server, self.model, self.kind, self.options = server, model, kind, options
+        self.answer: float | None = None
+        self.error = ""
+        self.ended = 0.0
+        self.start()
+
+    def run(self) -> None:
+        module = {"grpc": triton_grpc, "http": triton_http}[self.kind]
+        url = {"grpc": self.server.grpc_url, "http": self.server.http_url}[self.kind]
+        given = module.InferInput("x", [2, 2], "FP32")
+        given.set_data_from_numpy(np.zeros((2, 2), "float32"))
+        with closing(module.InferenceServerClient(url)) as client:
+            try:
+                result = client.infer(self.model, [given], **self.options)
+                self.answer = float(result.as_numpy("y")[0, 0])
+            except InferenceServerException as error:
+                self.error = f"{error.status()} {error.message()}"
+        self.ended = time.monotonic()
+
+
+def joined(requests: list[Request]) -> list[Request]:
+    for request in requests:
+        request.join()
+    return requests
+
+
+QUEUE = {
+    "dynamic_batching": {
+        "priority_levels": 2,
+        "default_priority_level": 2,
+        "default_queue_policy": {"max_queue_size": 3, "timeout_action": "REJECT"},
+        "priority_queue_policy": {
+            1: {"max_queue_size": 8},
+            2: {
+                "max_queue_size": 3,
+                "timeout_action": "REJECT",
+                "default_timeout_microseconds": int(2.5 * SECONDS * 1e6),
+            },
+        },
+    }
+}
+
+
+def test_overload_is_rejected_with_the_configured_error(tmp_path: Path) -> None:
+    slow(tmp_path, "slow", **QUEUE)
+    with serve(tmp_path, **FREE) as server:
+        first = Request(server, "slow")
+        time.sleep(SECONDS / 4)
+        usual = [Request(server, "slow", kind) for kind in ("http", "grpc") * 6]
+        time.sleep(SECONDS / 4)
+        urgent = [Request(server, "slow", priority=1) for _ in range(3)]
+        joined([first, *usual, *urgent])
+    rejected = [one.error for one in usual if one.error]
+    full = [error for error in rejected if "Exceeds maximum queue size" in error]
+    assert len(full) >= 8, rejected
+    assert {error[:3] for error in full} == {"503", "Sta"}
+    assert any(error.startswith("StatusCode.UNAVAILABLE") for error in full)
+    late = [error for error in rejected if "Request timeout expired" in error]
+    assert late and len(late) + len(full) == len(rejected), "three urgent ones come first"
+    answered = [one for one in (first, *usual, *urgent) if not one.error]
+    assert {one.answer for one in answered} == {1.0}
+    assert not any(one.error for one in urgent)
+    behind = [one.ended for one in usual if not one.error]
+    assert sum(one.ended < min(behind, default=time.monotonic()) for one in urgent) >= 2
+
+
+def hits(server: Server, name: str) -> int:
+    with closing(triton_http.InferenceServerClient(server.http_url)) as client:
+        found = client.get_inference_statistics(name)["model_stats"]
+    return sum(int(one["inference_stats"]["cache_hit"]["count"]) for one in found)
+
+
+def test_cached_responses_are_those_of_the_version_that_is_served(tmp_path: Path) -> None:
+    served, cache = tmp_path / "served", {"response_cache": {"enable": True}}
+    publish(net("net", 1, keep=1, **cache), served)
+    publish(net("net", 5, keep=1, **cache), tmp_path / "new")
+    assert features.stale(served) == []
+    mode: dict[str, Any] = {"explicit": True, "models": ["*"], "response_cache": 8}
+    with serve(served, **FREE, **mode) as server:
+        answers = [one.answer for _ in range(3) for one in joined([Request(server, "net")])]
+        assert answers == [1.0] * 3 and hits(server, "net") == 2
+        history.promote(tmp_path / "new/net", served)
+        control.update(server.http_url, served / "net", drain=0)
+        answers = [one.answer for _ in range(2) for one in joined([Request(server, "net")])]
+        assert answers == [5.0] * 2 and hits(server, "net") == 1
+    with serve(served, **FREE) as server:  # nobody asks for a cache
+        joined([Request(server, "net")])
+        joined([Request(server, "net")])
+        assert hits(server, "net") == 0
+
+
+def test_triton_answers_for_a_replaced_model_of_the_same_version(tmp_path: Path) -> None:
+    """Why a manifest with a response cache needs `versions`."""
+    served, cache = tmp_path / "served", {"response_cache": {"enable": True}}
+    publish(net("net", 1, **cache), served)
+    assert features.stale(served) == ["net"]
+    mode: dict[str, Any] = {"explicit": True, "models": ["*"], "response_cache": 8}
+    with serve(served, **FREE, **mode) as server:
+        joined([Request(server, "net")])
+        publish(net("net", 5, **cache), served)
+        control.update(server.http_url, served / "net", drain=0)
+        (found,) = joined([Request(server, "net")])
+    assert found.answer == 1.0
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_instances_wait_for_their_resources(tmp_path: Path, limited: bool) -> None:
+    """Two models need the same one resource, so one of them computes at a time."""
+    limiter = {"rate_limiter": {"resources": [{"name": "R", "global": True, "count": 1}]}}
+    group = {"kind": "KIND_CPU", "count": 1, **(limiter if limited else {})}
+    for name in ("one", "other"):
+        slow(tmp_path, name, instance_group=[group])
+    with serve(tmp_path, **FREE) as server:
+        joined([Request(server, name) for name in ("one", "other")])
+        begun = time.monotonic()
+        both = joined([Request(server, name) for name in ("one", "other")])
+        took = time.monotonic() - begun
+    assert {one.answer for one in both} == {1.0}
+    assert (took > 1.9 * SECONDS) == limited
+
+
+SECTIONS, PARTS = 300, 6
+ENSEMBLES = 30
+"""Every so many sections, one of an ensemble."""
+TRIVIAL = """
+import triton_python_backend_utils as utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [utils.get_input_tensor_by_name(request, "x") for request in requests]
+        return [utils.InferenceResponse([utils.Tensor("y", x.as_numpy() * 2 + 1)]) for x in tensors]
+"""
+
+
+def policy(draw: random.Random) -> dict[str, Any]:
+    fields = {
+        "timeout_action": draw.choice(["REJECT", "DELAY"]),
+        "default_timeout_microseconds": draw.choice([0, 60_000_000]),
+        "allow_timeout_override": draw.random() < 0.5,
+        "max_queue_size": draw.choice([0, 1, 100]),
+    }
+    return some(draw, fields)
+
+
+def some(draw: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if draw.random() < 0.6}
+
+
+def batcher(draw: random.Random) -> dict[str, Any]:
+    if draw.random() < 0.2:
+        return {"preserve_ordering": True, "default_queue_policy": {"max_queue_size": 9}}
+    found = some(draw, {"default_queue_policy": policy(draw)})
+    if levels := draw.choice([0, 2, 5]):
+        found |= {"priority_levels": levels, "default_priority_level": draw.randint(1, levels)}
+        found["priority_queue_policy"] = {draw.randint(1, levels): policy(draw)}
+    return found
+
+
+def group(draw: random.Random, number: int) -> dict[str, Any]:
+    is_global = draw.random() < 0.5  # the same for all models with this resource
+    resources = [{"name": f"R{number}{is_global}", "global": is_global, "count": 1}]
+    limiter = some(draw, {"resources": resources, "priority": draw.randint(1, 3)})
+    fields = {"name": f"g{number}", "count": draw.randint(1, 2), "rate_limiter": limiter}
+    return {"kind": "KIND_CPU", **some(draw, fields)}
+
+
+def section(seed: int) -> dict[str, Any]:
+    """A section with fields of all kinds that a server without a GPU takes."""
+    draw = random.Random(seed)
+    pinned = {"enable": draw.random() < 0.5}
+    fields = {
+        "version_policy": draw.choice(
+            [{"all": {}}, {"latest": {"num_versions": 3}}, {"specific": {"versions": [1]}}]
+        ),
+        "response_cache": {"enable": draw.random() < 0.5},
+        "metric_tags": {f"tag{draw.randint(1, 3)}": draw.choice(["a", "a b", ""])},
+        "parameters": {"mine": {"string_value": draw.choice(["", "x", "é"])}},
+        "optimization": some(
+            draw,
+            {
+                "priority": draw.choice(["PRIORITY_MAX", "PRIORITY_MIN"]),
+                "input_pinned_memory": pinned,
+                "output_pinned_memory": pinned,
+                "gather_kernel_buffer_threshold": 4,
+                "eager_batching": True,
+                "graph": {"level": 1},
+            },
+        ),
+        "dynamic_batching": batcher(draw),
+        "instance_group": [group(draw, number) for number in range(draw.randint(1, 2))],
+    }
+    return some(draw, fields)
+
+
+@pytest.fixture(scope="module")
+def sections(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """A server with the cache and the rate limiter, and the repository of all sections."""
+    repository = tmp_path_factory.mktemp("sections")
+    inputs = (tensor("x", "float32", "batch", 2),)
+    made = artifact(Affine(), inputs, ("y",), serve_as="python")
+    for seed in range(SECTIONS):
+        spec = replace(made.spec, name=f"net{seed}", triton=section(seed))
+        folder = publish(replace(made, spec=spec), repository)
+        (folder / "1/model.py").write_text(TRIVIAL)  # loads in a tenth of the time
+        if seed % ENSEMBLES == 0:
+            publish_ensemble(pair(1, name=f"pair{seed}", triton=section(seed)), repository)
+    mode: dict[str, Any] = {"explicit": True, "models": ["net0"], "response_cache": 8}
+    with serve(repository, **FREE, **mode) as server:
+        yield server, repository
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_generated_section_loads_and_answers(
+    sections: tuple[Server, Path], part: int
+) -> None:
+    server, repository = sections
+    x = np.ones((2, 2), "float32")
+    with (
+        control.connected(server.http_url, PLAIN, 60, server.grpc_url) as api,
+        closing(GrpcClient(server.grpc_url, 30)) as client,
+    ):
+        for seed in range(part, SECTIONS, PARTS):
+            name = f"net{seed}"
+            api.load(repository / name)
+            assert (client.infer(name, {"x": x}).outputs["y"] == 3).all()
+            wanted = json_format.ParseDict(section(seed), pb.ModelConfig())
+            assert _within(wanted, client.config(name)), (wanted, client.config(name))
+            api.unload([name])
+
+
+def test_the_sections_of_ensembles_load_and_answer(sections: tuple[Server, Path]) -> None:
+    server, repository = sections
+    x = np.ones((2, 2), "float32")
+    with (
+        control.connected(server.http_url, PLAIN, 60, server.grpc_url) as api,
+        closing(GrpcClient(server.grpc_url, 30)) as client,
+    ):
+        for seed in range(0, SECTIONS, ENSEMBLES):
+            folder = repository / f"pair{seed}"
+            api.load(folder)
+            assert (client.infer(folder.name, {"x": x}).outputs["y"] == x).all()
+            api.unload([folder.name, *(path.name for path in repository.glob(f"{folder.name}.*"))])
+
+
+def _within(wanted: Any, found: Any) -> bool:
+    """Whether the server's config has what the section says. It fills in what the section leaves
+    out.
+    """
+    if not isinstance(wanted, Message):
+        return bool(wanted == found)
+    if isinstance(wanted, pb.ModelOptimizationPolicy.PinnedMemoryBuffer):
+        return bool(wanted == found)  # false is not among the fields below
+    names = {field.name for field, _ in found.ListFields()}
+    return all(
+        field.name in names and _holds(value, getattr(found, field.name))
+        for field, value in wanted.ListFields()
+    )
+
+
+def _holds(wanted: Any, found: Any) -> bool:
+    if isinstance(wanted, Message) or not hasattr(wanted, "__len__") or isinstance(wanted, str):
+        return _within(wanted, found)
+    if hasattr(wanted, "keys"):
+        return all(key in found and _within(wanted[key], found[key]) for key in wanted)
+    return len(wanted) == len(found) and all(map(_within, wanted, found))
