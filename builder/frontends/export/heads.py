@@ -70,7 +70,8 @@ class Heads:
         if not found or None in found:
             return
         selects = [part.node for part in parts if part.node is not layer]
-        first = layer.args[0] if _swaps(layer.args[0]) and len(layer.args[0].users) == 1 else None
+        read = _read(layer)
+        first = read if _swaps(read) and len(read.users) == 1 else None
         own = [layer] if first is None else [layer, first]
         if not self._claim(*own, *stacked, *selects, *moves, *results):
             return
@@ -79,15 +80,15 @@ class Heads:
                 self.forms[result] = Form(layer, (*part.slices, *_heads_of(result, first)))
         self.skipped.update(stacked, selects, moves)
         if first is not None:
-            self.forms[first] = Form(first.args[0])
+            self.forms[first] = Form(_read(first))
             self.moved.update(own)
 
     def _join(self, layer: Node) -> None:
         """Write `(batch, heads, time, width)` to `(time, batch, heads * width)` around a layer
         before the layer.
         """
-        rows, shaped = layer.args[0], _only_user(layer, _RESHAPES)
-        move = rows.args[0] if _is(rows, _RESHAPES) and len(rows.users) == 1 else None
+        rows, shaped = _read(layer), _only_user(layer, _RESHAPES)
+        move: Any = _read(rows) if _is(rows, _RESHAPES) and len(rows.users) == 1 else None
         if shaped is None or not _is(move, _PERMUTE) or len(move.users) > 1:
             return
         if list(move.args[1]) != [2, 0, 1, 3] or not _joins(move.args[0], rows, shaped):
@@ -112,9 +113,9 @@ class Heads:
 
     def _widen(self, attention: Node) -> None:
         """Leave out the expansion of a mask, which attention does itself."""
-        mask = attention.args[3] if len(attention.args) > 3 else attention.kwargs.get("attn_mask")
+        mask: Any = _read(attention, 3) or attention.kwargs.get("attn_mask")
         nodes = list(_behind(mask, _RESHAPES))
-        wide = nodes[-1].args[0] if nodes else mask
+        wide = _read(nodes[-1]) if nodes else mask
         if not _is(wide, (aten.expand.default,)) or any(len(one.users) > 1 for one in nodes):
             return
         nodes, source = [*nodes, wide], wide.args[0]
@@ -145,13 +146,18 @@ def _calls(graph: torch.fx.Graph, target: Any) -> list[Node]:
     return list(graph.find_nodes(op="call_function", target=target))
 
 
+def _read(node: Node, index: int = 0) -> Any:
+    """The argument at `index`; None if there is none."""
+    return node.args[index] if len(node.args) > index else None
+
+
 def _is(node: Any, targets: Collection[Any]) -> bool:
     return isinstance(node, Node) and node.op == "call_function" and node.target in targets
 
 
 def _only_user(node: Node, targets: Collection[Any], *args: Any) -> Any:
     """The node's user, if it is the only one, of these operators, and has these arguments."""
-    user = next(iter(node.users), None)
+    user: Any = next(iter(node.users), None)
     fits = len(node.users) == 1 and _is(user, targets)
     return user if fits and (not args or user.args[1:] == args) else None
 
@@ -207,10 +213,10 @@ def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:
     """The parts of the layer's result that are read; none if they are not all like that."""
     if not stacked:
         return [_Part(layer)]
-    _, size = stacked[0].args[2]  # type: ignore[misc]
-    found = []
+    (_, size), found = _read(stacked[0], 2), []
     for user in stacked[-1].users:
-        index = user.args[2] if _is(user, (aten.select.int,)) and user.args[1] == 0 else None
+        is_part = _is(user, (aten.select.int,)) and user.args[1] == 0
+        index = _read(user, 2) if is_part else None
         if type(index) is not int or index < 0:
             return []
         start = index * size
@@ -221,7 +227,7 @@ def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:
 def _headed(part: Node) -> _Headed | None:
     """The nodes behind `(time, batch, heads * width)` up to `(batch, heads, time, width)`."""
     joined = _only_user(part, _RESHAPES)
-    move = None if joined is None else _only_user(joined, _TRANSPOSE)
+    move: Any = None if joined is None else _only_user(joined, _TRANSPOSE)
     if joined is None or not _swaps(move) or len(_shape(part)) != 3:
         return None
     time, batch, whole = _shape(part)
@@ -241,7 +247,7 @@ def _heads_of(result: Node, swapped: Any) -> tuple[tuple[str, tuple[Any, ...]], 
     """The operators that make the heads of a layer's result, whose first axis is the batch if the
     layer reads its input `swapped`.
     """
-    batch, heads, time, width = result.args[1]  # type: ignore[misc]
+    batch, heads, time, width = _read(result, 1)
     leading, order = (
         ([time, batch], [1, 2, 0, 3]) if swapped is None else ([batch, time], [0, 2, 1, 3])
     )
