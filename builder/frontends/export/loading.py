@@ -40,9 +40,8 @@ def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
         torchscript.check_in_child(facts, libraries, load_here, ("torch", PRELOADED))
     except ModelFileError as error:
         error.fix = error.fix or _fix(error.message)
-        error.message = error.message.replace(
-            " cannot be loaded:", f", written by torch {facts.torch_version}, cannot be loaded:", 1
-        )
+        known = f", written by torch {facts.torch_version}, cannot be loaded:"
+        error.message = error.message.replace(" cannot be loaded:", known, 1)
         raise
     torchscript.load_libraries(libraries)
     try:

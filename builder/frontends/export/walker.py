@@ -161,25 +161,31 @@ class Walker:
         for node in module.graph.nodes:
             self._begin(node)
             self.known = known
+            if node.op == "output":
+                (returned,) = node.args
+                found = returned if isinstance(returned, list | tuple) else [returned]
+                return [self._known(item, known) for item in found]
             if node.op == "placeholder":
                 known[node] = next(values)
             elif node.op == "get_attr":
                 known[node] = _attribute(module, str(node.target))
-            elif node in self.skipped:
-                known[node] = None
-            elif (form := self.heads.forms.get(node)) is not None:
-                known[node] = self._formed(form, known)
             elif node.op == "call_function":
-                known[node] = self._call(node, known)
-                if self._computes_sizes and node not in self.heads.moved:
-                    self._remember_sizes(node, known[node])
-            elif node.op == "output":
-                (returned,) = node.args
-                found = returned if isinstance(returned, list | tuple) else [returned]
-                return [self._known(item, known) for item in found]
+                known[node] = self._result(node, known)
             else:
                 raise self.error(f"a node of kind {node.op} has no counterpart in TorchScript")
         return []
+
+    def _result(self, node: torch.fx.Node, known: dict[Any, Known]) -> Known:
+        """Write a call, in another form if there is one; None if the call is left out."""
+        if node in self.skipped:
+            return None
+        form = self.heads.forms.get(node)
+        if form is not None:
+            return self._formed(form, known)
+        result = self._call(node, known)
+        if self._computes_sizes and node not in self.heads.moved:
+            self._remember_sizes(node, result)
+        return result
 
     def _formed(self, form: Form, known: dict[Any, Known]) -> Known:
         """Write a node's result in another form."""
