@@ -282,7 +282,7 @@ def _start_exported(
     steps.begin(graph)
     if fallback_modules:
         mark_by_record(graph, module.script._c, fallback_modules)
-    steps.end(LOWER_GRAPH, graph)
+    steps.end(LOWER_GRAPH, graph, changed=bool(fallback_modules))
     return graph, list(module.inputs), {}
 
 

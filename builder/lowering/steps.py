@@ -40,10 +40,10 @@ class Steps:
         self._nodes, self._text = self._read(graph)
         self._started = time.perf_counter()
 
-    def end(self, name: str, graph: Graph) -> None:
+    def end(self, name: str, graph: Graph, *, changed: bool = True) -> None:
         """The step is done; the next one starts with its graph."""
         seconds = time.perf_counter() - self._started
-        nodes, text = self._read(graph)
+        nodes, text = self._read(graph) if changed else (self._nodes, self._text)
         self.records.append(PassRecord(name, self._nodes, nodes, seconds, self._text, text))
         self._nodes, self._text, self._started = nodes, text, time.perf_counter()
 

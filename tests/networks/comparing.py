@@ -153,7 +153,7 @@ def measure(network: Network, mode: str, compile: bool = True) -> Measured:
     if mode == "exported":
         program = exported_of(network, eager_of(network))
         module = program.module()
-        beside = _beside(program, module_of(network, "traced"), specs_of(network))
+        beside = conversion_times(network, program)
     else:
         program = module = module_of(network, mode)
     start = time.perf_counter()
@@ -176,11 +176,14 @@ def inputs_of(network: Network, index: int) -> tuple[torch.Tensor, ...]:
     return network.inputs(network.cases[index])
 
 
-def _beside(program: Any, traced: Any, specs: Sequence[Any]) -> dict[str, float]:
-    """Layers and CPU seconds of both ways, converted in turns; the lesser of two after a first."""
+def conversion_times(network: Network, program: Any) -> dict[str, float]:
+    """Layers of the traced module, and CPU seconds of both formats, converted in turns: the least
+    of ten calls after a first one.
+    """
+    traced, specs = module_of(network, "traced"), specs_of(network)
     found: dict[str, list[float]] = {"cpu": [], "traced_cpu": []}
     layers = 0
-    for _ in range(3):
+    for _ in range(11):
         for key, module in (("traced_cpu", traced), ("cpu", program)):
             start = time.process_time()
             conversion = builder.convert(module, specs)

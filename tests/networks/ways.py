@@ -19,9 +19,9 @@ Written by `python -m tests.networks.zoo --modes exported`. Every network of
 - Answers are compared as in [networks.md](networks.md): at three shapes, up to 0.0001 of the
   largest magnitude. It explains `float32 itself`, too.
 - Layers stand beside those of the traced module.
-- Seconds are CPU time of `builder.convert`, the lesser of two calls after a first one. Both formats
-  were converted in turns in one process. The time of an exported program contains writing its
-  graph; a traced module has one already.
+- Seconds are CPU time of `builder.convert`, the least of ten calls after a first one. Both formats
+  were converted in turns in one process (`--times` measures times alone). The time of an
+  exported program contains writing its graph; a traced module has one already.
 """
 WHOLE = ("passed", "float32 itself")
 

@@ -2,6 +2,7 @@
 
     python -m tests.networks.zoo                      every network, each in a process of its own
     python -m tests.networks.zoo "ResNet-50" --modes traced
+    python -m tests.networks.zoo --times              conversion times of both formats only
 
 Results are kept in docs/networks.json, so that a run of some networks updates their rows only.
 """
@@ -97,6 +98,15 @@ def run_one(name: str, mode: str) -> dict[str, Any]:
     }
 
 
+def times_of(name: str) -> dict[str, Any]:
+    """The conversion times of a network's program and trace."""
+    from tests.networks.comparing import conversion_times, eager_of, exported_of
+
+    warnings.simplefilter("ignore")
+    network = networks()[name]
+    return conversion_times(network, exported_of(network, eager_of(network)))
+
+
 def kept() -> dict[str, Any]:
     """The rows that were measured last, by network and mode."""
     return dict(json.loads(STORE.read_text())) if STORE.exists() else {}
@@ -149,11 +159,18 @@ def main() -> None:
     parser.add_argument(
         "--one", action="store_true", help="print one network's row as JSON (used by the others)"
     )
+    parser.add_argument(
+        "--times", action="store_true", help="measure only the conversion times of exported rows"
+    )
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(run_one(options.names[0], options.modes[0])))
+        name, mode = options.names[0], options.modes[0]
+        print(json.dumps(times_of(name) if options.times else run_one(name, mode)))
         return
     rows = kept()
+    if options.times:
+        _measure_times(rows, options.names, options.timeout)
+        return
     for name, network in networks().items():
         for mode in options.modes:
             if options.names and name not in options.names:
@@ -166,11 +183,24 @@ def main() -> None:
             write(rows)
 
 
-def _apart(name: str, mode: str, timeout: float) -> dict[str, Any]:
+def _measure_times(rows: dict[str, Any], names: list[str], timeout: float) -> None:
+    """Update the times of the rows of programs that convert."""
+    for row in rows.values():
+        name = row["network"]
+        if row["mode"] != "exported" or "cpu" not in row or (names and name not in names):
+            continue
+        found = _apart(name, "exported", timeout, "--times")
+        if "cpu" in found:
+            row.update(found)
+            write(rows)
+        print(name, found, flush=True)
+
+
+def _apart(name: str, mode: str, timeout: float, *options: str) -> dict[str, Any]:
     """The row, measured in a process of its own: a crash or a hang is that network's result
     only.
     """
-    command = [sys.executable, "-m", "tests.networks.zoo", name, "--modes", mode, "--one"]
+    command = [sys.executable, "-m", "tests.networks.zoo", name, "--modes", mode, "--one", *options]
     failed = _head(name, mode)
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)

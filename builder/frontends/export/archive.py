@@ -46,7 +46,15 @@ _OLD_MEMBERS = re.compile(
     r"|serialized_(state_dict|constants|example_inputs)\.pt"
 )
 """The members of the earlier layout."""
-_TORCH_SAVE = frozenset(["torch._utils _rebuild_parameter", "torch.serialization _get_layout"])
+_TORCH_SAVE = frozenset(
+    [
+        "torch._utils _rebuild_parameter",
+        # torch.cond sets attributes of parameters while a program is exported
+        "torch._utils _rebuild_parameter_with_state",
+        "torch.serialization _get_layout",
+    ]
+)
+"""What torch.save names for parameters and layouts. torch allows it with `weights_only`."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,6 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
     torchscript.check_sizes(path, members)
     if broken := archive.testzip():
         raise zipfile.BadZipFile(f"member {broken!r} does not match its checksum")
-    _check_members(path, archive, root)
     name = f"{root}models/model.json" if root else "serialized_exported_program.json"
     program = _json(path, archive, name)
     facts = ProgramFacts(
@@ -94,6 +101,7 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
         schema_version=_version(program.get("schema_version")),
     )
     _check_version(facts)
+    _check_members(path, archive, root)
     found = list(dict.fromkeys(contents.problems(program, custom=custom)))
     if found:
         listed = "\n".join(f"  {problem}" for problem in found[:8])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,29 +33,30 @@ class Axes:
     def __init__(self, metas: Mapping[str, Any], program: torch.export.ExportedProgram) -> None:
         """`metas` are the fake tensors of the inputs by name."""
         self.metas, self._program = metas, program
-        constraints = program.range_constraints
-        self._bounds = {str(size): _bounds(span) for size, span in constraints.items()}
         self._own: tuple[TensorSpec, ...] | None = None
         self.unresolved: tuple[str, ...] = ()
         """The conditions that the sizes of `specs` violate, because no sizes were found that
         satisfy them.
         """
-        self.names: dict[str, str] = {}
+
+    @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """The name of each axis, by its size expression."""
+        names: dict[str, str] = {}
         for _, shape in self._shapes():
             for index, size in enumerate(shape):
-                if isinstance(size, torch.SymInt) and str(size) not in self.names:
-                    self.names[str(size)] = self._name(index, len(shape))
+                if isinstance(size, torch.SymInt) and str(size) not in names:
+                    names[str(size)] = _axis_name(index, len(shape), set(names.values()))
+        return names
+
+    @functools.cached_property
+    def _bounds(self) -> dict[str, tuple[int, int | None]]:
+        constraints = self._program.range_constraints
+        return {str(size): _bounds(span) for size, span in constraints.items()}
 
     def _shapes(self) -> Iterator[tuple[str, Sequence[Any]]]:
         for name, meta in self.metas.items():
             yield name, meta.shape if isinstance(meta, torch.Tensor) else ()
-
-    def _name(self, index: int, rank: int) -> str:
-        usual = "batch" if index == 0 else (_NAMES.get(rank, ()) + ("",) * rank)[index - 1]
-        stem = usual or f"axis_{index}"
-        used = set(self.names.values())
-        later = (f"{stem}_{number}" for number in range(2, len(used) + 3))
-        return next(name for name in (stem, *later) if name not in used)
 
     def specs(self) -> tuple[TensorSpec, ...]:
         """Return a spec for each input, in order, with the ranges of the program.
@@ -275,6 +276,14 @@ def _listed(sizes: Mapping[str, int]) -> str:
 
 def _shown(axis: int | str, low: int, high: int) -> str:
     return str(axis) if isinstance(axis, int) else f"{axis} ({low} to {high})"
+
+
+def _axis_name(index: int, rank: int, used: Collection[str]) -> str:
+    """A name for the axis at `index` of an input of this rank, unlike those in use."""
+    usual = "batch" if index == 0 else (_NAMES.get(rank, ()) + ("",) * rank)[index - 1]
+    stem = usual or f"axis_{index}"
+    later = (f"{stem}_{number}" for number in range(2, len(used) + 3))
+    return next(name for name in (stem, *later) if name not in used)
 
 
 def _bounds(span: Any) -> tuple[int, int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,10 @@ PRELOADED = "builder.frontends.export.preloaded"
 """The module that a process imports before it forks children that load exported programs."""
 log = logging.getLogger(__name__)
 
+_UNREAD = re.compile(r"Failed deserializing node Node\(target='([\w.]+)'")
+_NOT_READ = "torch here cannot read its call of"
+"""Calls of torch.cond that torch 2.6 wrote are an example."""
+
 
 def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
     """Load the program of a `.pt2` file.
@@ -35,6 +40,8 @@ def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
         torchscript.check_in_child(facts, libraries, load_here, ("torch", PRELOADED))
     except ModelFileError as error:
         error.fix = error.fix or _fix(error.message)
+        known = f", written by torch {facts.torch_version}, cannot be loaded:"
+        error.message = error.message.replace(" cannot be loaded:", known, 1)
         raise
     torchscript.load_libraries(libraries)
     try:
@@ -76,6 +83,8 @@ def _load(path: str) -> Any:
             _ = loaded.call_spec  # raises if the program's own signature is missing
             return loaded
         except Exception as error:
+            if found := _UNREAD.match(str(error)):
+                raise RuntimeError(f"{_NOT_READ} {found[1]}") from error
             # torch logs the reason and raises another error
             if warnings:
                 raise RuntimeError(warnings[-1]) from error
@@ -117,6 +126,8 @@ def _fix(reason: str) -> str:
     """The fix for a program that torch can save but not load."""
     if "deserialize output node" in reason:
         return "return tensors, numbers and None only, and export the model again"
+    if _NOT_READ in reason:
+        return "export the program again with a newer torch"
     return "check the file with torch.export.load, and export the model again"
 
 

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from builder.errors import LoweringError, UsageError
 from builder.frontends.export import numbers, structure
 from builder.frontends.export.axes import Axes
+from builder.frontends.export.heads import Heads
 from builder.frontends.export.memory import Writes
 from builder.frontends.export.origins import Origins, location
 from builder.frontends.export.walker import Walker
@@ -101,7 +102,7 @@ class ExportedModule:
         """Return the leaves of the result (tensors, numbers or None) and their structure."""
         node = next(iter(reversed(self.program.graph.nodes)))
         metas = [_example(item) for item in node.args[0]]
-        return metas, self.program.call_spec.out_spec
+        return metas, structure.signature(self.program).out_spec
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -131,7 +132,7 @@ class ExportedModule:
 
     @property
     def _in_spec(self) -> Any:
-        return self.program.call_spec.in_spec
+        return structure.signature(self.program).in_spec
 
     def _write(self) -> None:
         module, signature = self.program.graph_module, self.program.graph_signature
@@ -159,6 +160,9 @@ class ExportedModule:
         walker.skipped = _dead_writes(placeholders, signature.input_specs)
         writes = Writes(graphs, walker.skipped, signature_of)
         walker.functional, walker.has_writes = writes.functional, writes.remain
+        if not writes.remain:
+            walker.heads = Heads(graphs, walker.skipped)
+            walker.skipped |= walker.heads.skipped
         outputs = walker.walk(module, given, known)
         specs = signature.output_specs
         wanted = [
@@ -166,7 +170,7 @@ class ExportedModule:
             for output, spec in zip(outputs, specs, strict=True)
             if spec.kind is OutputKind.USER_OUTPUT
         ]
-        labels = structure.output_names(self.program.call_spec.out_spec)
+        labels = structure.output_names(structure.signature(self.program).out_spec)
         pairs = [pair for pair in zip(labels, wanted, strict=True) if pair[1] is not None]
         if not pairs:
             raise LoweringError(

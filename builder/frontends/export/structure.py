@@ -19,14 +19,20 @@ def input_names(program: torch.export.ExportedProgram) -> list[str]:
     return _distinct(_joined(path) for path in input_paths(program))
 
 
+def signature(program: torch.export.ExportedProgram) -> Any:
+    """Return the structure of the program's arguments (`in_spec`) and result (`out_spec`).
+
+    ExportedProgram.call_spec creates a class each time.
+    """
+    return next(entry.signature for entry in program.module_call_graph if entry.fqn == "")
+
+
 def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
     """Return the path of each leaf of the arguments, from the name of its argument."""
-    roots = (entry.signature for entry in program.module_call_graph if entry.fqn == "")
-    signature = next(roots, None)
-    names = list(signature.forward_arg_names or ()) if signature else []
+    spec = signature(program).in_spec
+    names = list(signature(program).forward_arg_names or ())
     if len(set(names)) < len(names):
         raise LoweringError(f"two arguments of the program have one name ({', '.join(names)})")
-    spec = program.call_spec.in_spec
     leaves = [object() for _ in range(spec.num_leaves)]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     names += [f"input_{index}" for index in range(len(names), len(args))]

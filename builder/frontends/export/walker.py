@@ -15,6 +15,7 @@ import torch
 from builder.errors import LoweringError
 from builder.frontends.export import convolutions, masks, memory, numbers, quantized, torchao
 from builder.frontends.export.contents import TORCHAO
+from builder.frontends.export.heads import Form, Heads
 from builder.frontends.export.origins import Origins, location
 
 C: Any = torch._C
@@ -121,6 +122,8 @@ class Walker:
         """Calls of in-place operators that are written as calls of these operators."""
         self.has_writes = True
         """Whether other calls write to memory: then views and copies are kept."""
+        self.heads = Heads(())
+        """Nodes that are written in another form, and those whose axes differ."""
         self._ends = [self.graph.return_node()]
         self._sized: dict[Any, tuple[int, tuple[Any, int]]] = {}
         """For each computed size expression: a tensor of the graph and its axis, and the number of
@@ -158,23 +161,40 @@ class Walker:
         for node in module.graph.nodes:
             self._begin(node)
             self.known = known
+            if node.op == "output":
+                (returned,) = node.args
+                found = returned if isinstance(returned, list | tuple) else [returned]
+                return [self._known(item, known) for item in found]
             if node.op == "placeholder":
                 known[node] = next(values)
             elif node.op == "get_attr":
                 known[node] = _attribute(module, str(node.target))
-            elif node in self.skipped:
-                known[node] = None
             elif node.op == "call_function":
-                known[node] = self._call(node, known)
-                if self._computes_sizes:
-                    self._remember_sizes(node, known[node])
-            elif node.op == "output":
-                (returned,) = node.args
-                found = returned if isinstance(returned, list | tuple) else [returned]
-                return [self._known(item, known) for item in found]
+                known[node] = self._result(node, known)
             else:
                 raise self.error(f"a node of kind {node.op} has no counterpart in TorchScript")
         return []
+
+    def _result(self, node: torch.fx.Node, known: dict[Any, Known]) -> Known:
+        """Write a call, in another form if there is one; None if the call is left out."""
+        if node in self.skipped:
+            return None
+        form = self.heads.forms.get(node)
+        if form is not None:
+            return self._formed(form, known)
+        result = self._call(node, known)
+        if self._computes_sizes and node not in self.heads.moved:
+            self._remember_sizes(node, result)
+        return result
+
+    def _formed(self, form: Form, known: dict[Any, Known]) -> Known:
+        """Write a node's result in another form."""
+        value = known[form.base]
+        for kind, args in form.steps:
+            given = [self._known(arg, known) for arg in args]
+            lists = [self._list(arg, numbers.INT) if type(arg) is list else arg for arg in given]
+            value = self.emit(kind, [value, *lists])
+        return value
 
     def finish(self, outputs: Sequence[Known]) -> None:
         """Set the outputs of the graph: tensors, and numbers converted to tensors."""
@@ -249,11 +269,11 @@ class Walker:
             item = item.detach()
         elif found := self._plain.get(key := (type(item), repr(item))):
             return found
-        with self.graph.insert_point_guard(self._ends[-1]):
-            try:
-                value = self.graph.insertConstant(item)
-            except (TypeError, RuntimeError) as error:
-                raise self.error(f"a {type(item).__name__} cannot be a constant") from error
+        self.graph.setInsertPoint(self._ends[-1])
+        try:
+            value = self.graph.insertConstant(item)
+        except (TypeError, RuntimeError) as error:
+            raise self.error(f"a {type(item).__name__} cannot be a constant") from error
         self._describe(value.node())
         if len(self._ends) == 1 and not isinstance(item, torch.Tensor):
             self._plain[key] = value
