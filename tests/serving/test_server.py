@@ -274,7 +274,7 @@ def test_a_server_that_crashes_while_it_loads_is_started_once_more_with_one_load
 
 def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
     with (
-        pytest.raises(UsageError, match="not a model repository"),
+        pytest.raises(UsageError, match="does not exist"),
         serve(tmp_path / "nowhere", **FREE),
     ):
         pass
