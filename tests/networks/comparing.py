@@ -176,21 +176,26 @@ def inputs_of(network: Network, index: int) -> tuple[torch.Tensor, ...]:
     return network.inputs(network.cases[index])
 
 
+CALLS = 10
+"""The conversions of each format that are timed."""
+
+
 def conversion_times(network: Network, program: Any) -> dict[str, float]:
     """Layers of the traced module, and CPU seconds of both formats, converted in turns: the least
-    of ten calls after a first one.
+    of some calls after a first one.
     """
     traced, specs = module_of(network, "traced"), specs_of(network)
     found: dict[str, list[float]] = {"cpu": [], "traced_cpu": []}
     layers = 0
-    for _ in range(11):
+    for _ in range(CALLS + 1):
         for key, module in (("traced_cpu", traced), ("cpu", program)):
             start = time.process_time()
             conversion = builder.convert(module, specs)
             found[key].append(time.process_time() - start)
             if module is traced:
                 layers = conversion.network.num_layers
-    return {key: min(seconds[1:]) for key, seconds in found.items()} | {"traced_layers": layers}
+    least = {key: min(seconds[1:]) for key, seconds in found.items()}
+    return least | {"traced_layers": layers, "calls": CALLS}
 
 
 def _error(conversion: Any, module: Any, inputs: Sequence[torch.Tensor]) -> float:

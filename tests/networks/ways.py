@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tests.networks.comparing import CALLS
+
 Row = dict[str, Any]
 
 HEAD = """# Networks from both formats
@@ -56,6 +58,8 @@ def _counts(rows: Sequence[Row], unscriptable: frozenset[str]) -> Iterator[str]:
     yield f"| fewer layers | {fewer} |"
     yield f"| more layers | {more} |"
     yield f"| converted in at most the time of the traced module | {sum(r <= 1 for r in ratios)} |"
+    older = sum(row.get("calls") != CALLS for row in whole)
+    yield f"| times of two calls only, measured beside more work | {older} |"
     yield ""
     yield (
         f"The time is {statistics.median(ratios):.2f} times that of the traced module in the"
