@@ -16,30 +16,18 @@ def combined(builder: Any, caches: Sequence[bytes]) -> tuple[bytes, list[bool]]:
     have the same measurement, the earlier one is used. `builder` is a trt.Builder.
     """
     settings = builder.create_builder_config()
-    whole: Any = None
-    used = []
-    for data in caches:
-        other = _accepted(settings, data)
-        if whole is None:
-            whole = other  # TensorRT 8.6 combines nothing into a cache created from no bytes
-            used.append(other is not None)
-        else:
-            used.append(other is not None and bool(whole.combine(other, ignore_mismatch=False)))
-    if whole is None:
-        whole = settings.create_timing_cache(b"")
+    whole: Any = settings.create_timing_cache(b"")
+    combined = [_combine(settings, whole, data) for data in caches]
     with whole.serialize() as buffer:
-        return bytes(buffer), used
+        return bytes(buffer), combined
 
 
-def _accepted(settings: Any, data: bytes) -> Any:
-    """The timing cache, or None if TensorRT refuses to build with it on this machine."""
+def _combine(settings: Any, whole: Any, data: bytes) -> bool:
     try:
-        cache = settings.create_timing_cache(data)
-        if cache is not None and settings.set_timing_cache(cache, ignore_mismatch=False):
-            return cache
+        other = settings.create_timing_cache(data)
+        return other is not None and bool(whole.combine(other, ignore_mismatch=False))
     except (RuntimeError, TypeError):  # not a timing cache
-        pass
-    return None
+        return False
 
 
 @contextmanager

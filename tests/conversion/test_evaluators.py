@@ -148,7 +148,7 @@ def test_bits_of_a_size_are_refused() -> None:
 
 def test_an_index_that_only_the_engine_knows_is_refused() -> None:
     with pytest.raises(
-        UnsupportedOperators, match="the index` must be known at build time but depends on n"
+        UnsupportedOperators, match="the index must be known at build time but depends on n"
     ):
         convert(graph_of("return [1, 2, 3][n]"), [sample(2, 4)], dynamic={0: {0: "n"}})
 

