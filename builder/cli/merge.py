@@ -50,8 +50,7 @@ def merge_command(
     with signatures.signing_with(sign):
         merged = triton.merge(repositories, out)
     if write_env:
-        triton.write_env(out)
-        options.note_env(terminal, out)
+        options.write_env_file(terminal, out)
     data = [{"name": name, "compute_capabilities": capabilities} for name, capabilities in merged]
     rows = [[name, ", ".join(capabilities) or "any"] for name, capabilities in merged]
     terminal.result(

@@ -355,9 +355,15 @@ def note_incompatible(terminal: Terminal, published: Sequence[history.Promotion 
             terminal.note(f"{one.name}: warning: incompatible with its clients: {change}")
 
 
-def note_env(terminal: Terminal, repository: Path) -> None:
+def write_env_file(terminal: Terminal, repository: Path) -> None:
+    """Write the .env beside the repository, for `--write-env`, and report it."""
+    from builder import triton
+
+    note_env(terminal, triton.write_env(repository))
+
+
+def note_env(terminal: Terminal, path: Path) -> None:
     """Report the .env that `--write-env` wrote."""
-    path = repository.resolve().parent / ".env"
     terminal.note(f"{path}: its block for docker compose was written")
 
 

@@ -37,7 +37,7 @@ def promote_command(
     The models are published one by one, each atomically. The command ends at the first model that
     is refused.
     """
-    from builder import store, triton
+    from builder import store
     from builder.repository import preflight
     from builder.triton import history, signatures
 
@@ -50,8 +50,7 @@ def promote_command(
     signed = [target / folder.name for folder in folders if signatures.is_signed(folder)]
     options.note_unsigned(terminal, signed)
     if write_env:
-        triton.write_env(target)
-        options.note_env(terminal, target)
+        options.write_env_file(terminal, target)
     options.note_incompatible(terminal, done)
     rows = [[one.name, str(one.number), one.state] for one in done]
     terminal.result(

@@ -148,7 +148,7 @@ def repo_command(
     settings["graphs"] = _beside(out, "graphs") if log_level == "graph" else None
     results, found = _built(terminal, models, out, settings, search_precision)
     if settings["write_env"] and any(result.ok for result in results):
-        options.note_env(terminal, out)
+        options.note_env(terminal, out.resolve().parent / ".env")
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
     data = {"repository": out, "ok": exit_code(results) == 0, "flavour": used}

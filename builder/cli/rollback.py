@@ -41,7 +41,7 @@ def rollback_command(
     The manifest must enable kept versions: versions: {keep: 3}. A server in poll mode detects the
     change. In explicit mode the model must be loaded again.
     """
-    from builder import store, triton
+    from builder import store
     from builder.triton import history, signatures
 
     store.tidy(repository)
@@ -51,8 +51,7 @@ def rollback_command(
         before, now = history.rollback(folder, to, accept=accept_incompatible)
     options.note_unsigned(terminal, [folder] if was_signed else [])
     if write_env:
-        triton.write_env(repository)
-        options.note_env(terminal, repository)
+        options.write_env_file(terminal, repository)
     state = "unchanged" if before == now else "rolled back"
     data = {"repository": repository, "model": model, "from": before, "to": now, "state": state}
     served = "already served, unchanged" if before == now else f"served, and was {before}"

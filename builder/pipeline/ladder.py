@@ -101,9 +101,10 @@ def by_torch(recorded: Recorded, crash: str, attempt: Callable[[Recorded, Kept],
     """The result of `attempt` for the original module, after `crash` ended the build: a crash, or
     the limit of a stage.
     """
-    late = crash.endswith("was ended")
-    show = "`trt-build repo --no-isolate` shows the location"
-    error = EngineError(crash, fix="raise limits.stage_seconds in the manifest" if late else show)
+    fix = "`trt-build repo --no-isolate` shows the location"
+    if crash.endswith("was ended"):  # by processes.TimedOut
+        fix = "raise limits.stage_seconds in the manifest"
+    error = EngineError(crash, fix=fix)
     return attempt(_original(recorded, error), Kept())
 
 

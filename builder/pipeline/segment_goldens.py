@@ -139,8 +139,10 @@ def _fix(spec: ModelSpec) -> str:
     """What to do where a network differs; the functions and passes of plugins are named."""
     from builder.conversion import HALF, plugin_functions
 
-    if eight_bits(spec) or spec.precision in HALF:
-        return _FIX_8_BITS if eight_bits(spec) else _FIX_HALF
+    if eight_bits(spec):
+        return _FIX_8_BITS
+    if spec.precision in HALF:
+        return _FIX_HALF
     added = [*plugin_functions(), *_passes_of_plugins()]
     if added:
         return (

@@ -97,8 +97,8 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     return processes.Sandbox(writable, network=remote, gpu=True)
 
 
-_WITHOUT_TORCH = (["convert"], ["reference"], ["build"])
-"""The stages that a model does not have which torch serves."""
+_TENSORRT_STAGES = ("convert", "reference", "build")
+"""A model that torch serves does not have these stages."""
 
 
 def after_crash(order: Order, error: object) -> Order | None:
@@ -107,8 +107,9 @@ def after_crash(order: Order, error: object) -> Order | None:
     engine.
     """
     crashed = isinstance(error, processes.Crashed) and error.is_fault
-    late = isinstance(error, processes.TimedOut) and error.stage.split()[-1:] in _WITHOUT_TORCH
-    if not (crashed or late) or order.crashed or order.spec.fallback.require_full:
+    stage = error.stage.rpartition(" ")[2] if isinstance(error, processes.TimedOut) else ""
+    timed_out = stage in _TENSORRT_STAGES
+    if not (crashed or timed_out) or order.crashed or order.spec.fallback.require_full:
         return None
     return replace(order, crashed=str(getattr(error, "message", error)))
 

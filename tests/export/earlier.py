@@ -175,7 +175,7 @@ def compare(answers: list[Tensor], wanted: list[Tensor]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="the folder of all versions")
-    parser.add_argument("--check", action="store_true", help="check what is there")
+    parser.add_argument("--check", action="store_true", help="load and compare existing files")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.check:

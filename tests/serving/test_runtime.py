@@ -424,7 +424,7 @@ def test_an_unloaded_model_ends_its_process_on_a_gpu(
     served = model(modules, doubling(), tmp_path)
     ended: list[int] = []
     monkeypatch.setattr(modules["model"], "is_stub", lambda: True)
-    monkeypatch.setattr(modules["model"], "GPU_DEVICE", str(tmp_path if gpu else tmp_path / "no"))
+    monkeypatch.setattr(modules["model"], "has_gpu", lambda: gpu)
     monkeypatch.setattr(modules["model"].os, "_exit", ended.append)
     served.finalize()
     assert served.executor is None

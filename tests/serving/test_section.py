@@ -143,7 +143,7 @@ def test_cached_responses_are_those_of_the_version_that_is_served(tmp_path: Path
         control.update(server.http_url, served / "net", drain=0)
         answers = [one.answer for _ in range(2) for one in joined([Request(server, "net")])]
         assert answers == [5.0] * 2 and hits(server, "net") == 1
-    with serve(served, **FREE) as server:  # nobody asks for a cache
+    with serve(served, **FREE) as server:  # without a response cache
         joined([Request(server, "net")])
         joined([Request(server, "net")])
         assert hits(server, "net") == 0

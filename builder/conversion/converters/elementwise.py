@@ -175,8 +175,7 @@ def addcmul(
     ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
 ) -> ITensor:
     """self + value tensor1 tensor2"""
-    product = combine(ctx, "PROD", tensor1, tensor2)
-    return combine(ctx, "SUM", x, product if value == 1 else combine(ctx, "PROD", product, value))
+    return _plus(ctx, x, combine(ctx, "PROD", tensor1, tensor2), value)
 
 
 @converter(
@@ -187,5 +186,9 @@ def addcdiv(
     ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
 ) -> ITensor:
     """self + value tensor1 / tensor2"""
-    quotient = combine(ctx, "DIV", tensor1, tensor2)
-    return combine(ctx, "SUM", x, quotient if value == 1 else combine(ctx, "PROD", quotient, value))
+    return _plus(ctx, x, combine(ctx, "DIV", tensor1, tensor2), value)
+
+
+def _plus(ctx: ConversionContext, x: Tensor, term: ITensor, value: float) -> ITensor:
+    """x + value term"""
+    return combine(ctx, "SUM", x, term if value == 1 else combine(ctx, "PROD", term, value))

@@ -32,10 +32,9 @@ import triton_python_backend_utils as pb_utils
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 try:
     from trt_build_runtime import blame, integrity, options
-    from trt_build_runtime.confine import confine, is_stub
+    from trt_build_runtime.confine import confine, has_gpu, is_stub
     from trt_build_runtime.errors import Description, InvalidRequest
     from trt_build_runtime.executors import executor
-    from trt_build_runtime.kernel import GPU_DEVICE
     from trt_build_runtime.padding import Padding
     from trt_build_runtime.segments import SegmentsExecutor as SegmentsExecutor
     from trt_build_runtime.shapes import Profiles
@@ -126,7 +125,7 @@ class TritonPythonModel:
         """Release the engine before the process ends."""
         self.mapped.clear()
         self.executor = None
-        if is_stub() and Path(GPU_DEVICE).exists():
+        if is_stub() and has_gpu():
             # On a GPU, Triton 24.10's stub may wait here forever: the thread that received the
             # server's memory pool misses its wake-up, and the main thread joins it. Then the
             # unloaded model stays in memory. The server has its answer already.

@@ -32,7 +32,7 @@ def confine(folder: Path) -> tuple[str, ...]:
     Returns the mechanisms in effect. Nothing is done with a GPU: CUDA shares memory between
     tritonserver and this process, and the rights that it needs are not known.
     """
-    if not is_stub() or os.environ.get(VARIABLE) or Path(GPU_DEVICE).exists():
+    if not is_stub() or os.environ.get(VARIABLE) or has_gpu():
         return ()
     if not give_up_privileges():
         return ()
@@ -51,7 +51,13 @@ def confine(folder: Path) -> tuple[str, ...]:
     return tuple(held)
 
 
+def has_gpu() -> bool:
+    """Whether this host has a GPU."""
+    return Path(GPU_DEVICE).exists()
+
+
 def is_stub() -> bool:
+    """Whether this process is the stub of Triton's Python backend."""
     try:
         return Path(os.readlink("/proc/self/exe")).name.startswith(STUB)
     except OSError:
