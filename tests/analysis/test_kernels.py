@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from builder.analysis import Facts, kernels
+from builder.analysis import kernels
 from builder.lowering import ir
 
 FLOAT = torch.float32
