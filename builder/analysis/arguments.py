@@ -81,9 +81,10 @@ _ONES = frozenset(
 )
 _ZEROS = frozenset("padding output_padding pad start index storage_offset".split())
 _SIZES = frozenset("size sizes shape repeats output_size normalized_shape".split())
+_FRACTION = Constant(float, 1.0)
 _NUMBERS = {
     "IntType": Constant(int, 1),
-    "FloatType": Constant(float, 1.0),
+    "FloatType": _FRACTION,
     "BoolType": Constant(bool, True),
     "ComplexType": Constant(complex, 1j),
     "NumberType": OneOf((1, 1.0, 1j, True)),
@@ -143,6 +144,7 @@ def _reader(name: str, kind: str) -> Reader:
         return _READERS[plain]  # also in place of None, which would be the CPU
     if name == "bias":
         return _always(_NONE)  # it is added in place
+    read: Reader
     if plain == "List[int]" and name in _SIZES:
         read = _sizes
     elif plain == "int" and name in _ONES | _ZEROS:
@@ -278,8 +280,8 @@ _READERS: dict[str, Reader] = {
     "MemoryFormat": _always(Constant(torch.memory_format, torch.contiguous_format)),
     "Device": _always(Constant(torch.device, torch.device("meta"))),
     "number": _number,
-    "float": _always(_NUMBERS["FloatType"]),
-    "List[float]": _filled(_NUMBERS["FloatType"]),
+    "float": _always(_FRACTION),
+    "List[float]": _filled(_FRACTION),
     "int": _integer,
     "List[int]": _integers,
     "bool": _flag,

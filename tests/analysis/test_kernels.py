@@ -32,7 +32,6 @@ CONSTANTS = """
   %one : int = prim::Constant[value=1]()
   %two : int = prim::Constant[value=2]()
   %fraction : float = prim::Constant[value=1.]()
-  %many : int = prim::Constant[value=77]()
 """
 
 
@@ -70,9 +69,12 @@ def test_numbers_of_different_types_are_different_calls() -> None:
     assert facts(call.format("fraction"), (torch.int64, 2)) == ((FLOAT, 2),)
 
 
-def test_a_view_as_another_dtype_has_this_dtype() -> None:
-    call = "%code : int = prim::Constant[value=3]()\n%y : Tensor = aten::view(%x0, %code)"
-    assert facts(call, (FLOAT, 2)) == ((torch.int32, 2),)
+def scripted(expression: str) -> Sequence[Known]:
+    """The facts of the last node of an expression of x, a float32 tensor of rank 2."""
+    unit = torch.jit.CompilationUnit(f"def call(x):\n    return {expression}\n")
+    *_, node = unit.call.graph.nodes()
+    assert node.schema() != "(no schema)"
+    return kernels.facts_of(node, lambda value: (FLOAT, 2))
 
 
 def test_a_number_and_a_tensor_of_rank_0_must_agree() -> None:
@@ -97,6 +99,6 @@ def test_kernels_that_read_beyond_a_list_are_not_called(weights: int) -> None:
 
 def test_unchecked_enumerations_are_not_passed_on() -> None:
     """77 is not a dtype. torch would read a table at that index."""
-    assert facts("%y : Tensor = aten::to(%x0, %many, %no, %no, %none)", (FLOAT, 2)) == ()
-    assert facts("%y : Tensor = aten::sum(%x0, %many)", (FLOAT, 2)) == ()
-    assert facts("%y : Tensor = aten::sum(%x0, %none)", (FLOAT, 2)) == ((FLOAT, 0),)
+    assert scripted("x.to(77)") == ()
+    assert scripted("x.sum(dtype=77)") == ()
+    assert scripted("x.to(7)") == ((torch.float64, 2),)
