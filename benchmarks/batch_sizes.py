@@ -19,7 +19,7 @@ import argparse
 import gc
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -83,7 +83,9 @@ def onnx(name: str, precision: str, level: int, cache: Path) -> bytes:
     return plan
 
 
-def chains(name: str, folder: Path, precision: str, level: int, apart: bool) -> list[list[Task]]:
+def chains(
+    name: str, folder: Path, precision: str, level: int, engines: Sequence[str], apart: bool
+) -> list[list[Task]]:
     """Return the builds of a network: in one process, or in one each if they are built `apart`.
 
     Plans that are built apart do not share a timing cache.
@@ -98,7 +100,7 @@ def chains(name: str, folder: Path, precision: str, level: int, apart: bool) -> 
         "static": partial(ours, name, precision, level, cache("static"), static=True),
         "onnx": partial(onnx, name, precision, level, cache("onnx")),
     }
-    tasks = [Task(home / f"{way}.plan", make) for way, make in ways.items()]
+    tasks = [Task(home / f"{way}.plan", ways[way]) for way in engines]
     return [[task] for task in tasks] if apart else [tasks]
 
 
@@ -161,6 +163,7 @@ def parse() -> argparse.Namespace:
         choices=list(NETWORKS),
         help="build the three plans of these networks at a time, without a shared timing cache",
     )
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--plans", type=Path, default=Path("/tmp/trt-build-batch-sizes"))
     parser.add_argument(
         "--budget", type=float, default=7200, help="seconds after which builds are ended"
@@ -176,7 +179,9 @@ def build_all(args: argparse.Namespace, levels: Mapping[str, int]) -> None:
     every = [
         chain
         for name in args.only
-        for chain in chains(name, args.plans, args.precision, levels[name], name in args.apart)
+        for chain in chains(
+            name, args.plans, args.precision, levels[name], args.engines, name in args.apart
+        )
     ]
     for facts in plans.build(every, args.jobs, args.budget):
         print(json.dumps({"built": facts}), flush=True)

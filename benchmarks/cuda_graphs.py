@@ -5,8 +5,8 @@
 The first part runs TensorRT alone. It captures graphs from one execution context, or from one
 context for each batch size, and replays them between plain calls of other sizes. The second part
 serves one model on one tritonserver for each graph configuration, and sends requests of one size,
-then of several sizes. The third part serves six models with graphs at once, with and without
-warm-up requests, loaded at the same time or one after another. Each answer is compared with torch.
+then of several sizes. The third part serves several models with graphs at once (TOGETHER). Each
+answer is compared with torch.
 A line of JSON holds the wrong answers and all answers by batch size. A GPU, full TensorRT and
 Triton's TensorRT backend are required; without the backend only the first part runs.
 """
@@ -27,8 +27,21 @@ from typing import Any
 import torch
 
 SIZES = (1, 2, 4, 8)
-COPIES = 3
-"""The copies of each model that one server has at once."""
+BOTH = ("linear", "convolution")
+TOGETHER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "one linear": (("linear",), {}),
+    "one convolution": (("convolution",), {}),
+    "one linear, two instances": (("linear",), {"instances": 2}),
+    "two linear": (("linear", "linear"), {}),
+    "two convolutions": (("convolution", "convolution"), {}),
+    "one of both": (BOTH, {}),
+    "three of both": (BOTH * 3, {}),
+    "three of both, loaded in turn": (BOTH * 3, {"in_turn": True}),
+    "three of both, warm-up": (BOTH * 3, {"warm_up": True}),
+}
+"""The models that one server has at once, and how, by the name of the case. All have graphs for
+batches of 1 and 4.
+"""
 LIMIT = 1e-2
 """The largest difference for a correct output of layers of two, relative to the largest value."""
 
@@ -183,6 +196,7 @@ def configure(
     sizes: tuple[int, ...] | None,
     copy_stream: bool,
     warm_up: bool = False,
+    instances: int = 1,
 ) -> None:
     """Write the graph settings into the published configuration, and the folder's name.
 
@@ -195,6 +209,8 @@ def configure(
     config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
     config.ClearField("model_warmup")
     config.name = name
+    for group in config.instance_group:
+        group.count = instances
     row = modules()[name.split("_")[0]][1]
     for size in sizes or () if warm_up else ():
         request = config.model_warmup.add(name=f"batch-{size}", batch_size=size)
@@ -260,36 +276,50 @@ def served(folder: Path, name: str, spec: str, copy_stream: bool) -> Iterator[di
         }
 
 
-def many(folder: Path, warm_up: bool, in_turn: bool) -> Iterator[dict[str, Any]]:
-    """Return the incorrect outputs of a server with COPIES copies of both models, all with graphs.
+def many(folder: Path, case: str) -> Iterator[dict[str, Any]]:
+    """Return the incorrect outputs of a server with the models of a case of TOGETHER.
 
-    With `in_turn` the models are loaded one after another. The requests are those of one client,
-    then of one client for each model at the same time.
+    The requests are those of one client, then of one client for each model at the same time.
     """
     from tritonclient import grpc
 
     from builder.serving import serve
 
-    repository = folder / f"many-{warm_up}-{in_turn}"
+    names, settings = TOGETHER[case]
+    repository = folder / case.replace(" ", "-")
     repository.mkdir()
     copies = {}
-    for name in modules():
-        for number in range(COPIES):
-            copy = f"{name}_{number}"
-            shutil.copytree(folder / "plain" / name, repository / copy)
-            configure(repository, copy, SPECS["1,4"], copy_stream=False, warm_up=warm_up)
-            copies[copy] = modules()[name]
-    facts = {"part": "Triton, six models", "warm_up": warm_up, "loaded_in_turn": in_turn}
+    for number, name in enumerate(names):
+        copy = f"{name}_{number}"
+        shutil.copytree(folder / "plain" / name, repository / copy)
+        configure(
+            repository,
+            copy,
+            SPECS["1,4"],
+            copy_stream=False,
+            warm_up=settings.get("warm_up", False),
+            instances=settings.get("instances", 1),
+        )
+        copies[copy] = modules()[name]
+    in_turn = settings.get("in_turn", False)
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
     with serve(repository, explicit=in_turn, **ports) as server:  # type: ignore[arg-type]
         client = grpc.InferenceServerClient(server.grpc_url)
         for copy in copies if in_turn else ():
             client.load_model(copy)
-        for clients in (1, len(copies)):
+        for clients in sorted({1, max(len(copies), settings.get("instances", 1))}):
+            asked = list(copies.items()) * (clients if len(copies) == 1 else 1)
             with ThreadPoolExecutor(clients) as pool:
-                wrong = sum(pool.map(partial(_ask, server.grpc_url), copies.items()), Counter())
-            answers = {size: 6 * len(copies) for size in SIZES}
-            yield {**facts, "clients": clients, "answers": answers, "wrong": dict(wrong)}
+                found = list(pool.map(partial(_ask, server.grpc_url), asked))
+            wrong = [f"{copy}: {dict(counts)}" for (copy, _), counts in zip(asked, found)]
+            yield {
+                "part": "Triton, models together",
+                "case": case,
+                "clients": clients,
+                "answers": {size: 6 * len(asked) for size in SIZES},
+                "wrong": dict(sum(found, Counter())),
+                "by_model": wrong,
+            }
 
 
 def _ask(url: str, copy: tuple[str, tuple[torch.nn.Module, tuple[int, ...]]]) -> Counter[int]:
@@ -351,10 +381,9 @@ def main() -> int:
             for found in pool.map(lambda case: _rows(Path(folder), *case), cases):
                 for row in found:
                     note(row)
-        for warm_up in (False, True):
-            for in_turn in (False, True):
-                for row in _rows_of_many(Path(folder), warm_up, in_turn):
-                    note(row)
+        for case in TOGETHER:
+            for row in _rows_of_many(Path(folder), case):
+                note(row)
     return 0
 
 
@@ -366,13 +395,12 @@ def _rows(folder: Path, name: str, spec: str, copy_stream: bool) -> list[dict[st
         return [{"part": "Triton", **case, "failed": f"{type(failure).__name__}: {failure}"[:300]}]
 
 
-def _rows_of_many(folder: Path, warm_up: bool, in_turn: bool) -> list[dict[str, Any]]:
+def _rows_of_many(folder: Path, case: str) -> list[dict[str, Any]]:
     try:
-        return list(many(folder, warm_up, in_turn))
+        return list(many(folder, case))
     except Exception as failure:
-        case = {"warm_up": warm_up, "loaded_in_turn": in_turn}
         reason = f"{type(failure).__name__}: {failure}"[:300]
-        return [{"part": "Triton, six models", **case, "failed": reason}]
+        return [{"part": "Triton, models together", "case": case, "failed": reason}]
 
 
 if __name__ == "__main__":
