@@ -311,7 +311,9 @@ def many(folder: Path, case: str) -> Iterator[dict[str, Any]]:
             asked = list(copies.items()) * (clients if len(copies) == 1 else 1)
             with ThreadPoolExecutor(clients) as pool:
                 found = list(pool.map(partial(_ask, server.grpc_url), asked))
-            wrong = [f"{copy}: {dict(counts)}" for (copy, _), counts in zip(asked, found)]
+            wrong = [
+                f"{copy}: {dict(counts)}" for (copy, _), counts in zip(asked, found, strict=True)
+            ]
             yield {
                 "part": "Triton, models together",
                 "case": case,
