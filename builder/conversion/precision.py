@@ -40,16 +40,19 @@ HALF: dict[str, torch.dtype] = {
 class Scheme:
     """An 8-bit precision: the operands of products are quantized to `dtype`, and everything else
     computes in `rest`. A product whose quantization has an SQNR below `least_sqnr` dB also computes
-    in `rest`.
+    in `rest`, and with `weights_only` so does a product of two computed tensors.
     """
 
     dtype: torch.dtype
     rest: str
     least_sqnr: float | None = None
+    weights_only: bool = False
 
 
 SCHEMES = {
-    entry.name: Scheme(getattr(torch, entry.quantized), entry.rest, entry.least_sqnr)
+    entry.name: Scheme(
+        getattr(torch, entry.quantized), entry.rest, entry.least_sqnr, entry.weights_only
+    )
     for entry in TABLE
     if entry.quantized and entry.rest
 }

@@ -78,6 +78,11 @@ class Product:
     name: str
     operands: tuple[Operand, ...]
 
+    @property
+    def weight(self) -> torch.Tensor | None:
+        """The static operand that is not fake-quantized, or None."""
+        return next((one.weight for one in self.operands if one.weight is not None), None)
+
 
 def products(graph: Graph, containers: Containers = MappingProxyType({})) -> list[Product]:
     """Every product of the graph in program order, with those of its operands that are not

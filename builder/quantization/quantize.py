@@ -18,7 +18,7 @@ from builder.quantization import batch_norm, nodes, observing, trained
 from builder.quantization.additions import additions
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
-from builder.quantization.results import OWN, Layer, Quantized
+from builder.quantization.results import COMPUTED, OWN, Layer, Quantized
 from builder.quantization.statistics import NOT_FINITE, Error, Histogram, Range
 
 Batches = Sequence[Sequence[torch.Tensor]]
@@ -128,6 +128,8 @@ class _Work:
             return "it runs in torch"
         if not product.operands:
             return trained.unfit(product.node) or OWN
+        if self.scheme.weights_only and product.weight is None:
+            return COMPUTED
         return trained.unfit(product.node)
 
     def _named(self, product: Product) -> str:

@@ -10,6 +10,7 @@ from builder.quantization import trained
 from builder.quantization.products import products
 
 OWN = "the module quantizes it itself"
+COMPUTED = "both operands are computed: TensorRT fuses attention in half, not in 8 bits"
 
 
 @dataclass(frozen=True)
