@@ -176,7 +176,7 @@ def publish(
     compiled = compiler(order.options, clock, plans)
     recorded = record(order, clock)
     checked = check_recorded(recorded, order, clock, compiled)
-    if faster.wanted(recorded):
+    if faster.wanted(checked):
         checked = _faster(checked, recorded, order, clock, compiled, plans)
     clock.reached(checked)
     labels = {part.label for part in checked.built.converted.networks}
