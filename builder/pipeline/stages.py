@@ -547,7 +547,7 @@ def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Go
     spec, found = converted.prepared.spec, converted.partitioned
     recorded = segment_goldens.record(found.partition, goldens, spec, compares=False)
     inner = any(len(part.location) > 1 for part in converted.networks)
-    by_location = {(number,): one for number, one in enumerate(recorded)}
+    by_location: dict[Location, Goldens] = {(n,): one for n, one in enumerate(recorded)}
     return {**by_location, **(branches.record(found, recorded, spec) if inner else {})}
 
 
