@@ -113,7 +113,7 @@ def _converted(
     if converter.is_users:
         extension.check_node(converter.schema, node, converter.build)
     bound = bind(ctx, converter, values)
-    dtype = policy.dtype(converter.operator, name, bound)
+    dtype = precision.computed(ctx, policy, converter.operator, name, bound)
     if dtype is not None:
         precision.apply(ctx, bound, dtype)
     for predicate in converter.when:

@@ -225,6 +225,23 @@ def _is(tensor: ITensor, half: torch.dtype) -> bool:
     return dtypes.from_trt(tensor.dtype) == half
 
 
+def computed(
+    ctx: ConversionContext, policy: Policy, operator: str, name: str, arguments: SimpleNamespace
+) -> torch.dtype | None:
+    """The dtype to which the policy casts the arguments: float32 for a product of 8-bit operands if
+    half does not have one of their scales. TensorRT wants both scales in one dtype.
+    """
+    from builder.conversion import quantized
+
+    dtype = policy.dtype(operator, name, arguments)
+    if dtype is None or dtype != policy.half or operator not in REDUCED:
+        return dtype
+    tensors = (value for value in vars(arguments).values() if is_tensor(value))
+    found = (ctx.facts(tensor).quantized for tensor in tensors)
+    fits = all(quantized.fits(one.scale, dtype) for one in found if one)
+    return dtype if fits else torch.float32
+
+
 def apply(ctx: ConversionContext, arguments: SimpleNamespace, dtype: torch.dtype) -> None:
     """Cast the floating-point tensors among the arguments, in place. A warning names a constant
     that overflows half.

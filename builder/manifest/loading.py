@@ -261,7 +261,8 @@ def _batch_sizes(data: Mapping[str, Any], dims: Profile) -> tuple[int, ...]:
 def _static_profiles(
     data: Mapping[str, Any], dims: Profile, sizes: Sequence[int]
 ) -> Iterator[Profile]:
-    """A profile of one batch for each size, those nearest to the usual batch first.
+    """A profile of one batch for each size, those nearest to the usual batch first. The profile of
+    `dims` is not repeated.
 
     They precede the profile of `dims`: where two profiles have the same distance to a request,
     Triton's TensorRT backend takes the first.
@@ -271,7 +272,8 @@ def _static_profiles(
     axis = _batch_axis(data)
     usual = dims[axis][1]
     for size in sorted(sizes, key=lambda size: (abs(size - usual), size)):
-        yield {**dims, axis: (size, size, size)}
+        if dims[axis] != (size, size, size):
+            yield {**dims, axis: (size, size, size)}
 
 
 def _batch_axis(data: Mapping[str, Any]) -> str:

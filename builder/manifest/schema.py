@@ -194,6 +194,8 @@ def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
         return " must be a .py or .so file, not {value}", None
     if "::" in pattern:
         return ": {value} is not an operator name", "for example 'aten::nonzero'"
+    if route == ("batch_sizes",):
+        return " must be auto or a list of whole numbers, not {value}", None
     if route[-2:-1] == ("compute_capabilities",):
         return ": {value} is not a compute capability", "for example '8.9'"
     return ": {value} is not a valid name", "use letters, digits and _, but not _ alone"

@@ -1,4 +1,5 @@
-"""Find values beyond float16's range, by running the goldens with torch and observers.
+"""Find values beyond float16's range, by running goldens and calibration data with torch and
+observers.
 
 Values that float16 cannot represent become infinite in an engine. So the layers that compute or
 read such a value stay in float32. The large negative numbers that mask attention are an exception,
@@ -26,6 +27,13 @@ LIMIT = torch.finfo(torch.float16).max
 
 
 SOFTMAX = frozenset({"aten::softmax", "aten::_softmax", "aten::log_softmax"})
+PROMOTING = frozenset(
+    f"aten::{name}"
+    for name in "mul div true_divide remainder fmod atan2 hypot addcmul addcdiv lerp".split()
+)
+"""Operators that convert an integer operand to the dtype of the other one, and whose result can be
+small although that operand is large. The result of a sum is as large as the operand.
+"""
 MASKING = frozenset(
     f"aten::{name}"
     for name in (
@@ -38,26 +46,29 @@ MASKING = frozenset(
 
 @dataclass
 class Extent:
-    """The smallest and the largest element of a tensor over all runs; NaN if any
-    element was NaN.
+    """The smallest and the largest finite element of a tensor over all runs. Integers count only if
+    `integers` is set.
     """
 
-    floating: bool = False
+    integers: bool = False
     least: float = 0.0
     greatest: float = 0.0
 
     def __call__(self, x: torch.Tensor) -> None:
-        if x.dtype in FLOATS and x.numel():
-            self.floating = True
-            low, high = (float(end) for end in torch.aminmax(x))
-            # NaN comes first, so that it is kept
-            self.least, self.greatest = min(low, self.least), max(high, self.greatest)
+        if not x.numel() or not (x.dtype in FLOATS or (self.integers and _is_integer(x))):
+            return
+        low, high = (float(end) for end in torch.aminmax(x))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            finite = x[torch.isfinite(x)]
+            if not finite.numel():
+                return
+            low, high = (float(end) for end in torch.aminmax(finite))
+        self.least, self.greatest = min(low, self.least), max(high, self.greatest)
 
     @property
     def magnitude(self) -> float:
-        """The largest finite magnitude; 0 if the tensor had an infinity or NaN."""
-        found = max(-self.least, self.greatest)
-        return found if self.floating and math.isfinite(found) else 0.0
+        """The largest finite magnitude."""
+        return max(-self.least, self.greatest)
 
 
 @dataclass(frozen=True)
@@ -74,32 +85,28 @@ class Beyond:
 def beyond_half(
     lowered: LoweredGraph, batches: Iterable[Sequence[torch.Tensor]]
 ) -> tuple[Beyond, ...]:
-    """Each value outside loops and branches whose magnitude exceeds 65504 on the batches, in
-    program order. Batches have tensors in the order of the graph's inputs.
+    """Each value whose finite elements exceed 65504 on the batches: inputs first, then in program
+    order. Batches have tensors in the order of the graph's inputs.
 
-    Values that are infinite or NaN in torch are excluded, because no precision can represent them.
+    An integer counts if an operator of PROMOTING reads it. Elements that are infinite or NaN in
+    torch are ignored, because no precision can represent them.
     """
     graph = lowered.graph.copy()
     # a copy renumbers its values, in the same order
-    own = [value.debugName() for node in lowered.graph.nodes() for value in node.outputs()]
-    copied = [value.debugName() for node in graph.nodes() for value in node.outputs()]
-    names = dict(zip(copied, own, strict=True))
-    values = [
-        value
-        for node in graph.nodes()
-        for value in node.outputs()
-        if node.kind() != "prim::Constant" and value.type().kind() == "TensorType"
-    ]
+    own = (value.debugName() for value in observing.values(lowered.graph))
+    names = {v.debugName(): name for v, name in zip(observing.values(graph), own, strict=True)}
+    values = [value for value in observing.values(graph) if value.type().kind() == "TensorType"]
     found = [
-        (value, names[value.debugName()], _readers(value, names), Extent()) for value in values
+        (names[value.debugName()], _readers(value, names), Extent(_is_promoted(value)))
+        for value in values
     ]
-    masks = {name for value, name, *_ in found if _is_mask(value)}
+    masks = {names[value.debugName()] for value in values if _is_mask(value)}
     for number, value in enumerate(values):
         observing.watch_value(graph, value, number)
     observing.run(graph, [seen for *_, seen in found], batches)
     return tuple(
         Beyond(name, readers, seen.magnitude)
-        for _, name, readers, seen in found
+        for name, readers, seen in found
         if seen.magnitude > LIMIT and not (name in masks and seen.greatest <= LIMIT)
     )
 
@@ -122,21 +129,31 @@ def report(found: Sequence[Beyond], kept: Sequence[str]) -> str:
     )
 
 
-def spare(
-    conversion: Conversion, batches: Iterable[Sequence[torch.Tensor]], keep_fp32: Sequence[str] = ()
-) -> tuple[Conversion, tuple[str, ...]]:
-    """(the conversion with overflowing layers in float32, the warning about them).
+def has_half(conversion: Conversion) -> bool:
+    """Whether the precision of the conversion has float16."""
+    return precision.HALF.get(precision.rest(conversion.precision)) == torch.float16
 
-    Returns the same conversion and () if there are none, or the precision has no float16. `batches`
-    are inputs of the conversion; `keep_fp32` are its existing patterns.
+
+def spare(
+    conversion: Conversion, found: Sequence[Beyond], keep_fp32: Sequence[str] = ()
+) -> tuple[Conversion, tuple[str, ...]]:
+    """(the conversion with the layers of the values in float32, the warning about them).
+
+    Returns the same conversion and () if the network has no such layers. `keep_fp32` are the
+    existing patterns of the conversion.
     """
-    if precision.HALF.get(precision.rest(conversion.precision)) != torch.float16:
-        return conversion, ()
-    found = beyond_half(conversion.lowered, batches)
     kept = layers(conversion.network, found)
     if not kept:
         return conversion, ()
     return convert_again(conversion, (*keep_fp32, *kept)), (report(found, kept),)
+
+
+def _is_integer(x: torch.Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+
+
+def _is_promoted(value: Value) -> bool:
+    return any(use.user.kind() in PROMOTING for use in value.uses())
 
 
 def _is_mask(value: Value) -> bool:

@@ -478,3 +478,49 @@ def test_products_in_branches_that_calibration_never_took_are_left_alone() -> No
     torch.testing.assert_close(
         builder.reference.run(conversion, other)[0], module(*other), rtol=2e-3, atol=2e-3
     )
+
+
+class DeadChannel(nn.Module):
+    """x [batch, 8]: a row of weights so small that float16 does not have its scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        with torch.no_grad():
+            self.first.weight[3] *= 1e-8
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("precision", ["int8", "mixed"])
+def test_a_product_with_a_scale_beyond_half_is_built(precision: str) -> None:
+    """TensorRT does not build a matrix product whose scales have two dtypes."""
+    torch.manual_seed(0)
+    module, x = DeadChannel().eval(), torch.randn(4, 8)
+    spec = builder.TensorSpec("float32", (4, 8))
+    found = quantize(lower(torch.jit.script(module), specs=[spec]), [[x]], precision)
+    conversion = builder.convert(found.lowered, [spec], precision=precision)
+    assert all(layer.quantized for layer in found.layers)
+    assert kinds(conversion)["DEQUANTIZE"] >= 4
+    assert builder.build_engine(conversion)
+    assert not judged(builder.reference.run(conversion, [x]), [module(x)], precision)
+
+
+class ScalarResidual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(4, 4, 1), nn.Conv1d(4, 4, 1)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self.second(self.first(x) + residual)
+
+
+def test_a_residual_of_rank_0_is_rounded_in_float() -> None:
+    torch.manual_seed(0)
+    module, inputs = ScalarResidual().eval(), [torch.randn(2, 4, 8), torch.tensor(0.5)]
+    specs = [builder.TensorSpec("float32", (2, 4, 8)), builder.TensorSpec("float32", ())]
+    found = quantize(lower(torch.jit.script(module), specs=specs), [inputs], "int8")
+    conversion = builder.convert(found.lowered, specs, precision="int8")
+    assert builder.build_engine(conversion)
+    assert not judged(builder.reference.run(conversion, inputs), [module(*inputs)], "int8")

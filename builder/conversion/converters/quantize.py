@@ -194,9 +194,12 @@ def fake_quantize(
 
 
 def _takes(ctx: ConversionContext, x: Tensor, axis: int | None) -> bool:
-    """Whether the pair of layers can be used: some versions support only one scale for computed
-    tensors, and treat half as a hint, so that a half tensor might be quantized from float32.
+    """Whether the pair of layers can be used: not for rank 0. Some versions support only one scale
+    for computed tensors, and treat half as a hint, so that a half tensor might be quantized from
+    float32.
     """
+    if not ctx.rank(x):
+        return False
     if (
         axis is not None
         and not isinstance(x, torch.Tensor)
@@ -216,7 +219,8 @@ def _pair(
 ) -> ITensor:
     """Quantize, and dequantize to the dtype of the products that follow. A tensor that the
     precision policy made half is quantized directly. A tensor that the module made half is widened
-    first, because a scale rounded to half moves values to other steps.
+    first, because a scale rounded to half moves values to other steps. For a scale beyond half, the
+    products compute in float32.
     """
     own, computed = ctx.dtype(x), _computed(ctx, node, x)
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
@@ -228,14 +232,18 @@ def _pair(
     elif not isinstance(x, torch.Tensor):
         x = ctx.cast(x, torch.float32)
     found = quantized.dequantize(ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed)
-    return found if computed != torch.float32 or own == torch.float32 else ctx.cast(found, own)
+    wide = computed == torch.float32 and own != torch.float32
+    return ctx.cast(found, own) if wide and not _only_products(node) else found
+
+
+def _only_products(node: Node) -> bool:
+    return all(_operator(reader) in REDUCED for reader in readers(node))
 
 
 def _computed(ctx: ConversionContext, node: Node, x: Tensor) -> torch.dtype:
     """The policy's half dtype if only products use the result; else the dtype of x."""
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
-    products = all(_operator(reader) in REDUCED for reader in readers(node))
-    return half if half and products else ctx.dtype(x)
+    return half if half and _only_products(node) else ctx.dtype(x)
 
 
 def _extreme(scale: torch.Tensor) -> float:
