@@ -25,6 +25,7 @@ from builder.parity.served import read as served_model
 from builder.repository import ModelResult, build_repository
 from builder.serving import Server, serve
 from builder.triton import check, config, goldens, parse_config
+from tests.repository import test_padding
 from tests.serving import fakes
 from tests.triton.artifacts import artifact, tensor
 
@@ -209,6 +210,46 @@ def test_requests_with_and_without_the_input_are_one_batch(
     for response, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(response.tensors["output"], wanted)
     assert "input 'x' is missing" in error.error
+
+
+def test_a_filled_in_input_is_padded_like_a_sent_one(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    torch.manual_seed(0)
+    torch.jit.script(test_padding.Encoder().eval()).save(str(models / "net.pt"))
+    text = test_padding.MANIFEST.replace(
+        "bool, shape: [batch, length]", "bool, shape: [batch, length], default: true"
+    )
+    (models / "net.yaml").write_text(text)
+    (result,) = build_repository(models, tmp_path / "repository")
+    assert result.ok and not any("`pad`" in text for text in result.warnings)
+    runtime, runs = served(tmp_path / "repository/net", 16)
+    module = torch.jit.load(str(models / "net.pt"))
+    outputs = ["output_0", "output_1"]
+    sent = [torch.randint(1, 40, (rows, length)) for rows, length in ((2, 3), (1, 9))]
+    found = runtime.execute([fakes.Request(outputs, ids=ids) for ids in sent])
+    assert runs == [(3, 9)]
+    for ids, response in zip(sent, found, strict=True):
+        expected = module(ids, torch.ones(ids.shape, dtype=torch.bool))
+        for name, wanted in zip(outputs, expected, strict=True):
+            torch.testing.assert_close(response.tensors[name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_exported_program_may_have_an_optional_input(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    batch = torch.export.Dim("batch", min=1, max=16)
+    example = (torch.randn(4, 3), torch.randn(4, 3))
+    program = torch.export.export(Biased(), example, dynamic_shapes=({0: batch}, {0: batch}))
+    torch.export.save(program, models / "net.pt2")
+    (models / "net.yaml").write_text(BIASED.replace("VALUE", "[1, 2, 3]"))
+    (result,) = build_repository(models, tmp_path / "repository")
+    assert result.ok
+    found = {one.name: one for one in goldens.load(tmp_path / "repository/net/goldens")}
+    golden = found["p0-without-bias"]
+    np.testing.assert_array_equal(
+        golden.outputs["output"], golden.inputs["x"] + np.array([1, 2, 3], "float32")
+    )
 
 
 def test_a_plan_or_an_ensemble_cannot_fill_an_input_in(
