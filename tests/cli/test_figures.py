@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from builder import deployment
 from builder.bench import ModelBench
-from builder.cli import main
+from builder.cli import main, push, repo
 from builder.report import gather, records
 from builder.store import buckets
-from builder.triton import publish, publish_ensemble, versions
-from builder.triton.history import history
+from builder.triton import history, publish, publish_ensemble, versions
 from tests.report.repositories import level
 from tests.triton.artifacts import pair
 from tests.triton.test_history import net
@@ -91,6 +92,24 @@ def test_figures_are_promoted_and_newer_ones_stay(
     assert rates(run, live) == {2: [333.0], 1: [900.0]}
 
 
+def test_pushed_models_take_their_figures_along(
+    run: Run, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = tmp_path / "live"
+
+    def pushed(source: Path, target: deployment.Target, *_: Any, **__: Any) -> list[Any]:
+        history.promote(source / "scorer", target.repository)
+        return [deployment.Pushed("scorer", "pushed", 1)]
+
+    monkeypatch.setattr(deployment, "push", pushed)
+    monkeypatch.setattr(deployment, "check_local", lambda *_: [])
+    monkeypatch.setattr(push, "_refuse_unfit", lambda *_: None)
+    done = run("push", repository, "--to", live, "--url", "localhost:1")
+    assert done.exit_code == 0, done.output
+    assert rates(run, live) == {1: [300.0]}
+    assert records.path(repository, records.BENCH).is_file()
+
+
 def test_figures_go_with_their_version(run: Run, repository: Path) -> None:
     keep(repository, 5.0, "another")
     assert run("prune", repository, "--keep", 2).exit_code == 0
@@ -105,11 +124,20 @@ def test_figures_go_with_their_version(run: Run, repository: Path) -> None:
     assert len(records.models(repository, records.BENCH)["scorer"]) == 3
 
 
+def test_a_build_removes_the_figures_of_versions_that_it_removes(repository: Path) -> None:
+    publish(net(4), repository)  # version 1 is gone
+    result: Any = SimpleNamespace(name="scorer", ok=True)
+    repo._update_records(repository, {}, [result], record=False)
+    kept = records.models(repository, records.BENCH)["scorer"]
+    rates = [one["levels"][1]["throughput"]["value"] for one in kept]
+    assert rates == [200.0, 300.0]
+
+
 def test_an_identity_does_not_depend_on_number_repository_or_policy(
     repository: Path, tmp_path: Path
 ) -> None:
     folder, other = repository / "scorer", tmp_path / "other"
-    by_number = {entry.number: entry.identity for entry in history(folder)}
+    by_number = {entry.number: entry.identity for entry in history.history(folder)}
     assert len(set(by_number.values())) == 3
     alone = publish(net(3, versions.Versions()), other)
     assert records.identity(alone) == by_number[3]
@@ -129,7 +157,9 @@ def test_a_bucket_has_the_figures_beside_the_repository(repository: Path) -> Non
         mirror.publish()
     with buckets.opened(url) as mirror:
         found = records.figures(mirror.path, "scorer")
-        numbers = {entry.identity: entry.number for entry in history(mirror.path / "scorer")}
+        numbers = {
+            entry.identity: entry.number for entry in history.history(mirror.path / "scorer")
+        }
     assert {numbers[one]: facts[0]["requests_per_second"] for one, facts in found.items()} == {
         1: 100.0,
         2: 200.0,
