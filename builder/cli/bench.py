@@ -212,7 +212,8 @@ def _keep(data: dict[str, Any], file: Path | None, repository: Path, record: boo
     if file:
         records.write(file, data)
     if record:
-        records.keep(repository, records.BENCH, data)
+        measured = [{**one, "host": data["host"]} for one in data["models"]]
+        records.keep(repository, records.BENCH, {**data, "models": measured})
 
 
 def show(terminal: Terminal, found: Sequence[ModelBench], changes: Sequence[Change]) -> None:

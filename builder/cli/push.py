@@ -70,6 +70,7 @@ def push_command(
     """
     from builder import deployment
     from builder.cli.verify import quiet_interrupts
+    from builder.report import records
     from builder.triton import signatures
 
     if not url:
@@ -89,6 +90,8 @@ def push_command(
         found = deployment.push(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
+    if target.repository != repository:
+        records.carry(repository, target.repository, [one.name for one in found if one.live])
     options.note_incompatible(terminal, found)
     data = {
         "repository": repository,

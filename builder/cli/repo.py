@@ -161,15 +161,25 @@ def repo_command(
         data["sbom"] = bill.write(_beside(out, "cdx.json"))
     unfit = _preflight(out, results)
     data["preflight"] = [vars(one) for one in unfit]
-    if record:
-        from builder.report import records
-
-        records.keep(out, records.BUILD, data)
+    _update_records(out, data, results, record)
     terminal.result(data, lambda: show(terminal, results, out))
     note_preflight(terminal, unfit)
     if settings["graphs"] is not None:
         terminal.note(f"the graphs, pass by pass, are in {settings['graphs']}")
     return exit_code(results)
+
+
+def _update_records(
+    out: Path, data: dict[str, Any], results: Sequence[ModelResult], record: bool
+) -> None:
+    """Keep the results if requested, and remove the figures of versions that are gone."""
+    from builder.report import records
+    from builder.triton import versions
+
+    if record:
+        records.keep(out, records.BUILD, data)
+    ok = [one.name for one in results if one.ok]
+    records.forget(out, [name for name in ok if versions.policy_of(out / name).keep])
 
 
 def _used_flavour(terminal: Terminal, requested: str) -> dict[str, str | None]:

@@ -16,6 +16,7 @@ from .loading import variant as variant
 from .schema import SCHEMA_PATH as SCHEMA_PATH
 from .spec import Batching as Batching
 from .spec import Calibration as Calibration
+from .spec import Default as Default
 from .spec import Fallback as Fallback
 from .spec import Limits as Limits
 from .spec import ModelSpec as ModelSpec

@@ -193,6 +193,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         inputs=tuple(_tensor(item, written) for item in data["inputs"]),
         profiles=(*_static_profiles(data, written[0], batch_sizes), *written),
         batch_sizes=batch_sizes,
+        defaults={i["name"]: i["default"] for i in data["inputs"] if "default" in i},
         tolerance=Tolerance(**data.get("tolerance", {})),
         batching=Batching(**_tuples(data.get("batching", {}))),
         fallback=_fallback(data.get("fallback", {})),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.manifest import states
+from builder.manifest import defaults, states
 from builder.manifest.document import Document, Route
 from builder.manifest.schema import label
 from builder.manifest.suggest import did_you_mean, nearest
@@ -339,4 +339,6 @@ _RULES: tuple[Callable[[Document], None], ...] = (
     _versions_are_kept,
     states.are_tensors,
     states.need_no_sequences,
+    defaults.are_values,
+    defaults.have_a_shape,
 )

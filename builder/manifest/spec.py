@@ -13,6 +13,9 @@ Range = tuple[int, int, int]
 Profile = Mapping[str, Range]
 """One TensorRT optimization profile: a range for each named dynamic axis."""
 
+Default = int | float | bool | list[int | float | bool]
+"""The value of all elements of an optional input, or of the elements of its last axis."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -201,6 +204,8 @@ class ModelSpec:
     """The value with which an input is padded, by name, so that requests of different lengths can
     be joined to one batch.
     """
+    defaults: Mapping[str, Default] = field(default_factory=dict)
+    """The value of each optional input, by name, which the server uses for a request without it."""
     triton: Mapping[str, Any] = field(default_factory=dict)
     """Fields of Triton's ModelConfig, as protobuf's JSON form has them."""
     limits: Limits = Limits()

@@ -16,7 +16,7 @@ import torch
 from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
 from builder.manifest import ModelSpec, Profile, TensorSpec, manifest_location, shared_first_axis
-from builder.parity import inputs, sequences
+from builder.parity import inputs, omitted, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
 from builder.parity.coverage import Outcome
@@ -52,10 +52,11 @@ def record(
 
     For a model with state, also record whole sequences (see sequences). If the first axis looks
     like a batch, "p<i>-row" is the first row of the opt golden alone, which shows whether rows
-    depend on each other. Goldens named "p0-reach<n>" reach branches, comparisons and bounds that
-    the others do not. Nested outputs are flattened in order and named `output_names`, else
-    `spec.outputs`, else output, or output_0, output_1, ... Raises ModelFileError if the module
-    fails on all generated inputs, or returns values other than tensors.
+    depend on each other. "p0-without-<name>" leaves out an optional input. Goldens named
+    "p0-reach<n>" reach branches, comparisons and bounds that the others do not. Nested outputs are
+    flattened in order and named `output_names`, else `spec.outputs`, else output, or output_0,
+    output_1, ... Raises ModelFileError if the module fails on all generated inputs, or returns
+    values other than tensors.
     """
     return record_goldens(module, spec, output_names).goldens
 
@@ -64,7 +65,8 @@ def record(
 class Recording:
     """The goldens of a module, and the branches, comparisons and bounds that they do not reach.
 
-    `reduced` has a line for each golden that is smaller than its profile's size.
+    `reduced` has a line for each golden that is smaller than its profile's size, and for each
+    default that differs from forward's own.
     """
 
     goldens: tuple[Golden, ...]
@@ -212,9 +214,24 @@ class _Recorder:
             opt = opt or golden
             self.search.note(golden)
             yield golden
+        if opt is not None:
+            yield from self._without(opt)
         if opt is not None and not self.spec.state:
             profile = {**_dims(self.spec), **(self.spec.profiles or ({},))[0]}
             yield from self.search.more(opt, inputs.sizes_of(profile)["opt"])
+
+    def _without(self, opt: Golden) -> Iterator[Golden]:
+        """Goldens that leave out optional inputs. A line in `reduced` where the module's own
+        default gives other outputs than the manifest's.
+        """
+        for name, left_out, tensors in omitted.variants(self.spec, self._tensors(opt)):
+            golden = replace(self._recorded(name, tensors), omitted=left_out)
+            if len(left_out) == 1:
+                with _evaluating(self.module):
+                    found = omitted.other_default(self.module, self.spec, golden, tensors)
+                self.reduced += [found] if found else []
+            self.search.note(golden)
+            yield golden
 
     def _usual(self) -> Iterator[Golden]:
         for index, profile in enumerate(self.spec.profiles or ({},)):
@@ -235,8 +252,8 @@ class _Recorder:
             if batches:
                 yield from self._rolled(f"p{index}", batches[-1])
         yield from sequences.record(self.spec, self.record, self.styles[0])
-        for name, tensors in user_inputs(self.spec):
-            golden = self._recorded(name, tensors)
+        for name, left_out, tensors in user_inputs(self.spec):
+            golden = replace(self._recorded(name, tensors), omitted=left_out)
             yield golden
             if self.left_out and self._count(golden) > 1:
                 yield self._recorded(f"{name}-row", self._rows(golden))
@@ -300,7 +317,7 @@ class _Recorder:
         if self.spec.state:
             return False
         one_row = self._batch_like(profile)
-        return any(not one_row or self._count(own) > 1 for _, own in user_inputs(self.spec))
+        return any(not one_row or self._count(own) > 1 for *_, own in user_inputs(self.spec))
 
     def _count(self, golden: Golden | Sequence[torch.Tensor]) -> int:
         """The number of rows of the inputs."""

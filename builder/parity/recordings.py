@@ -91,7 +91,11 @@ def _read(found: FileSet, folder: Path) -> Recording:
 def _is_whole(golden: Golden, folder: Path) -> bool:
     """Whether the golden's file reproduces it with the same bits, dtypes, shapes and order."""
     again = goldens.load_one(folder / f"{golden.name}.npz")
-    return _same_arrays(golden.inputs, again.inputs) and _same_arrays(golden.outputs, again.outputs)
+    return (
+        golden.omitted == again.omitted
+        and _same_arrays(golden.inputs, again.inputs)
+        and _same_arrays(golden.outputs, again.outputs)
+    )
 
 
 def _same_arrays(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:

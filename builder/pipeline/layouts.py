@@ -26,6 +26,8 @@ def artifact(
     reason = why_not_ensemble(model)
     if model.spec.pad and not reason:
         reason = "`pad` needs one process, which pads inputs and crops outputs"
+    if model.spec.defaults and not reason:
+        reason = "`default` needs one process, which fills in the inputs that a request leaves out"
     if layout == "ensemble" and reason and len(model.segments) > 1:
         raise UsageError(
             f"model {model.spec.name!r} cannot be an ensemble: {reason}",

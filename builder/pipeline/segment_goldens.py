@@ -64,8 +64,8 @@ def golden_of(
     from builder.parity import to_numpy
     from builder.triton import Golden
 
-    sides = ({key: to_numpy(one) for key, one in side.items()} for side in (inputs, outputs))
-    return Golden(name, *sides)
+    given = {key: to_numpy(tensor) for key, tensor in inputs.items()}
+    return Golden(name, given, {key: to_numpy(tensor) for key, tensor in outputs.items()})
 
 
 def _random(segments: Sequence[Segment]) -> str | None:

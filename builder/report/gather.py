@@ -203,7 +203,10 @@ def _step(folder: Path) -> Facts:
 
 
 def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> Facts:
-    """Return the records. `current` is False if another version was measured."""
+    """Return the records of the current version, else the newest. `current` is False if another
+    version was measured.
+    """
+    entries = {kind: _of_one_version(found, identity) for kind, found in entries.items()}
     build, verify, bench = (
         [_stamped(one, identity) for one in entries[kind]]
         for kind in (records.BUILD, records.VERIFY, records.BENCH)
@@ -217,6 +220,13 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
             for kind in (records.LADDER, records.TUNE, records.BISECT)
         },
     }
+
+
+def _of_one_version(entries: Sequence[Facts], identity: str | None) -> list[Facts]:
+    """The entries of this version, else those of the version that was measured last."""
+    own = [one for one in entries if one.get(records.PUBLISHED) == identity]
+    last = entries[-1].get(records.PUBLISHED) if entries else None
+    return own or [one for one in entries if one.get(records.PUBLISHED) == last]
 
 
 def _stamped(one: Facts, identity: str | None) -> Facts:

@@ -17,6 +17,8 @@ from builder.store.hashes import Hashes
 from builder.unforeseen import OUT_OF_RESOURCES
 
 SIDECAR, CONFIG = "trt-build.json", "config.pbtxt"
+RESULTS = ".results"
+"""The suffix of the folder beside a repository with the results of `--record`."""
 SIGNATURE = "trt-build.sig"
 """The signature of a model, beside its trt-build.json: see builder.triton.signatures."""
 REQUEST, PLANS, RESULT = "request", "plans", "result"

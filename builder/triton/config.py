@@ -71,7 +71,7 @@ def serve_as(artifact: ModelArtifact) -> str:
     flavor (it has none for RTX). Raises UsageError and PublishError; see `_check_serve_as`.
     """
     _check_serve_as(artifact)
-    if artifact.padding or artifact.segments:
+    if artifact.padding or artifact.segments or artifact.spec.defaults:
         return "python"
     if artifact.serve_as == "auto":
         flavour = artifact.plan_facts.get("flavour")
@@ -92,6 +92,12 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
         raise PublishError(
             f"model {artifact.spec.name!r} has `pad`, and only the Python runtime pads inputs",
             fix="--serve-as python, or remove `pad`",
+        )
+    if artifact.spec.defaults and artifact.serve_as in ("tensorrt_plan", "pytorch_libtorch"):
+        raise PublishError(
+            f"input {next(iter(artifact.spec.defaults))!r} of model {artifact.spec.name!r} has a"
+            " default, and only the Python runtime fills in missing inputs",
+            fix="--serve-as python, or remove `default`",
         )
     if artifact.segments and artifact.serve_as == "tensorrt_plan":
         raise PublishError(
@@ -158,6 +164,8 @@ def _tensors(
     for ios, field in sides:
         for io in ios:
             _tensor(field.add(), io, dtype[io.name], max_batch, platform)
+    for tensor in message.input:
+        tensor.optional = tensor.name in artifact.spec.defaults
     if artifact.padding and max_batch:
         for tensor in message.input:
             tensor.allow_ragged_batch = tensor.name in artifact.padding.values

@@ -36,6 +36,8 @@ class Entry:
     because: str
     files: dict[str, str]
     damaged: str | None
+    identity: str
+    """The same for equal versions of any repository, see builder.triton.versions.identity."""
 
 
 def history(folder: Path) -> list[Entry]:
@@ -63,6 +65,7 @@ def _entry(version: Version, current: Version, served: Sequence[int]) -> Entry:
         str(result.get("because") or ""),
         dict(record.get("files") or {}),
         next(version.damaged(), None),
+        versions.identity(record),
     )
 
 

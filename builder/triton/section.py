@@ -20,7 +20,7 @@ OWNED: Mapping[str, str] = {
     "platform": "--serve-as chooses it",
     "backend": "--serve-as chooses it",
     "runtime": "the backend has its own",
-    "input": "the model has them",
+    "input": "the model has them, and `default` makes one optional",
     "output": "the model has them",
     "batch_input": "neither plans nor trt-build's runtime read them",
     "batch_output": "neither plans nor trt-build's runtime write them",

@@ -29,6 +29,7 @@ from builder.store import (
     VERSION,
     VERSIONS,
     Version,
+    digest,
     published,
 )
 from builder.torchscript import sha256
@@ -81,11 +82,32 @@ def same(one: Version, other: Version) -> bool:
     return _contents(one) == _contents(other) and _config(one) == _config(other)
 
 
+def identity(record: Mapping[str, Any]) -> str:
+    """The SHA-256 of what a version's trt-build.json says about its files, generated config, steps
+    and tolerance.
+
+    It stays the same in another repository, under another number, after a rollback, and with edits
+    of the config.
+    """
+    try:
+        message = parse_config(str(record.get(GENERATED) or ""), SIDECAR)
+        generated = _plain_config(message).SerializeToString(deterministic=True).hex()
+    except UsageError:
+        generated = str(record.get(GENERATED))
+    contents = _files_without_number(record)
+    return digest([contents, generated, record.get(published.SEALS), record.get("tolerance")])
+
+
 def _contents(version: Version) -> dict[str, str]:
-    own = f"{version.number}/"
+    return _files_without_number(version.sidecar)
+
+
+def _files_without_number(record: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of each file except the config. The version folder is named N."""
+    own = f"{published.number_of(record)}/"
     return {
         name.replace(own, "N/", 1) if name.startswith(own) else name: digest
-        for name, digest in version.sidecar.get("files", {}).items()
+        for name, digest in (record.get("files") or {}).items()
         if name != CONFIG
     }
 
@@ -97,6 +119,11 @@ def _config(version: Version) -> Any:
         message = parse_config(file.read_text(encoding="utf-8"), str(file))
     except (OSError, ValueError, UsageError) as error:
         return error  # which is equal to no other
+    return _plain_config(message)
+
+
+def _plain_config(message: Any) -> Any:
+    """Remove the version policy and provenance from a config, and return it."""
     message.ClearField("version_policy")
     for key in [key for key in message.parameters if key.startswith("trt_build.")]:
         del message.parameters[key]
