@@ -42,11 +42,11 @@ def evaluating(module: torch.jit.ScriptModule) -> Iterator[None]:
 
 def frozen_graph(
     module: torch.jit.ScriptModule,
-    method: str = "forward",
-    fallback_modules: frozenset[str] = frozenset(),
+    method: str,
+    fallback_modules: frozenset[str],
     *,
-    keep_objects: bool = False,
-    steps: Steps | None = None,
+    keep_objects: bool,
+    steps: Steps | None,
 ) -> tuple[Any, Any]:
     """The graph of `method` with attributes folded to constants, and its schema.
 

@@ -95,7 +95,7 @@ BY_DTYPE = {
 EXACT = Row(0.0, 0.0, "integers and truth values are decisions and must be equal")
 
 
-def default_tolerance(dtype: str, precision: str = "fp32") -> Tolerance:
+def default_tolerance(dtype: str, precision: str) -> Tolerance:
     """The tolerance for an output of torch's `dtype` that was computed in `precision`.
 
     `atol` is relative to the golden's root mean square.

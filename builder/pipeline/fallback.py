@@ -78,7 +78,7 @@ def convert_or_partition(
     lowered: LoweredGraph,
     spec: ModelSpec,
     names: Sequence[str],
-    earlier: Kept = Kept(),
+    earlier: Kept,
 ) -> Conversion | PartitionedConversion:
     """One conversion of the whole graph if TensorRT supports all of it and the manifest keeps
     nothing in torch, else the segments. `names` are the names of the outputs, `earlier` the result

@@ -607,7 +607,7 @@ def publish_artifact(
     out: Path,
     finish: Callable[[Path], None],
     compare: Callable[[Path, Path], None],
-    stage: Path | None = None,
+    stage: Path | None,
 ) -> Path:
     """Move the model into the repository `out`, from the staging folder `stage` or a new one.
     `finish` adds files to the folder first, and `compare` compares it with the folder that it

@@ -292,11 +292,11 @@ def _strip(
         x += width
 
 
-def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Return about `count` round numbers from `low` to `high`."""
+def ticks(low: float, high: float) -> list[float]:
+    """Return about four round numbers from `low` to `high`."""
     if not high > low:
         return [low]
-    raw = (high - low) / count
+    raw = (high - low) / 4
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.99)
     first = math.ceil(low / step)

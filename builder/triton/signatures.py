@@ -162,7 +162,7 @@ def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> Non
         )
 
 
-def remove_compiled(repository: Path, only: Sequence[str] = ()) -> None:
+def remove_compiled(repository: Path, only: Sequence[str]) -> None:
     """Remove the compiled Python files that Triton's Python backend left in the models' folders.
 
     They are not signed, and Python would run them instead of the signed source. Raises OSError.
