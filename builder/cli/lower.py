@@ -74,14 +74,15 @@ def lower_command(
     With --trace, --show or --out, report the passes instead.
     """
     manifest = _manifest(file)
-    limit = manifest.get("unroll_limit", 64) if unroll_limit is None else unroll_limit
+    if unroll_limit is None:
+        unroll_limit = manifest.get("unroll_limit", 64)
     request = LowerOptions(
         file,
         module or manifest.get("module"),
         shown,
         stop_after,
         precision,
-        limit,
+        unroll_limit,
         out,
         _colored(),
         libraries or tuple(file.parent / name for name in manifest.get("libraries", ())),

@@ -144,7 +144,6 @@ def tune_command(
     from builder.cli.verify import quiet_interrupts
     from builder.manifest import editing
     from builder.parity import served
-    from builder.tuning import UNMET
 
     chosen, settings = _options(given), _settings(given, only)
     specs = settings.specs(models)
@@ -164,6 +163,12 @@ def tune_command(
             manifest = None if dry_run else spec.manifest
             done.append(_result(terminal, found, manifest, repository, rebuild))
     terminal.result({"repository": repository, "models": done}, lambda: None)
+    return _exit_code(done)
+
+
+def _exit_code(done: list[dict[str, Any]]) -> int:
+    from builder.tuning import UNMET
+
     if any(one["error"] for one in done):
         return 1
     return NO_LIMIT if any(one["verdict"] == UNMET for one in done) else 0

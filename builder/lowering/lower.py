@@ -77,18 +77,17 @@ def lower(
         keep=frozenset(keep),
         precision=precision,
     )
-    runs_passes = stop_after != LOWER_GRAPH
-    records = run_passes(
-        graph,
-        context,
-        None if runs_passes else (),
-        stop_after=stop_after if runs_passes else None,
-        keep_text=keep_text,
-        paranoid=_paranoid(paranoid, specs),
-        start=steps.snapshot,
-    )
-    lowered = _lowered(module_or_graph, graph, context, (*steps.records, *records))
-    return replace(lowered, containers=_lists(module_or_graph))
+    records = [*steps.records]
+    if stop_after != LOWER_GRAPH:
+        records += run_passes(
+            graph,
+            context,
+            stop_after=stop_after,
+            keep_text=keep_text,
+            paranoid=_paranoid(paranoid, specs),
+            start=steps.snapshot,
+        )
+    return _lowered(module_or_graph, graph, context, tuple(records))
 
 
 def _lowered(
@@ -104,6 +103,7 @@ def _lowered(
         decided_at=context.decided_at,
         too_long=context.too_long,
         groups=context.groups,
+        containers=_lists(module_or_graph),
     )
 
 

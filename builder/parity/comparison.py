@@ -192,7 +192,8 @@ def _values(
     name: str, got: Array, want: Array, tolerance: Tolerance, precision: str
 ) -> OutputComparison:
     known = dtypes.by_numpy(want.dtype)
-    rtol, atol = limits(want, known.name if known else "", tolerance, precision)
+    dtype = known.name if known else ""
+    rtol, atol = limits(want, dtype, tolerance, precision)
     if not want.size:
         return OutputComparison(name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0)
     error, magnitude = _error(got, want)
@@ -201,11 +202,11 @@ def _values(
     relative = np.divide(error, magnitude, out=np.zeros_like(error), where=magnitude > 0)
     absolute_at, relative_at = _index_of_max(error), _index_of_max(relative)
     noise = _noise(error, want)
-    problem = None if passes.all() else _excess(got, want, passes, error)
     shares = _shares(error, allowed)
-    most = noise_limit(known.name if known else "", tolerance, precision)
-    if problem is None and most is not None and noise > most:
-        problem = f"the error's root mean square is {noise:.3g} of the golden's, more than {most:g}"
+    if passes.all():
+        problem = _too_noisy(noise, noise_limit(dtype, tolerance, precision))
+    else:
+        problem = _excess(got, want, passes, error)
     return OutputComparison(
         name,
         problem,
@@ -220,6 +221,12 @@ def _values(
         float(shares.max()),
         _spread(got, want, shares),
     )
+
+
+def _too_noisy(noise: float, most: float | None) -> str | None:
+    if most is not None and noise > most:
+        return f"the error's root mean square is {noise:.3g} of the golden's, more than {most:g}"
+    return None
 
 
 def _shares(error: Array, allowed: Array) -> Array:

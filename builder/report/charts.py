@@ -390,24 +390,22 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, max(tops) * 1.05 or 1.0), 220.0)
     drawing = _Drawing()
     plane.draw(drawing, "requests/s", "↑ ms")
-    order = range(len(levels))
     for color, name in zip(COLORS, known, strict=False):
-        has = [index for index in order if name in levels[index]["latency_ms"]]
-        latencies = [levels[index]["latency_ms"][name]["value"] for index in has]
-        spots = [
-            (plane.x(rates[index]), plane.y(latency))
-            for index, latency in zip(has, latencies, strict=True)
-        ]
-        line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
+        spots = {
+            index: (plane.x(rates[index]), plane.y(level["latency_ms"][name]["value"]))
+            for index, level in enumerate(levels)
+            if name in level["latency_ms"]
+        }
+        line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots.values())
         drawing.add("path", d=line, class_=f"line {color}")
-        for index, spot in zip(has, spots, strict=True):
+        for index, spot in spots.items():
             pointer = f"{at}/{index}/latency_ms/{name}/value"
             _latency_point(drawing, plane, levels[index], name, spot, color, pointer)
-    for index in order:
-        first = levels[index]["latency_ms"].get(known[0])
-        if first:
+    for level in levels:
+        if first := level["latency_ms"].get(known[0]):
             y = plane.y(first["value"]) + 14.0
-            drawing.text(plane.x(rates[index]), min(y, 186.0), levels[index]["load"], "middle")
+            x = plane.x(level["throughput"]["value"])
+            drawing.text(x, min(y, 186.0), level["load"], "middle")
     legend = tuple(zip(COLORS, known, strict=False))
     words = f"Latency against throughput over {bench['protocol']}, with 95 % intervals."
     title = f"Latency against load, {bench['protocol']}"

@@ -66,10 +66,8 @@ def build_repository(
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     for order, result in zip(orders, results, strict=True):
-        elsewhere = preflight.missing(
-            order.options.over(order.spec.build), order.flavour, models, out
-        )
-        result.warnings = (*result.warnings, *elsewhere)
+        options = order.options.over(order.spec.build)
+        result.warnings += tuple(preflight.missing(options, order.flavour, models, out))
     if write_env and any(result.ok for result in results):
         from builder import triton  # imports protobuf, which an unchanged model does not need
 

@@ -152,17 +152,10 @@ def tune(
         repository.mkdir()
         run = _Run(spec, options, settings or Settings(), repository, progress, on_trial)
         run.prepare()
-        server = stack.enter_context(
-            serving.serve(
-                repository,
-                http_port=0,
-                grpc_port=0,
-                metrics_port=0,
-                explicit=True,
-                client_shared_memory=options.memory != "none",
-            )
-        )
-        run.connect(stack, server)
+        shared = options.memory != "none"
+        ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+        server = serving.serve(repository, explicit=True, client_shared_memory=shared, **ports)
+        run.connect(stack, stack.enter_context(server))
         return run.tuned()
 
 

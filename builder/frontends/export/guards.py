@@ -86,23 +86,16 @@ class Demands:
         found = []
         for guard in self.guards:
             shown = guard.shown([names[index][axis] for index, axis in guard.input_axes])
-            found.append(
-                _guarded(
-                    shown, guard, [sizes[index][axis] for index, axis in guard.input_axes], fixed
-                )
-            )
-        axes = {
-            size: axis
-            for pairs in map(zip, names, sizes)
-            for axis, size in pairs
-            if getattr(size, "is_Symbol", False)
-        }
-        known = {
-            symbol
-            for expressions in sizes
-            for size in expressions
-            for symbol in getattr(size, "free_symbols", ())
-        }
+            expressions = [sizes[index][axis] for index, axis in guard.input_axes]
+            found.append(_guarded(shown, guard, expressions, fixed))
+        axes: dict[Any, int | str] = {}
+        known: set[Any] = set()
+        for input_names, input_sizes in zip(names, sizes, strict=False):
+            for axis, size in zip(input_names, input_sizes, strict=False):
+                if getattr(size, "is_Symbol", False):
+                    axes[size] = axis
+            for size in input_sizes:
+                known |= getattr(size, "free_symbols", set())
         found += [
             _asserted(expression, axes, fixed)
             for expression in self.assertions

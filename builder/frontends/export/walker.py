@@ -129,6 +129,12 @@ class Walker:
         """For each computed size expression: a tensor of the graph and its axis, and the number of
         nodes that read the tensor.
         """
+        self._rewrites: dict[str, Callable[[dict[str, Known]], Known]] = {
+            "aten._native_batch_norm_legit_no_training": self._batch_norm,
+            "aten._to_copy": self._to_copy,
+            "aten.lift_fresh_copy": self._clone,
+        }
+        """Operators that have no counterpart with their arguments."""
         self._node: torch.fx.Node | None = None
         self._described: tuple[Any, ...] = ()
         """Nodes with the metadata of `_node`."""
@@ -317,7 +323,7 @@ class Walker:
         if isinstance(target, torch._ops.OpOverload):
             return self._overload(node, target, args, named)
         if isinstance(target, torch._ops.HigherOrderOperator):
-            return self._higher_order(node, target, args, named)
+            return self._higher_order(target, args, named)
         if target in numbers.PYTHON_ASSERTIONS:
             return None
         if target is operator.getitem:
@@ -427,12 +433,8 @@ class Walker:
         _refuse_training(self, known.name, given)
         if memory.leaves_input(known.name, args, given):
             return args[0]
-        if known.name == "aten._native_batch_norm_legit_no_training":
-            return self._batch_norm(given)
-        if known.name == "aten._to_copy":
-            return self._to_copy(given)
-        if known.name == "aten.lift_fresh_copy":
-            return self.emit("aten::clone", [given["self"], None])
+        if rewrite := self._rewrites.get(known.name):
+            return rewrite(given)
         if known.name == masks.ATTENTION and not self.has_writes:
             called = known.by_name(node.args, node.kwargs)
             if masks.is_without_effect(node, called.get("attn_mask")):
@@ -450,7 +452,9 @@ class Walker:
         if known.returns_list:
             metas = _metas(node, len(types))
             outputs = [self._unpacked(*pair) for pair in zip(outputs, metas, strict=True)]
-        return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
+        if len(outputs) == 1:
+            return outputs[0]
+        return tuple(outputs) if outputs else None
 
     def _argument(self, argument: Argument, item: Known) -> Any:
         if item is None and argument.is_optional:
@@ -499,13 +503,10 @@ class Walker:
             "aten::to", [given["self"], dtype, False, True, given.get("memory_format")]
         )
 
-    def _higher_order(
-        self,
-        node: torch.fx.Node,
-        target: Any,
-        args: Sequence[Known],
-        named: dict[str, Known],
-    ) -> Known:
+    def _clone(self, given: dict[str, Known]) -> Known:
+        return self.emit("aten::clone", [given["self"], None])
+
+    def _higher_order(self, target: Any, args: Sequence[Known], named: dict[str, Known]) -> Known:
         name = target.name() if callable(getattr(target, "name", None)) else str(target)
         known: dict[str, Callable[..., Known]] = {
             "cond": self._cond,

@@ -137,29 +137,43 @@ def _leaves(
         yield from (_by_branch(graph, value, name, bounds) or {}).items()
     elif kind == "OptionalType":
         yield from _of_optional(graph, value, name, end, bounds)
-    elif kind == "TupleType" and field_names(value.type()) == PACKED_SEQUENCE:
+    elif kind == "TupleType":
+        yield from _of_tuple(graph, value, name, end, bounds)
+    elif kind in ("ListType", "DictType"):
+        yield from _of_container(graph, value, name, end, bounds)
+    elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
+        number = ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node())
+        yield name, Leaf(number.output())
+    else:
+        raise _not_a_tensor(value, name)
+
+
+def _of_tuple(
+    graph: Any, value: Any, name: str, end: Any, bounds: Bounds
+) -> Iterator[tuple[str, Leaf]]:
+    names = field_names(value.type())
+    if names == PACKED_SEQUENCE:
         raise LoweringError(
             f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the"
             " data",
             where=source_line(value.node()),
             fix="return pad_packed_sequence(packed, total_length=x.size(1)) of it",
         )
-    elif kind == "TupleType":
-        elements = _elements(graph, value, end)
-        names = field_names(value.type()) or range(len(elements))
-        yield from _children(graph, zip(names, elements, strict=True), name, end, bounds)
-    elif kind in ("ListType", "DictType"):
-        built = _built(graph, value, end)
-        if built is None:
-            more = filled.by_keys(graph, value, end) if kind == "DictType" else None
-            yield from _filled(value, name, more)
-        else:
-            yield from _children(graph, built, name, end, bounds)
-    elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
-        number = ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node())
-        yield name, Leaf(number.output())
-    else:
-        raise _not_a_tensor(value, name)
+    elements = _elements(graph, value, end)
+    pairs = zip(names or range(len(elements)), elements, strict=True)
+    yield from _children(graph, pairs, name, end, bounds)
+
+
+def _of_container(
+    graph: Any, value: Any, name: str, end: Any, bounds: Bounds
+) -> Iterator[tuple[str, Leaf]]:
+    """The tensors inside a list or dictionary."""
+    built = _built(graph, value, end)
+    if built is not None:
+        yield from _children(graph, built, name, end, bounds)
+        return
+    is_dictionary = value.type().kind() == "DictType"
+    yield from _filled(value, name, filled.by_keys(graph, value, end) if is_dictionary else None)
 
 
 def _differs(value: Any) -> bool:
