@@ -131,7 +131,8 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _inputs_of(lowered: Any, value: Any) -> list[str]:
-    origins, given = _origins(value), zip(lowered.inputs, lowered.graph.inputs(), strict=True)
+    origins = _origins(value)
+    given = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     return [name for name, one in given if one.debugName() in origins]
 
 

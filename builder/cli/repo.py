@@ -186,7 +186,8 @@ def _used_flavour(terminal: Terminal, requested: str) -> dict[str, str | None]:
     from builder.engine import flavour
 
     name = flavour.resolve(requested)
-    version, reason = flavour.installed_version(name), flavour.because(requested)
+    version = flavour.installed_version(name)
+    reason = flavour.because(requested)
     if requested == "auto":
         terminal.note(f"{name} {version}: {reason}")
     return {"name": name, "version": version, "because": reason}

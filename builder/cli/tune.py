@@ -29,7 +29,8 @@ class Names(click.ParamType[tuple[str, ...]]):
     """A comma-separated subset of the names."""
 
     def __init__(self, *names: str) -> None:
-        self.names, self.name = names, ",".join(names)
+        self.names = names
+        self.name = ",".join(names)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -145,7 +146,8 @@ def tune_command(
     from builder.manifest import editing
     from builder.parity import served
 
-    chosen, settings = _options(given), _settings(given, only)
+    chosen = _options(given)
+    settings = _settings(given, only)
     specs = settings.specs(models)
     served.chosen(repository, [spec.name for spec in specs])
     for spec in specs:

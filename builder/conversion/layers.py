@@ -266,7 +266,8 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
     ...].
     """
     rank = ctx.rank(x)
-    none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+    none = trt.MatrixOperation.NONE
+    transpose = trt.MatrixOperation.TRANSPOSE
     if axis == rank - 1:
         layer = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose)
         y = layer.get_output(0)

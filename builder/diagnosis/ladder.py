@@ -222,7 +222,8 @@ def _partitioned(converted: stages.Converted) -> Iterator[Step]:
     """Compare each segment run by torch and its network run by the reference, or the one network of
     a whole model.
     """
-    partitioned, networks = converted.partitioned, list(converted.networks)
+    partitioned = converted.partitioned
+    networks = list(converted.networks)
     if partitioned is None:
         yield _step("network", _network(networks[0], converted))
         return

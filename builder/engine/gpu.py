@@ -95,7 +95,9 @@ def free_memory() -> int | None:
 
 
 def _device(library: Any, index: int) -> Device:
-    handle, name, size = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    handle = ctypes.c_int()
+    name = ctypes.create_string_buffer(256)
+    size = ctypes.c_size_t()
     identifier = (ctypes.c_ubyte * 16)()
     library.cuDeviceGet(ctypes.byref(handle), index)
     library.cuDeviceGetName(name, len(name), handle)

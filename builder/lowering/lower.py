@@ -64,7 +64,8 @@ def lower(
     """
     if isinstance(module_or_graph, torch.export.ExportedProgram):
         module_or_graph = ExportedModule(module_or_graph)
-    steps, kept = Steps(keep_text=keep_text), frozenset(fallback_modules)
+    steps = Steps(keep_text=keep_text)
+    kept = frozenset(fallback_modules)
     graph, names, defaults = _start(module_or_graph, params, method, kept, steps)
     context = Context(
         unroll_limit=unroll_limit,

@@ -173,7 +173,8 @@ def _too_big(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _too_long(error: Any, route: Route) -> Iterator[Finding]:
-    limit, has = error.validator_value, len(error.instance)
+    limit = error.validator_value
+    has = len(error.instance)
     yield route, f"{label(route)} must have at most {limit} characters, not {has}", None, False
 
 

@@ -200,7 +200,8 @@ def _values(
     allowed = atol + rtol * magnitude
     passes = error <= allowed
     relative = np.divide(error, magnitude, out=np.zeros_like(error), where=magnitude > 0)
-    absolute_at, relative_at = _index_of_max(error), _index_of_max(relative)
+    absolute_at = _index_of_max(error)
+    relative_at = _index_of_max(relative)
     noise = _noise(error, want)
     shares = _shares(error, allowed)
     if passes.all():

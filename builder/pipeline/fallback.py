@@ -197,7 +197,8 @@ class _Partitioner:
         self.lowered, self.spec = lowered, spec
         self.defects, self.is_branch = defects, is_branch
         self.by_manifest = bool(kept)
-        self.kept, self.branches = kept | earlier.nodes, earlier.branches
+        self.kept = kept | earlier.nodes
+        self.branches = earlier.branches
         self.late: list[UnsupportedOperator] = []
 
     def run(self) -> Conversion | PartitionedConversion:

@@ -85,7 +85,8 @@ def here(options: BuildOptions, flavour: str) -> BuildOptions:
     """The options resolved for this host: RTX builds for all targets, TensorRT for the GPU of the
     host. Raises UsageError if that GPU is not a target.
     """
-    device, targets = gpu.current(), options.compute_capabilities
+    device = gpu.current()
+    targets = options.compute_capabilities
     if flavour == "tensorrt-rtx" or not targets or device is None:
         return options
     if not any(serves(options, device.capability, target) for target in targets):

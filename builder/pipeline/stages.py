@@ -361,11 +361,14 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     UsageError.
     """
     source, goldens, quantized = recorded.lowered, recorded.goldens, None
-    spec, graph = own_half(spec or source.spec), source.graph
+    spec = own_half(spec or source.spec)
+    graph = source.graph
     warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
     if reduced_precision.wanted(spec):
         reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
-        spec, graph, quantized = reduced.spec, reduced.lowered, reduced.quantized
+        spec = reduced.spec
+        graph = reduced.lowered
+        quantized = reduced.quantized
         warnings = (*warnings, *reduced.warnings)
     spec, graph, goldens = state.batch_first(spec, graph, source.outputs, goldens)
     return Prepared(source, spec, graph, source.outputs, goldens, quantized, warnings)
@@ -491,7 +494,8 @@ def keep_in_float32(converted: Converted) -> Converted:
         return converted
     from builder.quantization import overflow
 
-    networks, warnings = [], list(converted.warnings)
+    networks = []
+    warnings = list(converted.warnings)
     for part in converted.networks:
         conversion, found = overflow.spare(
             part.conversion, _batches(part), keep_fp32=spec.keep_fp32
@@ -524,7 +528,9 @@ def check_plans(built: Built, options: BuildOptions) -> Built:
     if not plan_check.possible():
         return built
     converted = built.converted
-    spec, plans, networks = converted.prepared.spec, dict(built.plans), []
+    spec = converted.prepared.spec
+    plans = dict(built.plans)
+    networks = []
     warnings = list(converted.warnings)
     for part in converted.networks:
         with _fails(part, converted):

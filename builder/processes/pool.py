@@ -217,7 +217,8 @@ class _Pool:
         try:
             kind, *words = connection.recv()
         except (OSError, EOFError) as error:  # its supervisor has also ended
-            kind, words = "ended", [1, f"{type(error).__name__}"]
+            kind = "ended"
+            words = [1, f"{type(error).__name__}"]
         if kind == "pid":
             running.pid = words[0]
             running.begin()

@@ -135,18 +135,22 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
     scale = (right - left) / most
     drawing = _Drawing()
     for row, index in enumerate(shown):
-        one, y, spot = passes[index], row * ROW, f"{at}/{index}"
+        one = passes[index]
+        y = row * ROW
+        spot = f"{at}/{index}"
         before, after = one["before"], one["after"]
         drawing.text(0.0, y + 11.0, short(one["name"], 20))
         note = f"{one['name']}: {before} to {after} nodes"
-        same, other = min(before, after) * scale, changed[index] * scale
+        same = min(before, after) * scale
+        other = changed[index] * scale
         kind = "fewer" if after < before else "more"
         drawing.bar(left, y, same, "base", note, at=f"{spot}/after", value=after)
         drawing.bar(left + same, y, other, kind, note, at=f"{spot}/before", value=before)
         drawing.text(right + 4.0, y + 11.0, f"{after} ({after - before:+d})", "number")
     left_out = len(passes) - len(shown)
     more = f" The {left_out} smallest changes are left out." if left_out else ""
-    first, last = passes[0]["before"], passes[-1]["after"]
+    first = passes[0]["before"]
+    last = passes[-1]["after"]
     words = f"Nodes after each pass that changed their number: {first} before, {last} after.{more}"
     legend = (("fewer", "removed"), ("more", "added"))
     yield Chart("Lowering", words, len(shown) * ROW, tuple(drawing.shapes), legend)
@@ -287,7 +291,8 @@ def _strip(
     x, height = left, ROW - 4.0
     scale = (WIDTH - left) / sum(count for _, count in runs)
     for dtype, count in runs:
-        title, width = f"{count} layers in {dtype}", count * scale
+        title = f"{count} layers in {dtype}"
+        width = count * scale
         drawing.add("rect", "", title, x=x, y=top, width=width, height=height, class_=color[dtype])
         x += width
 
@@ -350,7 +355,8 @@ def _scatter(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterato
     if not pairs:
         return
     low, high = _span([value for pair in pairs for value in pair])
-    plane, drawing = _Plane((low, low), (high, high), 240.0), _Drawing()
+    plane = _Plane((low, low), (high, high), 240.0)
+    drawing = _Drawing()
     plane.draw(drawing, "expected", "↑ answered")
     ends = f"M{plane.x(low):.1f} {plane.y(low):.1f}L{plane.x(high):.1f} {plane.y(high):.1f}"
     drawing.add("path", d=ends, class_="ideal")
@@ -368,7 +374,8 @@ def _histogram(name: str, data: Mapping[str, Sequence[float]], at: str) -> Itera
     scale = (right - left) / math.log10(1 + max(counts))
     drawing = _Drawing()
     for row, (label, count) in enumerate(zip(ERROR_BINS, counts, strict=True)):
-        y, kind = row * ROW, "bad" if row == len(ERROR_BINS) - 1 else "one"
+        y = row * ROW
+        kind = "bad" if row == len(ERROR_BINS) - 1 else "one"
         drawing.text(0.0, y + 11.0, label)
         width = math.log10(1 + count) * scale
         if count:

@@ -327,7 +327,8 @@ def _ready(
                 if has_reason or not (server.crashed() and may_restart):
                     raise
                 first_crash = first_crash or str(error)
-                restarts, extra = restarts - 1, (f"{_LOAD_THREADS}=1",)
+                restarts = restarts - 1
+                extra = (f"{_LOAD_THREADS}=1",)
                 server.stop()
         yield server
 

@@ -37,7 +37,8 @@ class Stubs:
         A process also ends when its model is unloaded.
         """
         self.look()
-        ended, self.ended = sorted(self.ended), set()
+        ended = sorted(self.ended)
+        self.ended = set()
         return ended
 
     def running(self, model: str) -> int:

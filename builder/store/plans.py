@@ -52,7 +52,9 @@ class Plans:
         rebuild: bool = False,
         share: bool = False,
     ) -> None:
-        self.store, self.last, self.rebuild = store, last or {}, rebuild
+        self.store = store
+        self.last = last or {}
+        self.rebuild = rebuild
         self.share = share
         self.made: dict[str, Made] = {}
         self.warnings: list[str] = []
@@ -71,9 +73,11 @@ class Plans:
         if entry is not None:
             self.made[label] = Made(key, parts, True, "")
             return entry.plan
-        plan, reason = self._refitted(conversion, options, parts), "weights replaced by refit"
+        plan = self._refitted(conversion, options, parts)
+        reason = "weights replaced by refit"
         if plan is None:
-            plan, reason = self._compiled(conversion, options, compile), self._reason(label, parts)
+            plan = self._compiled(conversion, options, compile)
+            reason = self._reason(label, parts)
         self._keep(key, parts, plan, conversion, options)
         self.made[label] = Made(key, parts, False, reason)
         return plan

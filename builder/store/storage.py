@@ -91,7 +91,8 @@ class Store:
             ) from error
         # some backends connect immediately, and each raises different errors
         except Exception as error:
-            self.fs, self.root = _Unreachable(error), url
+            self.fs = _Unreachable(error)
+            self.root = url
         protocols = (
             self.fs.protocol if isinstance(self.fs.protocol, tuple | list) else (self.fs.protocol,)
         )

@@ -171,7 +171,8 @@ def _tensor(
     Triton has no empty dims: a rank without other axes is served as [1]. It has no dims of 0
     either: an axis without elements is served as a dynamic one.
     """
-    tensor.name, tensor.data_type = io.name, pb.DataType.Value(dtypes.by_name(dtype).config)
+    tensor.name = io.name
+    tensor.data_type = pb.DataType.Value(dtypes.by_name(dtype).config)
     dims = io.shape[1:] if max_batch else io.shape
     tensor.dims.extend([dim or -1 for dim in dims or (1,)])
     if not dims and max_batch:

@@ -66,7 +66,8 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
         last = max(record.get(LAST) or 0, *(version.number for version in before))
         number = last + 1
         if same(own, before[0]):
-            number, earlier = before[0].number, before[1:]
+            number = before[0].number
+            earlier = before[1:]
     _renumber(new, number)
     facts = {
         POLICY: {"keep": wanted.keep, "serve": wanted.serve},
@@ -169,7 +170,8 @@ def _with_policy(text: str, served: Sequence[int]) -> str:
 
 def _keep(version: Version, folder: Path) -> None:
     """Add a version to the model in `folder` as one that is not current."""
-    own, record = f"{version.number}/", folder / VERSIONS / str(version.number)
+    own = f"{version.number}/"
+    record = folder / VERSIONS / str(version.number)
     for name, path in version.files.items():
         _link(path, (folder if name.startswith(own) else record) / name)
     record.mkdir(parents=True, exist_ok=True)

@@ -173,7 +173,8 @@ class _Run:
     ) -> None:
         self.spec, self.options, self.goal = spec, options, options.goal
         self.settings = replace(settings, accept_incompatible=True, edits="overwrite")
-        self.repository, self.folder = repository, repository / spec.name
+        self.repository = repository
+        self.folder = repository / spec.name
         self.progress = progress or (lambda subject, phase: None)
         self.on_trial = on_trial or (lambda trial: None)
         self.kept = Kept(repository.with_name("kept"))

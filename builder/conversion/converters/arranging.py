@@ -206,7 +206,8 @@ def _divided(ctx: ConversionContext, size: Size, by: int) -> Size:
 def pixel_shuffle(ctx: ConversionContext, x: ITensor, upscale_factor: int) -> ITensor:
     """[*, C r^2, H, W] -> [*, C, H r, W r]"""
     *lead, channels, height, width = ctx.sizes(x)
-    n, depth = len(lead), _divided(ctx, channels, upscale_factor**2)
+    n = len(lead)
+    depth = _divided(ctx, channels, upscale_factor**2)
     return _split_axes(
         ctx,
         x,

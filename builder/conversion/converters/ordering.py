@@ -111,7 +111,8 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
     """The rank of each element along an axis: the number of better elements and of earlier equal
     ones.
     """
-    length, last = ctx.size(x, axis), ctx.rank(x)
+    length = ctx.size(x, axis)
+    last = ctx.rank(x)
     most = at_most(ctx, length)
     if most is None or most > RANKED_AT_MOST:
         raise Unconvertible(

@@ -163,7 +163,8 @@ def _tapped(ctx: ConversionContext, x: ITensor, pool: Pool, indices: bool) -> tu
             best, position = value, where
         elif indices:
             better = _beats(ctx, value, best)
-            best, position = choose(ctx, better, value, best), choose(ctx, better, where, position)
+            best = choose(ctx, better, value, best)
+            position = choose(ctx, better, where, position)
         else:
             best = alike(ctx, best, ctx.elementwise("MAX", best, value))
     if indices:  # after the first comparison the positions differ between channels and images

@@ -218,7 +218,8 @@ def _pair(
     precision policy made half is quantized directly. A tensor that the module made half is widened
     first, because a scale rounded to half moves values to other steps.
     """
-    own, computed = ctx.dtype(x), _computed(ctx, node, x)
+    own = ctx.dtype(x)
+    computed = _computed(ctx, node, x)
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
     if half and not all(quantized.fits(scale, wanted) for wanted in (own, computed)):
         ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32")

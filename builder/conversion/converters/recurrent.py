@@ -77,7 +77,8 @@ def single(
     """One step of a single cell. An input without a batch axis gets one."""
     unbatched = ctx.rank(x) == 1
     if unbatched:
-        x, state = ctx.unsqueeze(x, [0]), tuple(ctx.unsqueeze(s, [0]) for s in state)
+        x = ctx.unsqueeze(x, [0])
+        state = tuple(ctx.unsqueeze(s, [0]) for s in state)
     cell = kind(ctx, Weights(*weights), ctx.size(x, 0))
     state = cell.step(cell.project(x), state)
     return tuple(ctx.squeeze(s, [0]) for s in state) if unbatched else state

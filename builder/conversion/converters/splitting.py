@@ -111,7 +111,8 @@ def tensor_split(ctx: ConversionContext, x: ITensor, sections: int, dim: int) ->
     """`sections` parts, the first size % sections of them one longer than the others."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
-    each, longer = ctx.arithmetic("floordiv", size, sections), scalars.modulo(ctx, size, sections)
+    each = ctx.arithmetic("floordiv", size, sections)
+    longer = scalars.modulo(ctx, size, sections)
     lengths = []
     for index in range(sections):
         extra = ctx.arithmetic(

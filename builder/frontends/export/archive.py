@@ -126,7 +126,8 @@ def _root(path: Path, names: list[str]) -> str:
     if "serialized_exported_program.json" in names:
         root, pattern = "", _OLD_MEMBERS
     else:
-        root, pattern = names[0].partition("/")[0] + "/", _MEMBERS
+        root = names[0].partition("/")[0] + "/"
+        pattern = _MEMBERS
         _require_program(path, names, root)
     compiled = [name for name in names if name.startswith(f"{root}data/aotinductor/")]
     if compiled:

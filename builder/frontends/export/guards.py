@@ -55,7 +55,8 @@ class Demands:
     """
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
-        self.guards, self.assertions = _guards_of(program), _assertions_of(program)
+        self.guards = _guards_of(program)
+        self.assertions = _assertions_of(program)
 
     def equalities(self, fixed: Mapping[Any, Any]) -> dict[Any, Any]:
         """The symbols that an assertion equates with an expression of other symbols, such as

@@ -23,7 +23,8 @@ def is_without_effect(node: torch.fx.Node, mask: Any) -> bool:
     """
     if not isinstance(mask, torch.fx.Node) or not _is_true(mask):
         return False
-    query, result = node.args[0], node.meta.get("val")
+    query = node.args[0]
+    result = node.meta.get("val")
     if not isinstance(query, torch.fx.Node) or not isinstance(result, torch.Tensor):
         return False
     return _shape(result)[:-1] == _shape(query.meta["val"])[:-1]

@@ -135,7 +135,8 @@ class ExportedModule:
         return structure.signature(self.program).in_spec
 
     def _write(self) -> None:
-        module, signature = self.program.graph_module, self.program.graph_signature
+        module = self.program.graph_module
+        signature = self.program.graph_signature
         graphs = [m.graph for m in module.modules() if isinstance(m, torch.fx.GraphModule)]
         origins = Origins(graphs)
         self.script = origins.script

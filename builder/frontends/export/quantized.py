@@ -59,7 +59,8 @@ def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any
     """
     if name not in QUANTIZED:
         raise walker.error(f"{NAMESPACE}::{name} computes scales from values", fix=_PAIRS)
-    grid, dtype = _grid(walker, given), given["dtype"]
+    grid = _grid(walker, given)
+    dtype = given["dtype"]
     if dtype.is_floating_point:
         raise walker.error(
             f"{NAMESPACE}::{name} with {dtype} rounds to whole numbers before the cast",

@@ -248,7 +248,9 @@ def _reduced(walker: Walker, tensor: Any, block: Sequence[Any]) -> list[int]:
 
 def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
     _check(walker, node, given, "output_dtype")
-    value, scale, limits = given["input"], given["scale"], _limits(given)
+    value = given["input"]
+    scale = given["scale"]
+    limits = _limits(given)
     if not isinstance(given.get("zero_point"), NoZeroPoint):
         zero = tensor_of(walker, node.args[3])
         if zero is None or bool((zero != 0).any()):
@@ -285,7 +287,8 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
             return None
         product = replace(product, node=node, is_scaled=True)
     else:
-        scales, outputs = tensor_of(walker, factor), product.weight.shape[1]
+        scales = tensor_of(walker, factor)
+        outputs = product.weight.shape[1]
         if scales is None or product.scales is not None or scales.numel() not in (1, outputs):
             return None
         scales = scales.to(torch.float32).reshape(-1).expand(outputs).contiguous()

@@ -32,7 +32,8 @@ _SAME = frozenset(["aten.alias", "aten.lift_fresh", "aten.detach", "aten.detach_
 _VIEWS = frozenset([torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default])
 """Operators that are a reshape if no memory is written."""
 _NUMBERS = (int, float, bool)
-_SEQUENCES, _SYMBOLIC = (list, tuple), (torch.SymInt, torch.SymFloat, torch.SymBool)
+_SEQUENCES = (list, tuple)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _RESULTS = (*_NUMBERS, *_SYMBOLIC)
 """Tuples of types: a union of types would be created for every value that is checked."""
 _PLAIN_ELEMENTS = {"IntType": int, "FloatType": float, "BoolType": bool}
@@ -86,7 +87,8 @@ def signature(target: Any) -> Signature:
     schema = target._schema
     arguments = []
     for given in schema.arguments:
-        kind, is_optional = given.type, given.type.kind() == "OptionalType"
+        kind = given.type
+        is_optional = given.type.kind() == "OptionalType"
         kind = kind.getElementType() if is_optional else kind
         form = kind.kind()
         element = kind.getElementType() if form == "ListType" else None
@@ -440,7 +442,9 @@ class Walker:
             if masks.is_without_effect(node, called.get("attn_mask")):
                 given["attn_mask"] = None
         values = [self._argument(a, given.get(a.name, a.default)) for a in known.arguments]
-        types, kind, meta = known.returns, known.kind, node.meta.get("val")
+        types = known.returns
+        kind = known.kind
+        meta = node.meta.get("val")
         if not self.has_writes and target in _VIEWS:
             kind = "aten::reshape"
         if convolution := convolutions.arranged(kind, values, meta, self._constant):
@@ -646,7 +650,8 @@ class Walker:
         """Write a scan: it carries `init`, and stacks the other results of `combine` along a new
         first axis.
         """
-        count, kept = len(init), _output_count(combine) - len(init)
+        count = len(init)
+        kept = _output_count(combine) - len(init)
         tensors = C.ListType(TENSOR)
         lists = [self.emit("prim::ListConstruct", [], tensors) for _ in range(kept)]
 

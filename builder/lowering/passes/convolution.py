@@ -49,7 +49,8 @@ _ARGUMENTS = 13  # the schema of `_convolution` that all convolutions are rewrit
 
 def _unbatched(graph: Graph, context: Context) -> set[int]:
     """The outputs of convolutions whose input has no batch axis."""
-    facts, found = input_facts(graph, context), set()
+    facts = input_facts(graph, context)
+    found = set()
     for node in bottom_up(graph):
         axes = _PLAIN.get(node.kind()) or _TRANSPOSED.get(node.kind())
         if axes and facts.rank(node.inputsAt(0)) == axes + 1:
@@ -125,7 +126,8 @@ def _string_padding(
     """
     if ir.constant(padding) == "valid":
         return x, emit.constant([0] * axes)
-    steps, kernel = ir.int_list(dilation), ir.constant(_unquantized(weight))
+    steps = ir.int_list(dilation)
+    kernel = ir.constant(_unquantized(weight))
     if steps is None or not isinstance(kernel, torch.Tensor):
         return None
     steps = steps * axes if len(steps) == 1 else steps

@@ -34,7 +34,8 @@ def masks_to_where(graph: Graph, context: Context) -> None:
     The number of elements that a mask selects depends on the data, and TensorRT for RTX has no
     kernel that finds them.
     """
-    facts, picked = input_facts(graph, context), dict[int, Picked]()
+    facts = input_facts(graph, context)
+    picked = dict[int, Picked]()
     for node in bottom_up(graph):
         facts.learn(node)
         if ir.in_fallback(node):

@@ -94,7 +94,8 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
-    count, start = tensor.numel() * tensor.element_size(), tensor.data_ptr()
+    count = tensor.numel() * tensor.element_size()
+    start = tensor.data_ptr()
     size = min(count, most)
     if count:
         return ctypes.string_at(start, size) + ctypes.string_at(start + count - size, size)

@@ -13,10 +13,8 @@ from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
 
 DISABLE_OBSERVERS = "disable observers: model.apply(torch.ao.quantization.disable_observer)"
-_TENSOR, _CHANNEL = (
-    "aten::fake_quantize_per_tensor_affine",
-    "aten::fake_quantize_per_channel_affine",
-)
+_TENSOR = "aten::fake_quantize_per_tensor_affine"
+_CHANNEL = "aten::fake_quantize_per_channel_affine"
 _OBSERVING = (
     "aten::fused_moving_avg_obs_fake_quant",
     "aten::_fused_moving_avg_obs_fq_helper",

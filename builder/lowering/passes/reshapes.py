@@ -43,7 +43,8 @@ def _length(node: Node) -> Value | None:
     path = None if axis is None or ir.in_fallback(node) else _path(node.inputsAt(0))
     if axis is None or path is None or path.layer is not None:
         return None
-    order, sizes = path.order, ir.list_items(path.first.inputsAt(1))
+    order = path.order
+    sizes = ir.list_items(path.first.inputsAt(1))
     if sizes is None or not -len(order) <= axis < len(order):
         return None
     size = sizes[order[axis]]
@@ -89,7 +90,8 @@ def _path(value: Value) -> _Path | None:
 
 
 def _merge(graph: Graph, node: Node) -> None:
-    path, wanted = _path(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
+    path = _path(node.inputsAt(0))
+    wanted = ir.list_items(node.inputsAt(1))
     sizes = None if path is None else ir.list_items(path.first.inputsAt(1))
     if path is None or sizes is None or wanted is None:
         return

@@ -70,7 +70,8 @@ class _Emit(Emit):
 
     def common_factors(self, node: Node) -> list[CommonFactor] | None:
         """The common factors of the axes before and after a reshape."""
-        shape, items = self.lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
+        shape = self.lengths.shape(node.inputsAt(0))
+        items = ir.list_items(node.inputsAt(1))
         if shape is None or items is None:
             return None
         return self.lengths.common_factors(shape, [self.lengths.of(item) for item in items])
@@ -187,7 +188,8 @@ def _size(
     emit: _Emit, node: Node, order: Sequence[int], found: Sequence[CommonFactor], at: int
 ) -> Any:
     """The size of a factor as a list item, before the transpose; None if no value has that size."""
-    group, items = found[at], ir.list_items(node.inputsAt(1)) or []
+    group = found[at]
+    items = ir.list_items(node.inputsAt(1)) or []
     if not group.length.names:
         return group.length.number
     if [other.after for other in found].count(group.after) == 1 and emit.lengths.of(
@@ -201,7 +203,8 @@ def _size(
 
 
 def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
-    move, count = node.inputsAt(0).node(), ir.list_length(node.inputsAt(2))
+    move = node.inputsAt(0).node()
+    count = ir.list_length(node.inputsAt(2))
     order = emit.order(move)
     axis = None if order is None else axis_at(node, 1, len(order))
     if order is None or axis is None or not count:
@@ -217,7 +220,8 @@ def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
 
 def _together(emit: _Emit, node: Node) -> Value | None:
     """Merge two transposes, or move the nodes between them."""
-    order, value = emit.order(node), node.inputsAt(0)
+    order = emit.order(node)
+    value = node.inputsAt(0)
     if order is None or _transposes_keys(node, order):
         return None
     if order == sorted(order):
