@@ -125,9 +125,10 @@ def _guesses(
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)
-    examples = (
-        {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
-    )
+    if module:
+        examples = {}
+    else:
+        examples = _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
     found = _inputs(lowered, examples)
     dropped = _dropped(loaded, lowered.inputs)
     outputs = [] if max_lengths else list(lowered.results)

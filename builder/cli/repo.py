@@ -228,7 +228,9 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
     from builder import deployment
 
     server = deployment.expected_server(out) if out.is_dir() else None
-    return [] if server is None else deployment.preflight(out, server, built, digests=False)
+    if server is None:
+        return []
+    return deployment.preflight(out, server, built, digests=False)
 
 
 def exit_code(results: list[ModelResult]) -> int:

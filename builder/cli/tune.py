@@ -301,9 +301,10 @@ def _change(found: Tuned) -> str:
     if found.before is None:
         default = [one.score for one in found.confirmed if one.configuration == found.default]
         sometimes = any(score is not None for score in default)
-        held = (
-            "kept the limit in some measurements only" if sometimes else "does not keep the limit"
-        )
+        if sometimes:
+            held = "kept the limit in some measurements only"
+        else:
+            held = "does not keep the limit"
         return f"{after}; the configuration before {held}"
     gain = f" ({found.gain:.2f} times as good)" if found.gain else ""
     return f"{after}, before {found.before:.4g} {unit}{gain}"

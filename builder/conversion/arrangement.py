@@ -129,7 +129,9 @@ class Arrangement(Lengths):
         if isinstance(tensor, torch.Tensor):
             return self._constant_at_rank(tensor, tensor.dtype, max(rank, tensor.dim()))
         missing = rank - self.rank(tensor)
-        return self.unsqueeze(tensor, list(range(missing))) if missing > 0 else tensor
+        if missing > 0:
+            return self.unsqueeze(tensor, list(range(missing)))
+        return tensor
 
     def permute(self, tensor: ITensor, order: Sequence[int]) -> ITensor:
         """The axes in another order."""

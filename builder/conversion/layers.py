@@ -41,7 +41,9 @@ def as_index(ctx: ConversionContext, index: Tensor) -> ITensor:
         return ctx.constant(
             index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64)
         )
-    return index if ctx.dtype(index) in (torch.int32, torch.int64) else ctx.cast(index, torch.int64)
+    if ctx.dtype(index) in (torch.int32, torch.int64):
+        return index
+    return ctx.cast(index, torch.int64)
 
 
 def floating(ctx: ConversionContext, x: ITensor) -> ITensor:

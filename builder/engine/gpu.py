@@ -89,9 +89,9 @@ def free_memory() -> int | None:
     if device is None or library.nvmlInit_v2() != 0:
         return None
     found = library.nvmlDeviceGetHandleByUUID(device.uuid.encode(), ctypes.byref(handle)) == 0
-    return (
-        int(memory[1]) if found and library.nvmlDeviceGetMemoryInfo(handle, memory) == 0 else None
-    )
+    if found and library.nvmlDeviceGetMemoryInfo(handle, memory) == 0:
+        return int(memory[1])
+    return None
 
 
 def _device(library: Any, index: int) -> Device:

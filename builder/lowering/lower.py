@@ -118,9 +118,9 @@ def _outputs(module_or_graph: Any, context: Context) -> tuple[str, ...]:
 def _lists(module_or_graph: Any) -> Containers:
     if isinstance(module_or_graph, ExportedModule):
         return containers(module_or_graph.script)
-    return (
-        containers(module_or_graph) if isinstance(module_or_graph, torch.jit.ScriptModule) else {}
-    )
+    if isinstance(module_or_graph, torch.jit.ScriptModule):
+        return containers(module_or_graph)
+    return {}
 
 
 def for_precision(

@@ -170,7 +170,9 @@ def _missing(name: str, outputs: Arrays, expected: Arrays) -> str:
         for other in outputs
         if other not in expected and _alike(outputs[other], expected[name])
     ]
-    return f"is missing; {twins[0]!r} has its shape and dtype" if twins else "is missing"
+    if twins:
+        return f"is missing; {twins[0]!r} has its shape and dtype"
+    return "is missing"
 
 
 def _extra(name: str, outputs: Arrays, expected: Arrays) -> str:
@@ -253,7 +255,9 @@ def _spread(got: Array, want: Array, shares: Array) -> Spread:
 def _noise(error: Array, want: Array) -> float:
     """The noise over the elements with a finite error."""
     finite = error[np.isfinite(error)]
-    return float(np.sqrt(np.mean(np.square(finite)))) / scale(want) if finite.size else 0.0
+    if finite.size:
+        return float(np.sqrt(np.mean(np.square(finite)))) / scale(want)
+    return 0.0
 
 
 def _error(got: Array, want: Array) -> tuple[Array, Array]:

@@ -600,4 +600,6 @@ def _dims(spec: ModelSpec) -> dict[str, tuple[int, int, int]]:
 
 
 def _names(count: int) -> tuple[str, ...]:
-    return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
+    if count == 1:
+        return ("output",)
+    return tuple(f"output_{index}" for index in range(count))

@@ -127,7 +127,9 @@ def noise_limit(dtype: str, wanted: Tolerance, precision: str) -> float | None:
     if wanted.noise is not None:
         return wanted.noise
     stated = wanted.rtol is not None or wanted.atol is not None
-    return None if stated or dtype not in BY_DTYPE else BY_PRECISION[precision].noise
+    if stated or dtype not in BY_DTYPE:
+        return None
+    return BY_PRECISION[precision].noise
 
 
 def scale(golden: NDArray[Any]) -> float:

@@ -131,7 +131,9 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
 def _alike(partition: Partition, name: str) -> Collection[str]:
     """The output and those that have the same place in the other elements of its list."""
     group = partition.groups.get(name)
-    return [name] if group is None else [n for n, g in partition.groups.items() if g == group]
+    if group is None:
+        return [name]
+    return [n for n, g in partition.groups.items() if g == group]
 
 
 def unknown_outputs(model: SplitModel) -> dict[str, str]:

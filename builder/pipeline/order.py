@@ -126,7 +126,9 @@ def _flags(order: Order) -> list[str]:
 
 
 def _unless_auto(order: Order) -> list[str]:
-    return [] if order.torch_steps == "auto" else ["--torch-steps", order.torch_steps]
+    if order.torch_steps == "auto":
+        return []
+    return ["--torch-steps", order.torch_steps]
 
 
 SPELLED = {

@@ -142,7 +142,9 @@ class Converted:
     @property
     def partitioned(self) -> fallback.PartitionedConversion | None:
         """The partition; None if one network is the whole model."""
-        return self.result if isinstance(self.result, fallback.PartitionedConversion) else None
+        if isinstance(self.result, fallback.PartitionedConversion):
+            return self.result
+        return None
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,9 @@ class LoopStep:
         parts = parts[::-1] if kind == "REVERSE" else parts
         filled = [*parts, *[_undefined(sample)] * (length - len(parts))]
         axis = node.layer.axis
-        return torch.stack(filled, axis) if filled else sample.unsqueeze(axis).narrow(axis, 0, 0)
+        if filled:
+            return torch.stack(filled, axis)
+        return sample.unsqueeze(axis).narrow(axis, 0, 0)
 
     def _sample(self, node: Node, outer: Values, state: Values) -> Tensor:
         """The value that an iteration would add, to get its shape if there was no iteration."""
@@ -198,4 +200,6 @@ def _undefined(like: Tensor) -> Tensor:
     """NaN for values that TensorRT does not define (fewer iterations than the concatenation
     length), so that any use is detected.
     """
-    return torch.full_like(like, torch.nan) if like.is_floating_point() else torch.zeros_like(like)
+    if like.is_floating_point():
+        return torch.full_like(like, torch.nan)
+    return torch.zeros_like(like)

@@ -100,7 +100,9 @@ class Server:
 
     def log(self) -> str:
         """The log so far; empty after the server stopped, unless a log file was requested."""
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        if self.log_path.exists():
+            return self.log_path.read_text(errors="replace")
+        return ""
 
     def ready(self) -> bool:
         """Whether all models are ready and the metrics endpoint answers.
@@ -478,7 +480,9 @@ def _stopped(text: str, code: int) -> str:
     head = f"tritonserver stopped (signal {-code}, {signal.strsignal(-code)})"
     message = _failure_message(text, head)
     end = log.tail(text).replace("\n", "\n    ")
-    return message if end in message else f"{message}\n  last lines of its log:\n    {end}"
+    if end in message:
+        return message
+    return f"{message}\n  last lines of its log:\n    {end}"
 
 
 def _failure_message(text: str, head: str) -> str:

@@ -61,4 +61,6 @@ def _model(process: Path) -> str | None:
     `<repository>/<model>/<version>/model.py`.
     """
     program, *arguments = process.joinpath("cmdline").read_text().split("\0")
-    return Path(arguments[0]).parent.parent.name if Path(program).name == STUB else None
+    if Path(program).name == STUB:
+        return Path(arguments[0]).parent.parent.name
+    return None

@@ -101,7 +101,9 @@ class Plans:
         It is not shared if the caller names it, or if a key includes its content.
         """
         is_own = options.timing_cache is None and not options.error_on_timing_cache_miss
-        return config.timing_cache(options) if self.share and self.store and is_own else None
+        if self.share and self.store and is_own:
+            return config.timing_cache(options)
+        return None
 
     def _timed(self, done: str, combine: Combine, act: Callable[[Timings], Any]) -> Any:
         def acted(store: Store) -> Any:

@@ -93,9 +93,10 @@ class Store:
         except Exception as error:
             self.fs = _Unreachable(error)
             self.root = url
-        protocols = (
-            self.fs.protocol if isinstance(self.fs.protocol, tuple | list) else (self.fs.protocol,)
-        )
+        if isinstance(self.fs.protocol, tuple | list):
+            protocols = self.fs.protocol
+        else:
+            protocols = (self.fs.protocol,)
         self._moves = any(protocol in MOVING for protocol in protocols)
 
     def get(self, key: str) -> Entry | None:

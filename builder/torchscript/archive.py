@@ -186,7 +186,9 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
 
 
 def _examples(archive: zipfile.ZipFile, member: str) -> tuple[traced.Example | None, ...]:
-    return traced.examples(archive.read(member)) if member in archive.namelist() else ()
+    if member in archive.namelist():
+        return traced.examples(archive.read(member))
+    return ()
 
 
 def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:

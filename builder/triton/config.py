@@ -75,7 +75,9 @@ def serve_as(artifact: ModelArtifact) -> str:
         return "python"
     if artifact.serve_as == "auto":
         flavour = artifact.plan_facts.get("flavour")
-        return "tensorrt_plan" if artifact.plan and flavour == "tensorrt" else "python"
+        if artifact.plan and flavour == "tensorrt":
+            return "tensorrt_plan"
+        return "python"
     return artifact.serve_as
 
 
@@ -116,7 +118,9 @@ def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
     They differ if TensorRT lacks the type: float64, or int64 in some versions.
     """
     declared = module_dtypes(artifact)
-    return {**declared, **_engine_dtypes(artifact)} if platform == "tensorrt_plan" else declared
+    if platform == "tensorrt_plan":
+        return {**declared, **_engine_dtypes(artifact)}
+    return declared
 
 
 def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:
@@ -234,7 +238,9 @@ def _source(artifact: ModelArtifact) -> str | None:
     must not change when another part of the file does. The ensemble has the digest.
     """
     path = artifact.spec.path
-    return sha256(path.read_bytes()) if path.is_file() and not artifact.step_of else None
+    if path.is_file() and not artifact.step_of:
+        return sha256(path.read_bytes())
+    return None
 
 
 def tensorrt_version(facts: Any) -> str | None:

@@ -42,7 +42,9 @@ def _config(folder: Path) -> Any:
     """Read the config in the folder; None if there is none that Triton could read."""
     file = folder / published.CONFIG
     try:
-        return parse_config(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
+        if file.is_file():
+            return parse_config(file.read_text(encoding="utf-8"), str(file))
+        return None
     except (OSError, ValueError, UsageError):
         return None
 

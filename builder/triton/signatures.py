@@ -64,7 +64,9 @@ def handlers(stage: Path) -> dict[str, Callable[..., Any]]:
     sign a folder inside. Empty if nothing is signed.
     """
     key = _key.get()
-    return {} if key is None else {SIGN_MODEL: functools.partial(_sign_staged, key, stage)}
+    if key is None:
+        return {}
+    return {SIGN_MODEL: functools.partial(_sign_staged, key, stage)}
 
 
 def secrets() -> tuple[Path, ...]:

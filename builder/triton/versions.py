@@ -258,11 +258,10 @@ def find(folder: Path, number: int | None) -> Version:
     """
     current, *kept = found(folder)
     below = [version for version in kept if version.number < current.number]
-    chosen = (
-        next((version for version in kept if version.number == number), None)
-        if number is not None
-        else next(iter(below), None)
-    )
+    if number is not None:
+        chosen = next((version for version in kept if version.number == number), None)
+    else:
+        chosen = next(iter(below), None)
     if chosen is None:
         numbers = ", ".join(str(version.number) for version in kept) or "none"
         raise UsageError(
@@ -331,4 +330,6 @@ def served(folder: Path) -> list[int]:
 def foreign(folder: Path) -> list[int]:
     """The served versions that trt-build did not write."""
     own = {version.number for version in published.versions(folder)}
-    return [number for number in served(folder) if number not in own] if own else []
+    if own:
+        return [number for number in served(folder) if number not in own]
+    return []

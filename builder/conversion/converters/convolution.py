@@ -273,11 +273,10 @@ def convolve(
             "the channels of a grouped or transposed convolution must have a static size: the"
             " weight takes one size only"
         )
-    layer = (
-        _transposed(ctx, image, weight, bias, window)
-        if window.extra is not None
-        else (_direct(ctx, image, weight, bias, window))
-    )
+    if window.extra is not None:
+        layer = _transposed(ctx, image, weight, bias, window)
+    else:
+        layer = _direct(ctx, image, weight, bias, window)
     return undo(layer.get_output(0))
 
 

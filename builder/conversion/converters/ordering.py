@@ -226,7 +226,9 @@ def extreme(
     found = best(ctx, ctx.reshape(x, [-1]) if dim is None else x, 1, axis, largest)
     if dim is None:
         return tuple(ctx.reshape(t, [1] * rank if keepdim else []) for t in found)
-    return found if keepdim else (ctx.squeeze(found[0], [axis]), ctx.squeeze(found[1], [axis]))
+    if keepdim:
+        return found
+    return (ctx.squeeze(found[0], [axis]), ctx.squeeze(found[1], [axis]))
 
 
 def _register_extreme(name: str, largest: bool) -> None:

@@ -76,9 +76,10 @@ def integer_power(
     odd = low_bit(ctx, exponent)
     natural = ctx.elementwise("MAX", exponent, zero)
     has_layer = ctx.capabilities.takes("ELEMENTWISE.POW", x.dtype.name)
-    result = (
-        ctx.elementwise("POW", x, natural) if has_layer else power_by_bits(ctx, x, natural, odd)
-    )
+    if has_layer:
+        result = ctx.elementwise("POW", x, natural)
+    else:
+        result = power_by_bits(ctx, x, natural, odd)
     minus_one = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)
     inverse = choose(
         ctx, equal(ctx, x, -1), minus_one, choose(ctx, equal(ctx, x, 1), 1, 0, dtype), dtype

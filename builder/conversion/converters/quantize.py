@@ -118,9 +118,9 @@ def fp8(
     """
     if isinstance(x, torch.Tensor):
         x = fake_quantize_fp8(x, scale, axis)
-    return (
-        x if isinstance(x, torch.Tensor) and _folds(node) else _pair(ctx, node, x, scale, axis, FP8)
-    )
+    if isinstance(x, torch.Tensor) and _folds(node):
+        return x
+    return _pair(ctx, node, x, scale, axis, FP8)
 
 
 def _folds(node: Node) -> bool:
@@ -155,7 +155,9 @@ def _one(ctx: ConversionContext, value: Operand) -> ITensor:
 
 
 def _view(ctx: ConversionContext, x: Tensor, axis: int | None) -> list[int]:
-    return [-1 if i == axis else 1 for i in range(ctx.rank(x))] if axis is not None else []
+    if axis is not None:
+        return [-1 if i == axis else 1 for i in range(ctx.rank(x))]
+    return []
 
 
 def fake_quantize(
@@ -229,7 +231,9 @@ def _pair(
     elif not isinstance(x, torch.Tensor):
         x = ctx.cast(x, torch.float32)
     found = quantized.dequantize(ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed)
-    return found if computed != torch.float32 or own == torch.float32 else ctx.cast(found, own)
+    if computed != torch.float32 or own == torch.float32:
+        return found
+    return ctx.cast(found, own)
 
 
 def _computed(ctx: ConversionContext, node: Node, x: Tensor) -> torch.dtype:

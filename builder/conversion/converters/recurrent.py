@@ -106,7 +106,9 @@ _FLAGS = (
 
 def dropout_in_training(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """no dropout in training"""
-    return "dropout in training draws random numbers" if call.train and call.dropout > 0 else None
+    if call.train and call.dropout > 0:
+        return "dropout in training draws random numbers"
+    return None
 
 
 def reads_states(node: Node) -> bool:

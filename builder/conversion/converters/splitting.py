@@ -59,7 +59,9 @@ def _equal_parts(
     """
     size = ctx.size(x, axis)
     if isinstance(size, int) and isinstance(each, int):
-        return [min(each, size - at) for at in range(0, size, each)] if size else [0]
+        if size:
+            return [min(each, size - at) for at in range(0, size, each)]
+        return [0]
     count = _unpacked(node) or expected
     if count is None:
         static_length(ctx, x, axis, f"{node.kind()}")

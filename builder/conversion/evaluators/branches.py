@@ -184,7 +184,9 @@ def _owned(ctx: ConversionContext, tensor: ITensor) -> ITensor:
     shared with the other block.
     """
     shared = ctx.is_constant(tensor)
-    return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0)) if shared else tensor
+    if shared:
+        return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0))
+    return tensor
 
 
 def _same(a: Operand, b: Operand) -> bool:

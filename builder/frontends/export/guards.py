@@ -118,7 +118,9 @@ def _guarded(text: str, guard: Guard, sizes: Sequence[Any], fixed: Mapping[Any, 
 def _value(expression: Any, values: Mapping[Any, int]) -> int:
     if isinstance(expression, int):
         return expression
-    return values[expression] if expression.is_Symbol else int(expression.subs(values))
+    if expression.is_Symbol:
+        return values[expression]
+    return int(expression.subs(values))
 
 
 def _asserted(expression: Any, axes: Mapping[Any, Any], fixed: Mapping[Any, Any]) -> Condition:

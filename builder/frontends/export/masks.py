@@ -35,7 +35,9 @@ def _shape(tensor: torch.Tensor) -> list[str]:
 
 
 def _name(node: torch.fx.Node) -> str:
-    return str(node.target).rpartition(".")[0] if node.op == "call_function" else ""
+    if node.op == "call_function":
+        return str(node.target).rpartition(".")[0]
+    return ""
 
 
 def _source(node: torch.fx.Node) -> torch.fx.Node:

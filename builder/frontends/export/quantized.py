@@ -76,7 +76,9 @@ def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any
         if not source.grid.same(grid):
             raise walker.error("a tensor is dequantized with other scales than it has", fix=_PAIRS)
         rounded = _rounded(walker, source.value, grid)
-        return rounded if result == source.dtype else _cast(walker, rounded, result)
+        if result == source.dtype:
+            return rounded
+        return _cast(walker, rounded, result)
     stored = walker.constant_of(source)
     if not isinstance(stored, torch.Tensor):
         raise walker.error("a tensor is dequantized that the program does not quantize", fix=_PAIRS)

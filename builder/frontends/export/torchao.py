@@ -148,7 +148,9 @@ def _read_rounded(
         return replace(rounded, node=node, shift=_SHIFT) if is_shift else None
     if name == "aten._int_mm" and rounded.dtype == (torch.uint8 if rounded.shift else torch.int8):
         weight = tensor_of(walker, node.args[1])
-        return None if weight is None else Product(node, rounded, weight, shift=rounded.shift)
+        if weight is None:
+            return None
+        return Product(node, rounded, weight, shift=rounded.shift)
     return None
 
 
@@ -293,7 +295,9 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
             return None
         scales = scales.to(torch.float32).reshape(-1).expand(outputs).contiguous()
         product = replace(product, node=node, scales=scales)
-    return _layer(walker, product) if product.is_scaled and product.scales is not None else product
+    if product.is_scaled and product.scales is not None:
+        return _layer(walker, product)
+    return product
 
 
 def _layer(walker: Walker, product: Product) -> Any:

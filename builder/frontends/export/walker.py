@@ -694,7 +694,11 @@ def _computes(node: torch.fx.Node) -> bool:
 
 def _metas(node: torch.fx.Node, count: int) -> Sequence[Any]:
     meta = node.meta.get("val")
-    return [meta] if count == 1 else meta if isinstance(meta, list | tuple) else [None] * count
+    if count == 1:
+        return [meta]
+    if isinstance(meta, list | tuple):
+        return meta
+    return [None] * count
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:

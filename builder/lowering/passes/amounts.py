@@ -79,9 +79,10 @@ def of_item(item: Any, read: Callable[[Any], Amount | None]) -> Amount | None:
     if known is not None:
         return None if known == -1 else amount(known)
     node = item.node()
-    parts = (
-        [of_item(value, read) for value in node.inputs()] if node.kind() == "aten::mul" else [None]
-    )
+    if node.kind() == "aten::mul":
+        parts = [of_item(value, read) for value in node.inputs()]
+    else:
+        parts = [None]
     known = [part for part in parts if part is not None]
     if len(known) == len(parts):
         return product(known)
@@ -97,7 +98,9 @@ def filled(shape: Shape, wanted: Sequence[Amount | None]) -> Shape | None:
     if None not in wanted:
         return [one for one in wanted if one is not None]
     rest = product(shape).over(product([one or ONE for one in wanted]))
-    return None if rest is None or list(wanted).count(None) > 1 else [one or rest for one in wanted]
+    if rest is None or list(wanted).count(None) > 1:
+        return None
+    return [one or rest for one in wanted]
 
 
 class CommonFactor(NamedTuple):

@@ -96,11 +96,10 @@ def _emit(
     """Emit `_convolution`. The flags (benchmark, deterministic, cuDNN, tf32) do not change the
     result.
     """
-    flags = (
-        args[9:12]
-        if node.kind() == "aten::_convolution"
-        else [shared(v) for v in (False, False, True)]
-    )
+    if node.kind() == "aten::_convolution":
+        flags = args[9:12]
+    else:
+        flags = [shared(v) for v in (False, False, True)]
     ir.replace(
         node,
         ir.outputs(ir.insert(graph, "aten::_convolution", [*core, *flags, shared(True)], node)),
@@ -115,7 +114,9 @@ def _axes(weight: Value) -> int | None:
 
 def _unquantized(weight: Value) -> Value:
     """The weight before its fake quantization, which has the same shape."""
-    return weight.node().inputsAt(0) if weight.node().kind() in QUANTIZERS else weight
+    if weight.node().kind() in QUANTIZERS:
+        return weight.node().inputsAt(0)
+    return weight
 
 
 def _string_padding(

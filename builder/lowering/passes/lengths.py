@@ -155,7 +155,9 @@ def _unflattened(lengths: Lengths, node: Node) -> Shape | None:
 def _unsqueezed(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
     axis = None if read is None else axis_at(node, 1, len(read) + 1)
-    return None if read is None or axis is None else [*read[:axis], ONE, *read[axis:]]
+    if read is None or axis is None:
+        return None
+    return [*read[:axis], ONE, *read[axis:]]
 
 
 def _expanded(lengths: Lengths, node: Node) -> Shape | None:
@@ -182,7 +184,9 @@ def _fitting(lengths: Lengths, node: Node) -> Shape | None:
     # The condition of `where` is last: the selected values determine more of the sizes.
     sides = sides[1:] + sides[:1] if node.kind() == "aten::where" else sides
     known = [side for side in sides if side is not None]
-    return _stretched(lengths, node, known) if known and len(known) == len(tensors) else None
+    if known and len(known) == len(tensors):
+        return _stretched(lengths, node, known)
+    return None
 
 
 def _multiplied(lengths: Lengths, node: Node) -> Shape | None:

@@ -55,9 +55,9 @@ def _mask(indices: Value, facts: Facts) -> Any | None:
     """The mask, if it is the only index in the list."""
     items = ir.list_items(indices) or []
     alone = len(items) == 1 and isinstance(items[0], torch._C.Value)
-    return (
-        items[0] if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]) else None
-    )
+    if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]):
+        return items[0]
+    return None
 
 
 def _picks(node: Node, facts: Facts) -> Picked | None:

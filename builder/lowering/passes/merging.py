@@ -167,11 +167,10 @@ def _equal(nodes: list[Node], lines: list[_Line], returned: set[str]) -> Iterato
         _leave(line.text, scopes, seen)
         if not line.key:
             continue
-        key = (
-            _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key)
-            if renamed
-            else line.key
-        )
+        if renamed:
+            key = _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key)
+        else:
+            key = line.key
         if line.kind.startswith("prim::"):
             key += _VALUE.sub("", line.made)  # two empty lists of different types
         first, made = seen.setdefault(key, (position, line.made))

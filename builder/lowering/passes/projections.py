@@ -288,7 +288,9 @@ def _split(node: Node, size: int) -> list[Part] | None:
     part_sizes = ir.int_list(node.inputsAt(1))
     if isinstance(part_size, int) and part_size > 0:
         part_sizes = _equal_parts(size, part_size)
-    return None if part_sizes is None or sum(part_sizes) != size else _unpacked(node, part_sizes)
+    if part_sizes is None or sum(part_sizes) != size:
+        return None
+    return _unpacked(node, part_sizes)
 
 
 def _equal_parts(size: int, part_size: int) -> list[int]:

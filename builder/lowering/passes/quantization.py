@@ -92,7 +92,9 @@ def _switched(graph: Graph, node: Node, kind: str, arguments: list[Value], switc
 def _flag(value: Value) -> bool | None:
     """Whether a flag is set; None if not known."""
     known = ir.constant(value)
-    return bool(known.reshape(-1)[0]) if isinstance(known, torch.Tensor) and known.numel() else None
+    if isinstance(known, torch.Tensor) and known.numel():
+        return bool(known.reshape(-1)[0])
+    return None
 
 
 def _learned(graph: Graph, node: Node) -> None:

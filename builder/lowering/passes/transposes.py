@@ -61,11 +61,10 @@ class _Emit(Emit):
 
     def order(self, node: Node) -> list[int] | None:
         """The axis order of a transpose; None if it is not known, or for any other node."""
-        shape = (
-            self.lengths.shape(node.inputsAt(0))
-            if node.kind() in MOVES and not ir.in_fallback(node)
-            else None
-        )
+        if node.kind() in MOVES and not ir.in_fallback(node):
+            shape = self.lengths.shape(node.inputsAt(0))
+        else:
+            shape = None
         return None if shape is None else moved(node, range(len(shape)))
 
     def common_factors(self, node: Node) -> list[CommonFactor] | None:
@@ -84,7 +83,9 @@ class _Emit(Emit):
         if before is not None:
             return self.permuted(value.node().inputsAt(0), [before[axis] for axis in order])
         made = self.before_layer(value, order) if self.is_replaceable(value) else None
-        return self.op("aten::permute", value, list(order)) if made is None else made
+        if made is None:
+            return self.op("aten::permute", value, list(order))
+        return made
 
     def before_layer(self, value: Value, order: Sequence[int]) -> Value | None:
         """The value permuted by permuting the input of its producer, if that input is a transpose;
