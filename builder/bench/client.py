@@ -120,15 +120,14 @@ class _Sender:
         """
         number = next(self.ids)
         for at, request in enumerate(requests):
-            options = (
-                {
+            if self.job.stateful:
+                options = {
                     "sequence_id": number,
                     "sequence_start": at == 0,
                     "sequence_end": at == len(requests) - 1,
                 }
-                if self.job.stateful
-                else {}
-            )
+            else:
+                options = {}
             if not await self._send(request, options, intended if at == 0 else None):
                 return
 

@@ -128,4 +128,6 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
 def rows(golden: Golden, max_batch_size: int) -> int:
     """The rows that a request adds to a batch: 1 if Triton does not batch."""
     first = next(iter(golden.inputs.values()), None)
-    return int(first.shape[0]) if max_batch_size and first is not None and first.ndim else 1
+    if max_batch_size and first is not None and first.ndim:
+        return int(first.shape[0])
+    return 1

@@ -78,9 +78,8 @@ def check_command(
     for report in reports:
         terminal.trace(report["name"], (report["error"] or {}).get("traceback", ""))
     code = agreed(report["error"]["exit_code"] for report in reports if report["error"])
-    terminal.result(
-        {"ok": code == 0, "models": reports}, lambda: show(terminal, reports, with_config)
-    )
+    data = {"ok": code == 0, "models": reports}
+    terminal.result(data, lambda: show(terminal, reports, with_config))
     return code
 
 

@@ -96,7 +96,9 @@ def doctor_command(
         "findings": [vars(finding) for finding in findings],
     }
     terminal.result(data, lambda: _show(terminal, data, findings))
-    return 4 if any(finding.essential and finding.found is None for finding in findings) else 0
+    if any(finding.essential and finding.found is None for finding in findings):
+        return 4
+    return 0
 
 
 def _preflight(

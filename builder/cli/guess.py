@@ -125,9 +125,10 @@ def _guesses(
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)
-    examples = (
-        {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
-    )
+    if module:
+        examples = {}
+    else:
+        examples = _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
     found = _inputs(lowered, examples)
     dropped = _dropped(loaded, lowered.inputs)
     outputs = [] if max_lengths else list(lowered.results)
@@ -141,7 +142,8 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
     from builder.cli import guess_state
 
     batch = next((example.shape[0] for example in examples.values() if example.shape), None)
-    hidden, lengths = guess_state.shapes(lowered), guess_state.lengths(lowered)
+    hidden = guess_state.shapes(lowered)
+    lengths = guess_state.lengths(lowered)
 
     def guess(name: str, value: Value) -> Guess:
         if name in examples:
@@ -282,7 +284,8 @@ def _convolution(groups: int) -> Callable[[str, Any, int], Guess | None]:
     """For an operator whose weight is argument 1 and whose group count is argument `groups`."""
 
     def rule(name: str, node: Any, offset: int) -> Guess | None:
-        weight, count = _constant(node, 1), _constant(node, groups)
+        weight = _constant(node, 1)
+        count = _constant(node, groups)
         if offset != 0 or weight is None or count is None or weight.dim() - 2 not in _SPATIAL:
             return None
         shape = ("batch", weight.shape[1] * count, *_SPATIAL[weight.dim() - 2])

@@ -103,8 +103,7 @@ def serve_command(
     Models that fail to load are reported with the reason, and the others are served. The server is
     then live and not ready. Ctrl-C and SIGTERM end the server with exit code 0.
     """
-    from builder import deployment, serving
-    from builder.cli.doctor import note_preflight
+    from builder import serving
 
     chosen: Any = ports(
         *(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port"))
@@ -114,9 +113,7 @@ def serve_command(
         _check_signatures(repository, require_signature, settings)
     _report_foreign(terminal, repository)
     chosen["response_cache"] = _cache_size(terminal, repository, settings)
-    if repository.is_dir():
-        found = deployment.preflight(repository, deployment.this_machine({}), digests=False)
-        note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
+    _report_preflight(terminal, repository)
     with serving.serve(
         repository,
         **chosen,
@@ -129,13 +126,28 @@ def serve_command(
     ) as server:
         report_crash(terminal, server)
         _report_failed(terminal, server)
-        names = sorted(server.served())
-        data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
-        failed = {failure.model: failure.reason for failure in server.failed}
-        result = data | {"pid": server.process.pid, "failed": failed}
-        terminal.result(result, lambda: _show(terminal, data, names))
+        _report_served(terminal, server)
         server.block()
         terminal.note("stopping")
+
+
+def _report_preflight(terminal: Terminal, repository: Path) -> None:
+    """Print what prevents this machine from serving the models."""
+    from builder import deployment
+    from builder.cli.doctor import note_preflight
+
+    if repository.is_dir():
+        found = deployment.preflight(repository, deployment.this_machine({}), digests=False)
+        note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
+
+
+def _report_served(terminal: Terminal, server: Server) -> None:
+    """Print the addresses and the models that are served."""
+    names = sorted(server.served())
+    data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
+    failed = {failure.model: failure.reason for failure in server.failed}
+    result = data | {"pid": server.process.pid, "failed": failed}
+    terminal.result(result, lambda: _show(terminal, data, names))
 
 
 def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:

@@ -29,7 +29,8 @@ class Names(click.ParamType[tuple[str, ...]]):
     """A comma-separated subset of the names."""
 
     def __init__(self, *names: str) -> None:
-        self.names, self.name = names, ",".join(names)
+        self.names = names
+        self.name = ",".join(names)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -144,9 +145,9 @@ def tune_command(
     from builder.cli.verify import quiet_interrupts
     from builder.manifest import editing
     from builder.parity import served
-    from builder.tuning import UNMET
 
-    chosen, settings = _options(given), _settings(given, only)
+    chosen = _options(given)
+    settings = _settings(given, only)
     specs = settings.specs(models)
     served.chosen(repository, [spec.name for spec in specs])
     for spec in specs:
@@ -164,6 +165,12 @@ def tune_command(
             manifest = None if dry_run else spec.manifest
             done.append(_result(terminal, found, manifest, repository, rebuild))
     terminal.result({"repository": repository, "models": done}, lambda: None)
+    return _exit_code(done)
+
+
+def _exit_code(done: list[dict[str, Any]]) -> int:
+    from builder.tuning import UNMET
+
     if any(one["error"] for one in done):
         return 1
     return NO_LIMIT if any(one["verdict"] == UNMET for one in done) else 0
@@ -294,9 +301,10 @@ def _change(found: Tuned) -> str:
     if found.before is None:
         default = [one.score for one in found.confirmed if one.configuration == found.default]
         sometimes = any(score is not None for score in default)
-        held = (
-            "kept the limit in some measurements only" if sometimes else "does not keep the limit"
-        )
+        if sometimes:
+            held = "kept the limit in some measurements only"
+        else:
+            held = "does not keep the limit"
         return f"{after}; the configuration before {held}"
     gain = f" ({found.gain:.2f} times as good)" if found.gain else ""
     return f"{after}, before {found.before:.4g} {unit}{gain}"

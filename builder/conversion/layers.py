@@ -41,7 +41,9 @@ def as_index(ctx: ConversionContext, index: Tensor) -> ITensor:
         return ctx.constant(
             index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64)
         )
-    return index if ctx.dtype(index) in (torch.int32, torch.int64) else ctx.cast(index, torch.int64)
+    if ctx.dtype(index) in (torch.int32, torch.int64):
+        return index
+    return ctx.cast(index, torch.int64)
 
 
 def floating(ctx: ConversionContext, x: ITensor) -> ITensor:
@@ -266,7 +268,8 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
     ...].
     """
     rank = ctx.rank(x)
-    none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+    none = trt.MatrixOperation.NONE
+    transpose = trt.MatrixOperation.TRANSPOSE
     if axis == rank - 1:
         layer = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose)
         y = layer.get_output(0)

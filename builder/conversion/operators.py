@@ -94,7 +94,9 @@ def convert(
 
         def by_row(values: list[Any]) -> list[ITensor]:
             results = evaluate(ctx, node, values)
-            return convert(ctx, node, values, policy, name) if results is None else results
+            if results is None:
+                return convert(ctx, node, values, policy, name)
+            return results
 
         return _listed(packing.result(ctx, node, key, values, by_row), node)
     if key not in CONVERTERS:

@@ -199,7 +199,7 @@ def quantizes(graph: Graph) -> bool:
     return any(graph.findNode(kind, True) is not None for kind in kinds)
 
 
-def constrain(net: Any, first: int, spared: tuple[str, ...] = ()) -> None:
+def constrain(net: Any, first: int, spared: tuple[str, ...]) -> None:
     """For a weakly typed TensorRT, constrain the floating-point layers from index `first` on to
     float32, except those of the types `spared`.
     """

@@ -29,7 +29,8 @@ def as_image(ctx: ConversionContext, x: ITensor, axes: int) -> tuple[Any, Callab
 
     One spatial axis becomes two, the last of size 1: TensorRT's windows are 2-D or 3-D.
     """
-    unbatched, flat = ctx.rank(x) == axes + 1, axes == 1
+    unbatched = ctx.rank(x) == axes + 1
+    flat = axes == 1
     added = ([0] if unbatched else []) + ([axes + 2] if flat else [])
     removed = ([0] if unbatched else []) + ([axes + 2] if flat else [])
     return ctx.unsqueeze(x, added), lambda y: ctx.squeeze(y, removed)

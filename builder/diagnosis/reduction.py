@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 TRIES = 60
 """The maximum number of candidate files that are lowered and compared."""
-MODEL, MANIFEST, INPUTS, TEST = "reduced.pt", "reduced.yaml", "inputs.npz", "test_reduced.py"
+MODEL = "reduced.pt"
+MANIFEST = "reduced.yaml"
+INPUTS = "inputs.npz"
+TEST = "test_reduced.py"
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ def of_network(
 
     Returns its files, or why there are none. Raises EnvironmentProblem if they cannot be written.
     """
-    precision, keep = values.conversion.precision, tuple(order.spec.keep_fp32)
+    precision = values.conversion.precision
+    keep = tuple(order.spec.keep_fp32)
     search = _network_search(values, keep)
     found = search.smallest(culprit.value)
     if found is None:
@@ -196,7 +200,10 @@ class _Search:
         profiles: Sequence[Any],
         fails: Fails,
     ) -> None:
-        self.lowered, self.truth, self.specs, self.fails = lowered, truth, specs, fails
+        self.lowered = lowered
+        self.truth = truth
+        self.specs = specs
+        self.fails = fails
         self.profiles, self.tries, self.note = profiles, 0, ""
 
     def smallest(self, value: str) -> Candidate | None:
@@ -237,7 +244,8 @@ class _Search:
                 break
             smaller = self.attempt(inputs_known | {name}, value)
             if smaller is not None and smaller.nodes < found.nodes:
-                found, inputs_known = smaller, inputs_known | {name}
+                found = smaller
+                inputs_known = inputs_known | {name}
         return found
 
     def attempt(self, known: Collection[str], value: str) -> Candidate | None:

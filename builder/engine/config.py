@@ -87,9 +87,9 @@ def _measured(chosen: BuildOptions) -> dict[str, Any]:
 
 def _tactic_sources(chosen: BuildOptions) -> list[Any] | None:
     sources = chosen.tactic_sources
-    return (
-        None if sources is None else [_member("TacticSource", s, "tactic_sources") for s in sources]
-    )
+    if sources is None:
+        return None
+    return [_member("TacticSource", s, "tactic_sources") for s in sources]
 
 
 def _hardware_level(chosen: BuildOptions) -> Any:

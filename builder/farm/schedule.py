@@ -148,7 +148,9 @@ class Schedule:
             *(known.LocalRayletDiedError, known.ObjectLostError, known.RaySystemError),
             known.RuntimeEnvSetupError,  # the container `image` did not start
         )
-        return f"{type(error).__name__}: {str(error).strip()}" if isinstance(error, lost) else ""
+        if isinstance(error, lost):
+            return f"{type(error).__name__}: {str(error).strip()}"
+        return ""
 
     def _lost(self, ref: Any, task: Task, reason: str, event: Event | None = None) -> None:
         """Schedule a restart of the task, unless its attempts are used up."""

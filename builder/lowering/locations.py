@@ -48,7 +48,8 @@ def source_location(node: Node) -> str:
     """
     if node.kind().endswith("Construct") and node.outputsSize():
         node = located(node.output())
-    frames, text = _frames(node), _marked(node.sourceRange())
+    frames = _frames(node)
+    text = _marked(node.sourceRange())
     if not frames:
         module = _module(node) or path_of(node.getModuleHierarchy(), {})
         return f"graph, in module {module}" if module else "graph"

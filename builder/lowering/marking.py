@@ -188,11 +188,10 @@ def _fence(graph: Graph, node: Node) -> None:
 
 def _mark_between_fences(block: NodeList, depth: int = 0) -> None:
     for node in list(block.nodes()):
-        edge = (
-            node.output().toIValue()
-            if node.kind() == "prim::Constant" and not node.hasUses()
-            else None
-        )
+        if node.kind() == "prim::Constant" and not node.hasUses():
+            edge = node.output().toIValue()
+        else:
+            edge = None
         if isinstance(edge, str) and edge.startswith(_EDGE):
             depth += 1 if edge.endswith("in") else -1
             node.destroy()

@@ -295,7 +295,8 @@ def _records(
             text = canonical(graph) if keep_text else ""
             yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)
             continue
-        text, start = canonical(graph) if keep_text else "", time.perf_counter()
+        text = canonical(graph) if keep_text else ""
+        start = time.perf_counter()
         _run(step, graph, context)
         seconds = time.perf_counter() - start
         after = verify(graph, step, before)

@@ -171,8 +171,11 @@ def _set(text: str, root: yaml.MappingNode, key: str, value: object) -> str:
     found = next((pair for pair in root.value if pair[0].value == key), None)
     newline = "\r\n" if "\r\n" in text else "\n"
     if found is None:
-        return text if value == [] else _appended(text, root, f"{key}: {_yaml(value)}", newline)
-    begin, end = found[0].start_mark.index, _end(found[1])
+        if value == []:
+            return text
+        return _appended(text, root, f"{key}: {_yaml(value)}", newline)
+    begin = found[0].start_mark.index
+    end = _end(found[1])
     if value == []:
         begin = text.rfind("\n", 0, begin) + 1
         end = text.find("\n", end) + 1 or len(text)

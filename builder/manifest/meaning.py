@@ -264,7 +264,9 @@ def _lengths(item: dict[str, Any]) -> set[str]:
 def _not_a_value(value: object, dtype: str) -> str | None:
     """Why a number cannot be an element of this dtype."""
     if dtype == "bool":
-        return None if isinstance(value, bool) else f"{value!r} is not true or false"
+        if isinstance(value, bool):
+            return None
+        return f"{value!r} is not true or false"
     if isinstance(value, bool):
         return f"{value!r} is not a number"
     if not isinstance(value, int | float) or dtype.startswith(("float", "bfloat")):
@@ -274,7 +276,9 @@ def _not_a_value(value: object, dtype: str) -> str | None:
     bits = int(dtype.lstrip("uint"))
     low = 0 if dtype.startswith("u") else -(1 << bits - 1)
     high = (1 << bits) - 1 if dtype.startswith("u") else (1 << bits - 1) - 1
-    return None if low <= value <= high else f"{value!r} is beyond the range of {dtype}"
+    if low <= value <= high:
+        return None
+    return f"{value!r} is beyond the range of {dtype}"
 
 
 def _goldens_exist(document: Document, folder: Path) -> None:

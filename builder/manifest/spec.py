@@ -238,11 +238,10 @@ class ModelSpec:
 
         State is excluded: it would be rounded in each request and drift.
         """
+        if self.io != "fp16":
+            return frozenset()
         kept = {state.input for state in self.state}
-        wide = (
-            (t.name or "" for t in self.inputs if t.dtype == "float32") if self.io == "fp16" else ()
-        )
-        return frozenset(wide) - kept
+        return frozenset(t.name or "" for t in self.inputs if t.dtype == "float32") - kept
 
     @property
     def server_state(self) -> tuple[State, ...]:

@@ -288,4 +288,6 @@ def _number(value: Any) -> float | int | None:
     known = value.toIValue()
     if isinstance(known, torch.Tensor) and known.numel() == 1 and not known.is_complex():
         known = known.item()
-    return known if isinstance(known, int | float) and not isinstance(known, bool) else None
+    if isinstance(known, int | float) and not isinstance(known, bool):
+        return known
+    return None

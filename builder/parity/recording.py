@@ -25,7 +25,8 @@ from builder.parity.structure import ListTooLong, check_lengths, leaves, length_
 from builder.parity.user_inputs import user_inputs
 from builder.triton import ROLLED, Golden, moved
 
-GOLDEN_MAX_BYTES, GOLDEN_MAX_SECONDS = 64 << 20, 60
+GOLDEN_MAX_BYTES = 64 << 20
+GOLDEN_MAX_SECONDS = 60
 MEASURABLE_SECONDS = 2.0
 """Maximum memory of one golden's inputs, and maximum time of the module for it. Larger sizes are
 reduced, with a warning, because every later step runs each golden again.
@@ -193,7 +194,10 @@ class _Recorder:
         paths: tuple[str, ...] = (),
         optional: Collection[str] = (),
     ) -> None:
-        self.module, self.spec, self.names, self.paths = module, spec, names, paths
+        self.module = module
+        self.spec = spec
+        self.names = names
+        self.paths = paths
         self.styles = list(inputs.styles(spec))
         self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
         self.reduced: list[str] = []
@@ -350,7 +354,8 @@ class _Recorder:
         GOLDEN_MAX_BYTES and the estimated time, from that of the previous golden, is within
         GOLDEN_MAX_SECONDS.
         """
-        lows, kept = {axis: max(span[0], 1) for axis, span in profile.items()}, dict(sizes)
+        lows = {axis: max(span[0], 1) for axis, span in profile.items()}
+        kept = dict(sizes)
         while self._costs_too_much(kept) and any(kept[axis] > lows[axis] for axis in kept):
             axis = max(kept, key=lambda axis: kept[axis] / lows[axis])
             kept[axis] = max(kept[axis] // 2, lows[axis])
@@ -612,4 +617,6 @@ def _dims(spec: ModelSpec) -> dict[str, tuple[int, int, int]]:
 
 
 def _names(count: int) -> tuple[str, ...]:
-    return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
+    if count == 1:
+        return ("output",)
+    return tuple(f"output_{index}" for index in range(count))

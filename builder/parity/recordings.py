@@ -27,7 +27,9 @@ class Recordings:
     """
 
     def __init__(self, url: str, key: str, *, rebuild: bool = False) -> None:
-        self.folders, self.key, self.rebuild = Folders(url), key, rebuild
+        self.folders = Folders(url)
+        self.key = key
+        self.rebuild = rebuild
         self.warnings: list[str] = []
 
     def exists(self) -> bool:

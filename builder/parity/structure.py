@@ -118,7 +118,8 @@ def _list(inner: Any, tensors: Tensors, name: str, lists: Collection[str]) -> li
 
 def _dictionary(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> dict[Any, Any]:
     """A dictionary of tensors or of `lists`. For other values, the names may not show the keys."""
-    prefix, whole = f"{name}." if name else "", kind.getKeyType().kind() == "IntType"
+    prefix = f"{name}." if name else ""
+    whole = kind.getKeyType().kind() == "IntType"
     if whole:
         prefix = join(name, 0)[:-1]
     inner = kind.getValueType()

@@ -55,7 +55,9 @@ def parts(
         part if not isinstance(part, partition.Branch) else _split(part, shapes, spec, partitioner)
         for part in partition.take_apart(segment.lowered, ifs)
     ]
-    return tuple(found) if any(isinstance(part, SplitBranch) for part in found) else ()
+    if any(isinstance(part, SplitBranch) for part in found):
+        return tuple(found)
+    return ()
 
 
 def _split(

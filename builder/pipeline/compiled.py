@@ -127,16 +127,19 @@ class CompiledModule(torch.nn.Module):
     ) -> None:
         super().__init__()
         spec, graph = recorded.lowered.spec, recorded.lowered.graph
-        self.warnings, self.answered_by = warnings, _kind(runner)
+        self.warnings = warnings
+        self.answered_by = _kind(runner)
         self._runner, self._specs, self._profiles = runner, spec.inputs, spec.profiles
         self._names, self._results = graph.inputs, graph.results
-        self._outputs, self._lists = recorded.lowered.outputs, tuple(graph.too_long)
+        self._outputs = recorded.lowered.outputs
+        self._lists = tuple(graph.too_long)
         self._constants = dict(spec.constants)
         self._program: ExportedModule | None = None
         self._result: Any = None
         """The type of forward's result if a part of it may be None."""
         if isinstance(original, ExportedModule):
-            self._program, self._arguments = original, []
+            self._program = original
+            self._arguments = []
             self._leaves, self._structure = original.result
             return
         self._arguments = [
@@ -331,7 +334,8 @@ def _problem(runner: Runner, goldens: Sequence[Golden], spec: ModelSpec) -> str 
 
 def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any]:
     """The structure of the original's result, and its leaves. A leaf of None is None."""
-    spec, golden = recorded.lowered.spec, recorded.goldens[0]
+    spec = recorded.lowered.spec
+    golden = recorded.goldens[0]
     tensors = [to_torch(array) for array in golden.inputs.values()]
     with evaluating(original), torch.no_grad():
         outputs = call_module(original, spec.inputs, tensors, spec.constants)

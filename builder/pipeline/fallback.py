@@ -78,7 +78,7 @@ def convert_or_partition(
     lowered: LoweredGraph,
     spec: ModelSpec,
     names: Sequence[str],
-    earlier: Kept = Kept(),
+    earlier: Kept,
 ) -> Conversion | PartitionedConversion:
     """One conversion of the whole graph if TensorRT supports all of it and the manifest keeps
     nothing in torch, else the segments. `names` are the names of the outputs, `earlier` the result
@@ -197,7 +197,8 @@ class _Partitioner:
         self.lowered, self.spec = lowered, spec
         self.defects, self.is_branch = defects, is_branch
         self.by_manifest = bool(kept)
-        self.kept, self.branches = kept | earlier.nodes, earlier.branches
+        self.kept = kept | earlier.nodes
+        self.branches = earlier.branches
         self.late: list[UnsupportedOperator] = []
 
     def run(self) -> Conversion | PartitionedConversion:

@@ -128,7 +128,7 @@ def _why_no_step(number: int, segment: Segment) -> str | None:
     return None
 
 
-def why_fused(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> str | None:
+def why_fused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
     """The reason for the fused layout by the rule of `auto` (docs/partition.md), or None: fused,
     unless Triton's own TensorRT backend serves the engines and the transitions take less than a
     tenth of the compute time.

@@ -85,7 +85,8 @@ def here(options: BuildOptions, flavour: str) -> BuildOptions:
     """The options resolved for this host: RTX builds for all targets, TensorRT for the GPU of the
     host. Raises UsageError if that GPU is not a target.
     """
-    device, targets = gpu.current(), options.compute_capabilities
+    device = gpu.current()
+    targets = options.compute_capabilities
     if flavour == "tensorrt-rtx" or not targets or device is None:
         return options
     if not any(serves(options, device.capability, target) for target in targets):
@@ -125,7 +126,9 @@ def _flags(order: Order) -> list[str]:
 
 
 def _unless_auto(order: Order) -> list[str]:
-    return [] if order.torch_steps == "auto" else ["--torch-steps", order.torch_steps]
+    if order.torch_steps == "auto":
+        return []
+    return ["--torch-steps", order.torch_steps]
 
 
 SPELLED = {

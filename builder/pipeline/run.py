@@ -102,7 +102,7 @@ def check(
 
 
 def check_recorded(
-    recorded: Recorded, order: Order, clock: Clock, compile: stages.Compile | None = None
+    recorded: Recorded, order: Order, clock: Clock, compile: stages.Compile | None
 ) -> Checked:
     """Run the stages from the goldens to the artifact; see `check`."""
     compiled = compile or _not_built(order)

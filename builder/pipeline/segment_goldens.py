@@ -100,7 +100,7 @@ def _defect() -> str:
     )
 
 
-def _raise_unless(comparison: Any, message: str, where: str, random: str | None = None) -> None:
+def _raise_unless(comparison: Any, message: str, where: str, random: str | None) -> None:
     if not comparison.passed:
         raise ParityError(
             f"{message}: {'; '.join(comparison.problems)}",

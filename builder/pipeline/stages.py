@@ -152,7 +152,9 @@ class Converted:
     @property
     def partitioned(self) -> fallback.PartitionedConversion | None:
         """The partition; None if one network is the whole model."""
-        return self.result if isinstance(self.result, fallback.PartitionedConversion) else None
+        if isinstance(self.result, fallback.PartitionedConversion):
+            return self.result
+        return None
 
 
 @dataclass(frozen=True)
@@ -371,11 +373,14 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     UsageError.
     """
     source, goldens, quantized = recorded.lowered, recorded.goldens, None
-    spec, graph = own_half(spec or source.spec), source.graph
+    spec = own_half(spec or source.spec)
+    graph = source.graph
     warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
     if reduced_precision.wanted(spec):
         reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
-        spec, graph, quantized = reduced.spec, reduced.lowered, reduced.quantized
+        spec = reduced.spec
+        graph = reduced.lowered
+        quantized = reduced.quantized
         warnings = (*warnings, *reduced.warnings)
     data = calibration.data_of_files(spec) if _keeps_in_float32(spec) else ()
     *_, data = state.batch_first(spec, graph, source.outputs, data)
@@ -504,7 +509,8 @@ def keep_in_float32(converted: Converted) -> Converted:
     from builder.quantization import overflow
 
     beyond = _beyond_half(converted)
-    networks, warnings = [], list(converted.warnings)
+    networks = []
+    warnings = list(converted.warnings)
     for part in converted.networks:
         conversion, found = overflow.spare(
             part.conversion, beyond[part.location], keep_fp32=spec.keep_fp32
@@ -568,7 +574,9 @@ def check_plans(built: Built, options: BuildOptions) -> Built:
     if not plan_check.possible():
         return built
     converted = built.converted
-    spec, plans, networks = converted.prepared.spec, dict(built.plans), []
+    spec = converted.prepared.spec
+    plans = dict(built.plans)
+    networks = []
     warnings = list(converted.warnings)
     for part in converted.networks:
         with _fails(part, converted):
@@ -651,7 +659,7 @@ def publish_artifact(
     out: Path,
     finish: Callable[[Path], None],
     compare: Callable[[Path, Path], None],
-    stage: Path | None = None,
+    stage: Path | None,
 ) -> Path:
     """Move the model into the repository `out`, from the staging folder `stage` or a new one.
     `finish` adds files to the folder first, and `compare` compares it with the folder that it

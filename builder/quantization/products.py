@@ -33,7 +33,8 @@ def _of_convolution(node: Node, weight: torch.Tensor) -> int | None:
     A transposed weight is (in, out / groups, ...): its channels are an axis only if there is one
     group.
     """
-    transposed, groups = ir.constant(node.inputsAt(6)), ir.constant(node.inputsAt(8))
+    transposed = ir.constant(node.inputsAt(6))
+    groups = ir.constant(node.inputsAt(8))
     if not transposed:
         return 0
     return 1 if groups == 1 else None

@@ -226,7 +226,8 @@ class _Work:
         self, graph: Graph, node: Node, number: int, product: Product, scales: Scales
     ) -> None:
         for operand in product.operands:
-            value, scale = node.inputsAt(operand.place), scales[number, operand.place]
+            value = node.inputsAt(operand.place)
+            scale = scales[number, operand.place]
             node.replaceInput(
                 operand.place,
                 nodes.insert(graph, value, scale, operand.axis, self.scheme.dtype, node),

@@ -62,14 +62,12 @@ def build_repository(
         rebuild=rebuild or graphs is not None,
         graphs=Path(graphs) if graphs is not None else None,
     )
-    results = _results(orders, chosen, progress or _silent, jobs, isolate)
+    results = _results(orders, chosen, progress or _silent, jobs, isolate, kept=None)
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     for order, result in zip(orders, results, strict=True):
-        elsewhere = preflight.missing(
-            order.options.over(order.spec.build), order.flavour, models, out
-        )
-        result.warnings = (*result.warnings, *elsewhere)
+        options = order.options.over(order.spec.build)
+        result.warnings += tuple(preflight.missing(options, order.flavour, models, out))
     if write_env and any(result.ok for result in results):
         from builder import triton  # imports protobuf, which an unchanged model does not need
 
@@ -81,12 +79,10 @@ def build_repository(
 def build_variant(
     spec: ModelSpec,
     out: Path | str,
-    settings: Settings | None = None,
+    settings: Settings,
     *,
+    kept: Kept | None,
     isolate: bool = True,
-    progress: Progress | None = None,
-    kept: Kept | None = None,
-    **keywords: Any,
 ) -> ModelResult:
     """Build one model by `spec`, instead of its manifest, into `out`.
 
@@ -94,9 +90,8 @@ def build_variant(
     batching is published from the checked artifact of that one. Otherwise like build_repository,
     which also documents the errors.
     """
-    chosen = resolved(settings, keywords)
-    orders = chosen.orders([spec], Path(out))
-    (result,) = _results(orders, chosen, progress or _silent, 1, isolate, kept)
+    orders = settings.orders([spec], Path(out))
+    (result,) = _results(orders, settings, _silent, 1, isolate, kept)
     if kept is not None:
         kept.digests.update(result.kept)
     return result
@@ -108,7 +103,7 @@ def _results(
     progress: Progress,
     jobs: int,
     isolate: bool,
-    kept: Kept | None = None,
+    kept: Kept | None,
 ) -> list[ModelResult]:
     """The result of each order. Unchanged models are not built."""
     from builder.repository import preflight, request
@@ -160,7 +155,7 @@ def _perform_all(
     progress: Progress,
     jobs: int,
     isolate: bool,
-    kept: Kept | None = None,
+    kept: Kept | None,
 ) -> list[ModelResult]:
     """The results of the orders, each built in a separate process unless `isolate` is False."""
     if not orders:

@@ -123,7 +123,7 @@ def crashed(orders: Sequence[Order], errors: Sequence[object]) -> dict[int, Orde
     }
 
 
-def caches_only(more: tuple[Path, ...] = ()) -> processes.Sandbox:
+def caches_only(more: tuple[Path, ...]) -> processes.Sandbox:
     """The sandbox of a worker that does not publish.
 
     It may write to the caches and the folders `more`.

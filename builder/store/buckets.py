@@ -164,7 +164,8 @@ class Mirror:
             )
 
     def _refuse_changes_of_others(self, models: Iterable[str]) -> None:
-        there, wanted = self._listed(), set(models) - {"."}
+        there = self._listed()
+        wanted = set(models) - {"."}
         differs = {
             name
             for name in {*there, *self.marks}

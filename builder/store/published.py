@@ -152,7 +152,9 @@ def _is_well_formed(record: dict[str, Any]) -> bool:
 
 def _stays_inside(record: dict[str, Any]) -> bool:
     names = [*record.get(STEPS, ()), *record.get(SEALS, ()), *record.get(RETIRED, ())]
-    files, kept, number = record.get("files", {}), record.get(KEPT, {}), record.get(VERSION, 1)
+    files = record.get("files", {})
+    kept = record.get(KEPT, {})
+    number = record.get(VERSION, 1)
     return (
         all(_is_file(name) for name in files)
         and all(_is_file(name) and "/" not in name for name in names)

@@ -61,7 +61,7 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
     return ModelFileError(f"{path.name} {message}", where=str(path), fix=fix)
 
 
-def check_zip(path: Path, wanted: str = "a TorchScript file") -> None:
+def check_zip(path: Path, wanted: str) -> None:
     """Raise ModelFileError if the file is not a zip file. The message has its actual kind instead
     of `wanted`.
     """
@@ -186,7 +186,9 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
 
 
 def _examples(archive: zipfile.ZipFile, member: str) -> tuple[traced.Example | None, ...]:
-    return traced.examples(archive.read(member)) if member in archive.namelist() else ()
+    if member in archive.namelist():
+        return traced.examples(archive.read(member))
+    return ()
 
 
 def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:

@@ -96,10 +96,8 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
         or obstacle not in (None, _no_one(axis))
     ):
         return None
-    spans, reaches = (
-        [(profile[axis][0], profile[axis][2]) for profile in _profiles(artifact)],
-        _reaches(artifact, axis),
-    )
+    spans = [(profile[axis][0], profile[axis][2]) for profile in _profiles(artifact)]
+    reaches = _reaches(artifact, axis)
     most = max(range(len(spans)), key=lambda number: spans[number][1], default=0)
     others = [number for number, span in enumerate(spans) if span != spans[most]]
     if not others or spans[most][1] <= size:

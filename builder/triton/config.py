@@ -75,7 +75,9 @@ def serve_as(artifact: ModelArtifact) -> str:
         return "python"
     if artifact.serve_as == "auto":
         flavour = artifact.plan_facts.get("flavour")
-        return "tensorrt_plan" if artifact.plan and flavour == "tensorrt" else "python"
+        if artifact.plan and flavour == "tensorrt":
+            return "tensorrt_plan"
+        return "python"
     return artifact.serve_as
 
 
@@ -122,7 +124,9 @@ def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
     They differ if TensorRT lacks the type: float64, or int64 in some versions.
     """
     declared = module_dtypes(artifact)
-    return {**declared, **_engine_dtypes(artifact)} if platform == "tensorrt_plan" else declared
+    if platform == "tensorrt_plan":
+        return {**declared, **_engine_dtypes(artifact)}
+    return declared
 
 
 def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:
@@ -179,7 +183,8 @@ def _tensor(
     Triton has no empty dims: a rank without other axes is served as [1]. It has no dims of 0
     either: an axis without elements is served as a dynamic one.
     """
-    tensor.name, tensor.data_type = io.name, pb.DataType.Value(dtypes.by_name(dtype).config)
+    tensor.name = io.name
+    tensor.data_type = pb.DataType.Value(dtypes.by_name(dtype).config)
     dims = io.shape[1:] if max_batch else io.shape
     tensor.dims.extend([dim or -1 for dim in dims or (1,)])
     if not dims and max_batch:
@@ -241,7 +246,9 @@ def _source(artifact: ModelArtifact) -> str | None:
     must not change when another part of the file does. The ensemble has the digest.
     """
     path = artifact.spec.path
-    return sha256(path.read_bytes()) if path.is_file() and not artifact.step_of else None
+    if path.is_file() and not artifact.step_of:
+        return sha256(path.read_bytes())
+    return None
 
 
 def tensorrt_version(facts: Any) -> str | None:

@@ -140,7 +140,8 @@ def sidecar(
 ) -> dict[str, Any]:
     """The content of trt-build.json: the facts for verify, and the provenance."""
     served = message.parameters["trt_build.serve_as"].string_value
-    own, dtypes = module_dtypes(artifact), served_dtypes(artifact, served)
+    own = module_dtypes(artifact)
+    dtypes = served_dtypes(artifact, served)
     return {
         **_common(artifact.spec, message),
         "serve_as": served,

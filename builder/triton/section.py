@@ -98,7 +98,8 @@ def parsed(spec: ModelSpec) -> Any:
 def _batching(part: pb.ModelConfig) -> Iterator[str]:
     """The values that Triton refuses when it loads the model."""
     batching = part.dynamic_batching
-    levels, level = batching.priority_levels, batching.default_priority_level
+    levels = batching.priority_levels
+    level = batching.default_priority_level
     if levels and not 1 <= level <= levels:
         yield f"default_priority_level is {level}, and must be 1 to {levels} (priority_levels)"
     beyond = sorted(key for key in batching.priority_queue_policy if not 1 <= key <= levels)

@@ -67,7 +67,8 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
         last = max(record.get(LAST) or 0, *(version.number for version in before))
         number = last + 1
         if same(own, before[0]):
-            number, earlier = before[0].number, before[1:]
+            number = before[0].number
+            earlier = before[1:]
     _renumber(new, number)
     facts = {
         POLICY: {"keep": wanted.keep, "serve": wanted.serve},
@@ -196,7 +197,8 @@ def _with_policy(text: str, served: Sequence[int]) -> str:
 
 def _keep(version: Version, folder: Path) -> None:
     """Add a version to the model in `folder` as one that is not current."""
-    own, record = f"{version.number}/", folder / VERSIONS / str(version.number)
+    own = f"{version.number}/"
+    record = folder / VERSIONS / str(version.number)
     for name, path in version.files.items():
         _link(path, (folder if name.startswith(own) else record) / name)
     record.mkdir(parents=True, exist_ok=True)
@@ -283,11 +285,10 @@ def find(folder: Path, number: int | None) -> Version:
     """
     current, *kept = found(folder)
     below = [version for version in kept if version.number < current.number]
-    chosen = (
-        next((version for version in kept if version.number == number), None)
-        if number is not None
-        else next(iter(below), None)
-    )
+    if number is not None:
+        chosen = next((version for version in kept if version.number == number), None)
+    else:
+        chosen = next(iter(below), None)
     if chosen is None:
         numbers = ", ".join(str(version.number) for version in kept) or "none"
         raise UsageError(
@@ -356,4 +357,6 @@ def served(folder: Path) -> list[int]:
 def foreign(folder: Path) -> list[int]:
     """The served versions that trt-build did not write."""
     own = {version.number for version in published.versions(folder)}
-    return [number for number in served(folder) if number not in own] if own else []
+    if own:
+        return [number for number in served(folder) if number not in own]
+    return []

@@ -13,8 +13,14 @@ Value = int | str
 Configuration = Mapping[str, Value]
 """The value of each dimension by name."""
 
-INSTANCES, MAX_BATCH, DELAY, PREFERRED = "instances", "max_batch", "queue_delay_us", "preferred"
-PROFILES, GRAPHS, LAYOUT, RUNTIME = "profiles", "graphs", "layout", "runtime"
+INSTANCES = "instances"
+MAX_BATCH = "max_batch"
+DELAY = "queue_delay_us"
+PREFERRED = "preferred"
+PROFILES = "profiles"
+GRAPHS = "graphs"
+LAYOUT = "layout"
+RUNTIME = "runtime"
 NONE, HALF, FULL = "none", "half", "full"
 """Preferred batch sizes: none, half of the maximum, the maximum."""
 ONE, STATIC = "one", "static"

@@ -203,7 +203,8 @@ def _gathered_maximum(
     rows = ctx.reshape(x, [*leading, math.prod(lengths)])
     gathered = ctx.net.add_gather(rows, ctx.constant(flat), first).get_output(0)
     layer = ctx.net.add_topk(gathered, trt.TopKOperation.MAX, 1, 1 << (first + 1))
-    values, position = layer.get_output(0), ctx.cast(layer.get_output(1), torch.int64)
+    values = layer.get_output(0)
+    position = ctx.cast(layer.get_output(1), torch.int64)
     base = (torch.arange(flat.shape[0]) * flat.shape[1])[:, None]
     at = combine(ctx, "SUM", position, base)
     positions = ctx.net.add_gather(ctx.constant(flat.flatten()), at, 0).get_output(0)

@@ -65,12 +65,9 @@ def repeat_interleave_each(
 ) -> Any:
     """Value i of an axis repeats[i] times in a row."""
     if 1 in tuple(repeats.shape) or ctx.rank(repeats) == 0:
-        times = (
-            int(repeats)
-            if isinstance(repeats, torch.Tensor)
-            else ctx.scalar(ctx.cast(repeats, torch.int64))
-        )
-        return repeat_interleave(ctx, x, times, dim)
+        if isinstance(repeats, torch.Tensor):
+            return repeat_interleave(ctx, x, int(repeats), dim)
+        return repeat_interleave(ctx, x, ctx.scalar(ctx.cast(repeats, torch.int64)), dim)
     if not isinstance(repeats, torch.Tensor):
         raise Unconvertible(
             "the network computes the repeats, so the size is known only at run time"
@@ -206,7 +203,8 @@ def _divided(ctx: ConversionContext, size: Size, by: int) -> Size:
 def pixel_shuffle(ctx: ConversionContext, x: ITensor, upscale_factor: int) -> ITensor:
     """[*, C r^2, H, W] -> [*, C, H r, W r]"""
     *lead, channels, height, width = ctx.sizes(x)
-    n, depth = len(lead), _divided(ctx, channels, upscale_factor**2)
+    n = len(lead)
+    depth = _divided(ctx, channels, upscale_factor**2)
     return _split_axes(
         ctx,
         x,

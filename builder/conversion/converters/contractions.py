@@ -122,7 +122,8 @@ def _rolled(ctx: ConversionContext, x: Tensor, axis: int, order: Sequence[int]) 
 def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """The Kronecker product: a's axes are outer, b's are inner"""
     rank = max(ctx.rank(x), ctx.rank(other))
-    x, other = ctx.at_rank(ctx.tensor(x), rank), ctx.at_rank(ctx.tensor(other), rank)
+    x = ctx.at_rank(ctx.tensor(x), rank)
+    other = ctx.at_rank(ctx.tensor(other), rank)
     sizes = [
         ctx.arithmetic("mul", m, n) for m, n in zip(ctx.sizes(x), ctx.sizes(other), strict=True)
     ]

@@ -122,7 +122,9 @@ _HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
 
 def _plain(axes: int) -> str:
     """The schema of `conv1d`, `conv2d` or `conv3d`."""
-    ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
+    ones = _SIZES[axes]
+    zeros = _ZEROS[axes]
+    of = f"SymInt[{axes}]"
     return (
         f"aten::conv{axes}d{_HEAD}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
         "SymInt groups=1) -> Tensor"
@@ -140,7 +142,9 @@ def _padded_by_name(axes: int) -> str:
 
 def _transpose(axes: int) -> str:
     """The schema of `conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`."""
-    ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
+    ones = _SIZES[axes]
+    zeros = _ZEROS[axes]
+    of = f"SymInt[{axes}]"
     overload = "" if axes == 1 else ".input"
     return (
         f"aten::conv_transpose{axes}d{overload}{_HEAD}{of} stride={ones}, {of} padding={zeros}, "
@@ -269,11 +273,10 @@ def convolve(
             "the channels of a grouped or transposed convolution must have a static size: the"
             " weight takes one size only"
         )
-    layer = (
-        _transposed(ctx, image, weight, bias, window)
-        if window.extra is not None
-        else (_direct(ctx, image, weight, bias, window))
-    )
+    if window.extra is not None:
+        layer = _transposed(ctx, image, weight, bias, window)
+    else:
+        layer = _direct(ctx, image, weight, bias, window)
     return undo(layer.get_output(0))
 
 

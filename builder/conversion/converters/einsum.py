@@ -78,7 +78,8 @@ def _diagonal(ctx: ConversionContext, x: ITensor, term: str) -> Operand:
     """
     while len(set(term)) < len(term):
         first = next(i for i, c in enumerate(term) if term.index(c) != i)
-        other, length = term.index(term[first]), x.shape[first]
+        other = term.index(term[first])
+        length = x.shape[first]
         if length < 0:
             raise Unconvertible(
                 f"einsum takes the diagonal of axis {first}, whose length is dynamic"
@@ -124,7 +125,8 @@ def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) 
         later = result + "".join(t for _, t in rest[i + 1 :])
         needed = "".join(c for c in dict.fromkeys(term + other) if c in later)
         kept = result if is_last else needed
-        x, term = _pair(ctx, (x, term), (y, other), kept), kept
+        x = _pair(ctx, (x, term), (y, other), kept)
+        term = kept
     return _layer(ctx, [(x, term)], result) if term != result else x
 
 
@@ -167,7 +169,8 @@ def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> ITensor:
 
 
 def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
-    tensors, terms = [tensor for tensor, _ in operands], [term for _, term in operands]
+    tensors = [tensor for tensor, _ in operands]
+    terms = [term for _, term in operands]
     letters = dict.fromkeys("".join(terms))
     lower_case = {ord(letter): string.ascii_lowercase[i] for i, letter in enumerate(letters)}
     equation = f"{','.join(terms)}->{result}".translate(lower_case)

@@ -141,7 +141,8 @@ def _values_in_front(
     others: list[int],
 ) -> ITensor:
     """values broadcast to the shape of x[indices], with the index's axes first."""
-    picked, rest = ctx.sizes(index), [ctx.size(x, a) for a in others]
+    picked = ctx.sizes(index)
+    rest = [ctx.size(x, a) for a in others]
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
     before = sum(axis < axes[0] for axis in others) if adjacent else 0
     sizes = [*rest[:before], *picked, *rest[before:]]

@@ -52,7 +52,9 @@ def stack(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
 
 def new_axis(ctx: ConversionContext, x: Tensor, axis: int) -> Any:
     """x with an axis of size 1; a static tensor stays static."""
-    return x.unsqueeze(axis) if isinstance(x, torch.Tensor) else ctx.unsqueeze(x, [axis])
+    if isinstance(x, torch.Tensor):
+        return x.unsqueeze(axis)
+    return ctx.unsqueeze(x, [axis])
 
 
 def at_least(ctx: ConversionContext, x: Tensor, rank: int) -> Any:

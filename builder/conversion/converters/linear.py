@@ -128,7 +128,9 @@ def _integer_product(
     result = total(ctx, terms, [axis])
     dropped = ([axis - 1] if a_vector else []) + ([axis] if b_vector else [])
     result = ctx.squeeze(result, dropped)
-    return ctx.cast(result, dtype) if computed != dtype else ctx.wrapped(result, dtype)
+    if computed != dtype:
+        return ctx.cast(result, dtype)
+    return ctx.wrapped(result, dtype)
 
 
 def total(ctx: ConversionContext, x: Tensor, axes: Sequence[int], keep: bool = False) -> Any:

@@ -111,7 +111,8 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
     """The rank of each element along an axis: the number of better elements and of earlier equal
     ones.
     """
-    length, last = ctx.size(x, axis), ctx.rank(x)
+    length = ctx.size(x, axis)
+    last = ctx.rank(x)
     most = at_most(ctx, length)
     if most is None or most > RANKED_AT_MOST:
         raise Unconvertible(
@@ -225,7 +226,9 @@ def extreme(
     found = best(ctx, ctx.reshape(x, [-1]) if dim is None else x, 1, axis, largest)
     if dim is None:
         return tuple(ctx.reshape(t, [1] * rank if keepdim else []) for t in found)
-    return found if keepdim else (ctx.squeeze(found[0], [axis]), ctx.squeeze(found[1], [axis]))
+    if keepdim:
+        return found
+    return (ctx.squeeze(found[0], [axis]), ctx.squeeze(found[1], [axis]))
 
 
 def _register_extreme(name: str, largest: bool) -> None:

@@ -118,9 +118,9 @@ def fp8(
     """
     if isinstance(x, torch.Tensor):
         x = fake_quantize_fp8(x, scale, axis)
-    return (
-        x if isinstance(x, torch.Tensor) and _folds(node) else _pair(ctx, node, x, scale, axis, FP8)
-    )
+    if isinstance(x, torch.Tensor) and _folds(node):
+        return x
+    return _pair(ctx, node, x, scale, axis, FP8)
 
 
 def _folds(node: Node) -> bool:
@@ -155,7 +155,9 @@ def _one(ctx: ConversionContext, value: Operand) -> ITensor:
 
 
 def _view(ctx: ConversionContext, x: Tensor, axis: int | None) -> list[int]:
-    return [-1 if i == axis else 1 for i in range(ctx.rank(x))] if axis is not None else []
+    if axis is not None:
+        return [-1 if i == axis else 1 for i in range(ctx.rank(x))]
+    return []
 
 
 def fake_quantize(
@@ -222,7 +224,8 @@ def _pair(
     first, because a scale rounded to half moves values to other steps. For a scale beyond half, the
     products compute in float32.
     """
-    own, computed = ctx.dtype(x), _computed(ctx, node, x)
+    own = ctx.dtype(x)
+    computed = _computed(ctx, node, x)
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
     if half and not all(quantized.fits(scale, wanted) for wanted in (own, computed)):
         ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32")

@@ -190,7 +190,9 @@ def _resize(ctx: ConversionContext, x: ITensor, method: Method, plain: dict[int,
 def _whole_scales(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> list[float] | None:
     """Factors for all axes, if all are integers, so that no shape has to be computed."""
     ratios = [sympy.cancel(expression(size) / ctx.expr(x, axis)) for axis, size in enumerate(sizes)]
-    return [float(r) for r in ratios] if all(r.is_Integer for r in ratios) else None
+    if all(r.is_Integer for r in ratios):
+        return [float(r) for r in ratios]
+    return None
 
 
 def _singly(

@@ -136,7 +136,9 @@ def spliced(
     before = [] if start == 0 else [sliced(ctx, x, axis, 0, start)]
     after = [] if behind == 0 else [sliced(ctx, x, axis, end, behind)]
     parts = [*before, ctx.tensor(src, ctx.dtype(x)), *after]
-    return parts[0] if len(parts) == 1 else ctx.copy_sizes(x, ctx.concatenate(parts, axis))
+    if len(parts) == 1:
+        return parts[0]
+    return ctx.copy_sizes(x, ctx.concatenate(parts, axis))
 
 
 def in_steps(

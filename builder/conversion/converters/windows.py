@@ -74,7 +74,8 @@ def im2col(
     x = ctx.permute(x, order)
     sizes = ctx.sizes(x)
     *front, channels, high, wide, rows, columns = sizes
-    values, positions = ctx.product([channels, high, wide]), ctx.product([rows, columns])
+    values = ctx.product([channels, high, wide])
+    positions = ctx.product([rows, columns])
     return ctx.reshape(x, [*front, values, positions])
 
 
@@ -137,7 +138,8 @@ def _placed(
     window = list(weight.shape[2:])
     weights = (ctx.weights.of(weight), ctx.weights.of(None))
     layer = ctx.net.add_deconvolution_nd(images, channels, trt.Dims(window), *weights)
-    layer.stride_nd, layer.num_groups = trt.Dims(stride), channels
+    layer.stride_nd = trt.Dims(stride)
+    layer.num_groups = channels
     reach = [
         _reach(ctx, ctx.size(images, 2 + i), kernel[i], dilation[i], stride[i]) for i in (0, 1)
     ]

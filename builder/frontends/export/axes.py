@@ -241,32 +241,34 @@ class Axes:
         where: str | None,
     ) -> None:
         low, _, high = (axis, axis, axis) if isinstance(axis, int) else spec.dims[axis]
-        fix = "narrow the range in the manifest, or export the program again with a wider Dim"
+        given = f"{which} is {_shown(axis, low, high)} in the manifest"
         if not isinstance(size, torch.SymInt):
             if (low, high) != (size, size):
                 raise UsageError(
-                    f"{which} is {_shown(axis, low, high)} in the manifest, and the program was"
-                    f" exported for the size {size} only",
+                    f"{given}, and the program was exported for the size {size} only",
                     where=where,
                     fix=f"write {size}, or export the program again with a Dim for this axis",
                 )
             return
-        least, most = self.bounds(str(size))
-        # torch also accepts 0 and 1 for a range that begins at 2, where it starts every range
-        if low < (0 if least == 2 else least) or (most is not None and high > most):
-            limit = f"{least} <= {size}" + (f" <= {most}" if most is not None else "")
-            raise UsageError(
-                f"{which} is {_shown(axis, low, high)} in the manifest, and the program's"
-                f" constraint is {limit}",
-                where=where,
-                fix=fix,
-            )
+        self._check_range(given, low, high, size, where)
         if sizes.setdefault(str(size), axis) != axis:
             raise UsageError(
                 f"{which} is {axis} in the manifest and {sizes[str(size)]} elsewhere; in the"
                 f" program both are the size {size}",
                 where=where,
                 fix="give both axes one name",
+            )
+
+    def _check_range(self, given: str, low: int, high: int, size: Any, where: str | None) -> None:
+        least, most = self.bounds(str(size))
+        # torch also accepts 0 and 1 for a range that begins at 2, where it starts every range
+        if low < (0 if least == 2 else least) or (most is not None and high > most):
+            limit = f"{least} <= {size}" + (f" <= {most}" if most is not None else "")
+            raise UsageError(
+                f"{given}, and the program's constraint is {limit}",
+                where=where,
+                fix="narrow the range in the manifest, or export the program again with a wider"
+                " Dim",
             )
 
 

@@ -87,7 +87,8 @@ class Heads:
         """Write `(batch, heads, time, width)` to `(time, batch, heads * width)` around a layer
         before the layer.
         """
-        rows, shaped = _read(layer), _only_user(layer, _RESHAPES)
+        rows = _read(layer)
+        shaped = _only_user(layer, _RESHAPES)
         move: Any = _read(rows) if _is(rows, _RESHAPES) and len(rows.users) == 1 else None
         if shaped is None or not _is(move, _PERMUTE) or len(move.users) > 1:
             return

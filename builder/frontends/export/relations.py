@@ -166,7 +166,8 @@ class Relations:
         """The values of a symbol that all conditions on it alone allow, with the distance to the
         requested value, nearest first.
         """
-        alone, own = self._alone(symbol), self.axes.get(symbol)
+        alone = self._alone(symbol)
+        own = self.axes.get(symbol)
         wanted = sizes[own] if own else _solved(alone, symbol, sizes)
         conditions = [one for one in self.conditions if one.symbols == {symbol}]
         for value in _outward(wanted):
@@ -180,7 +181,8 @@ class _Candidates:
     """A list that is computed on demand."""
 
     def __init__(self, source: Iterator[tuple[int, int]]) -> None:
-        self._source, self._known = source, list[tuple[int, int]]()
+        self._source = source
+        self._known = list[tuple[int, int]]()
 
     def get(self, index: int) -> tuple[int, int] | None:
         """Return the value at this position and its distance; None past the end."""

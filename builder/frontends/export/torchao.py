@@ -148,7 +148,9 @@ def _read_rounded(
         return replace(rounded, node=node, shift=_SHIFT) if is_shift else None
     if name == "aten._int_mm" and rounded.dtype == (torch.uint8 if rounded.shift else torch.int8):
         weight = tensor_of(walker, node.args[1])
-        return None if weight is None else Product(node, rounded, weight, shift=rounded.shift)
+        if weight is None:
+            return None
+        return Product(node, rounded, weight, shift=rounded.shift)
     return None
 
 
@@ -248,7 +250,9 @@ def _reduced(walker: Walker, tensor: Any, block: Sequence[Any]) -> list[int]:
 
 def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
     _check(walker, node, given, "output_dtype")
-    value, scale, limits = given["input"], given["scale"], _limits(given)
+    value = given["input"]
+    scale = given["scale"]
+    limits = _limits(given)
     if not isinstance(given.get("zero_point"), NoZeroPoint):
         zero = tensor_of(walker, node.args[3])
         if zero is None or bool((zero != 0).any()):
@@ -285,12 +289,15 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
             return None
         product = replace(product, node=node, is_scaled=True)
     else:
-        scales, outputs = tensor_of(walker, factor), product.weight.shape[1]
+        scales = tensor_of(walker, factor)
+        outputs = product.weight.shape[1]
         if scales is None or product.scales is not None or scales.numel() not in (1, outputs):
             return None
         scales = scales.to(torch.float32).reshape(-1).expand(outputs).contiguous()
         product = replace(product, node=node, scales=scales)
-    return _layer(walker, product) if product.is_scaled and product.scales is not None else product
+    if product.is_scaled and product.scales is not None:
+        return _layer(walker, product)
+    return product
 
 
 def _layer(walker: Walker, product: Product) -> Any:

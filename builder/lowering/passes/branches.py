@@ -239,7 +239,9 @@ class _Merge:
         rest = list(node.inputs())[1:]
 
         def pick(value: Value, neutral: Value) -> Value:
-            return self.select(value, neutral) if condition else self.select(neutral, value)
+            if condition:
+                return self.select(value, neutral)
+            return self.select(neutral, value)
 
         if node.kind() == "aten::slice":
             dim, start, end, step = rest

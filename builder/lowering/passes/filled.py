@@ -158,7 +158,10 @@ class _Reader:
     """
 
     def __init__(self, graph: Any, value: Any, origin: Any, end: Any) -> None:
-        self.graph, self.value, self.origin, self.end = graph, value, origin, end
+        self.graph = graph
+        self.value = value
+        self.origin = origin
+        self.end = end
 
     def entries(self, keys: Any, always: list[Any]) -> Iterator[Element]:
         """The values of a dictionary at these keys."""

@@ -34,7 +34,8 @@ def masks_to_where(graph: Graph, context: Context) -> None:
     The number of elements that a mask selects depends on the data, and TensorRT for RTX has no
     kernel that finds them.
     """
-    facts, picked = input_facts(graph, context), dict[int, Picked]()
+    facts = input_facts(graph, context)
+    picked = dict[int, Picked]()
     for node in bottom_up(graph):
         facts.learn(node)
         if ir.in_fallback(node):
@@ -54,9 +55,9 @@ def _mask(indices: Value, facts: Facts) -> Any | None:
     """The mask, if it is the only index in the list."""
     items = ir.list_items(indices) or []
     alone = len(items) == 1 and isinstance(items[0], torch._C.Value)
-    return (
-        items[0] if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]) else None
-    )
+    if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]):
+        return items[0]
+    return None
 
 
 def _picks(node: Node, facts: Facts) -> Picked | None:

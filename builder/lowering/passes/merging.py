@@ -94,7 +94,8 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
-    count, start = tensor.numel() * tensor.element_size(), tensor.data_ptr()
+    count = tensor.numel() * tensor.element_size()
+    start = tensor.data_ptr()
     size = min(count, most)
     if count:
         return ctypes.string_at(start, size) + ctypes.string_at(start + count - size, size)
@@ -166,11 +167,10 @@ def _equal(nodes: list[Node], lines: list[_Line], returned: set[str]) -> Iterato
         _leave(line.text, scopes, seen)
         if not line.key:
             continue
-        key = (
-            _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key)
-            if renamed
-            else line.key
-        )
+        if renamed:
+            key = _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key)
+        else:
+            key = line.key
         if line.kind.startswith("prim::"):
             key += _VALUE.sub("", line.made)  # two empty lists of different types
         first, made = seen.setdefault(key, (position, line.made))

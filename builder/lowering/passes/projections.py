@@ -33,7 +33,8 @@ def split_projections(graph: Graph, context: Context) -> None:
     }
     if not candidates:
         return
-    facts, found = input_facts(graph, context), []
+    facts = input_facts(graph, context)
+    found = []
     for node in bottom_up(graph):
         facts.learn(node)
         if node.kind() == "aten::linear" and node.output().unique() in candidates:
@@ -81,7 +82,8 @@ class Path:
 
 
 def _may_split(node: Node) -> bool:
-    weight, bias = ir.constant(node.inputsAt(1)), node.inputsAt(2)
+    weight = ir.constant(node.inputsAt(1))
+    bias = node.inputsAt(2)
     constant = ir.is_none(bias) or isinstance(ir.constant(bias), torch.Tensor)
     matrix = (
         isinstance(weight, torch.Tensor) and weight.dim() == 2 and weight.layout is torch.strided
@@ -96,7 +98,8 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
         return []
     outputs = int(ir.constant(layer.inputsAt(1)).shape[0])
     axes = [*(Axis() for _ in range(rank - 1)), Axis(size=outputs)]
-    value, shaped = layer.output(), _only_user(layer.output(), _SHAPES)
+    value = layer.output()
+    shaped = _only_user(layer.output(), _SHAPES)
     if shaped is not None:
         made = _SHAPES[shaped.kind()](shaped, axes)
         if made is None:
@@ -122,7 +125,8 @@ def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
 
 
 def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
-    axis, sizes = axis_at(node, 1, len(axes)), _listed(node.inputsAt(2))
+    axis = axis_at(node, 1, len(axes))
+    sizes = _listed(node.inputsAt(2))
     if axis is None or sizes is None or not axes[axis].size:
         return None
     factors = _factors(axes[axis], _filled(sizes, axes[axis].size))
@@ -133,7 +137,8 @@ def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
     """The last axes, if their sizes are known and their product is the number of the layer's
     outputs.
     """
-    sizes, before = _listed(node.inputsAt(1)) or [], len(axes) - 1
+    sizes = _listed(node.inputsAt(1)) or []
+    before = len(axes) - 1
     if _keeps(node, before):
         sizes = [*sizes[:before], *_filled(sizes[before:], axes[-1].size)]
     for first in reversed(range(len(sizes))):
@@ -145,7 +150,8 @@ def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
 
 def _keeps(node: Node, before: int) -> bool:
     """Whether the first axes after the reshape are those of the layer's input, except its last."""
-    items, x = ir.list_items(node.inputsAt(1)) or [], node.inputsAt(0).node().inputsAt(0)
+    items = ir.list_items(node.inputsAt(1)) or []
+    x = node.inputsAt(0).node().inputsAt(0)
     own = [
         not isinstance(item, int) and _reads_size(item, x, axis)
         for axis, item in enumerate(items[:before])
@@ -192,7 +198,8 @@ def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
         return None
     factors = []
     for at, size in enumerate(known):
-        outer, inner = math.prod(known[:at]), math.prod(known[at + 1 :])
+        outer = math.prod(known[:at])
+        inner = math.prod(known[at + 1 :])
         factors.append(Axis(outer, size, inner))
     return factors
 
@@ -277,10 +284,13 @@ def _chunked(node: Node, size: int) -> list[Part] | None:
 
 
 def _split(node: Node, size: int) -> list[Part] | None:
-    part_size, part_sizes = ir.constant(node.inputsAt(1)), ir.int_list(node.inputsAt(1))
+    part_size = ir.constant(node.inputsAt(1))
+    part_sizes = ir.int_list(node.inputsAt(1))
     if isinstance(part_size, int) and part_size > 0:
         part_sizes = _equal_parts(size, part_size)
-    return None if part_sizes is None or sum(part_sizes) != size else _unpacked(node, part_sizes)
+    if part_sizes is None or sum(part_sizes) != size:
+        return None
+    return _unpacked(node, part_sizes)
 
 
 def _equal_parts(size: int, part_size: int) -> list[int]:

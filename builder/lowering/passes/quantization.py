@@ -13,10 +13,8 @@ from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
 
 DISABLE_OBSERVERS = "disable observers: model.apply(torch.ao.quantization.disable_observer)"
-_TENSOR, _CHANNEL = (
-    "aten::fake_quantize_per_tensor_affine",
-    "aten::fake_quantize_per_channel_affine",
-)
+_TENSOR = "aten::fake_quantize_per_tensor_affine"
+_CHANNEL = "aten::fake_quantize_per_channel_affine"
 _OBSERVING = (
     "aten::fused_moving_avg_obs_fake_quant",
     "aten::_fused_moving_avg_obs_fq_helper",
@@ -94,7 +92,9 @@ def _switched(graph: Graph, node: Node, kind: str, arguments: list[Value], switc
 def _flag(value: Value) -> bool | None:
     """Whether a flag is set; None if not known."""
     known = ir.constant(value)
-    return bool(known.reshape(-1)[0]) if isinstance(known, torch.Tensor) and known.numel() else None
+    if isinstance(known, torch.Tensor) and known.numel():
+        return bool(known.reshape(-1)[0])
+    return None
 
 
 def _learned(graph: Graph, node: Node) -> None:

@@ -48,10 +48,8 @@ def _fold(graph: Graph, node: Node, rank: int | None, static: Mapping[int, Seque
     axis = ir.constant(node.inputsAt(1))
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
-    value, known = (
-        node.inputsAt(0),
-        _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None,
-    )
+    value = node.inputsAt(0)
+    known = _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None
     if rank is not None:
         value, axis = source(value, axis % rank, rank)
         known = _width(value, node) if known is None and axis == rank - 1 else known

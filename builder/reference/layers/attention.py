@@ -91,11 +91,10 @@ def rotary_embedding(
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     head, rest = x[..., :turned], x[..., turned:]
     half = turned // 2
-    pairs = (
-        head.reshape(*head.shape[:-1], half, 2)
-        if layer.interleaved
-        else head.reshape(*head.shape[:-1], 2, half).mT
-    )
+    if layer.interleaved:
+        pairs = head.reshape(*head.shape[:-1], half, 2)
+    else:
+        pairs = head.reshape(*head.shape[:-1], 2, half).mT
     a, b = pairs[..., 0], pairs[..., 1]
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
     rotated = rotated if layer.interleaved else rotated.mT

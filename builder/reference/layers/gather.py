@@ -64,7 +64,8 @@ def _gather_axis(
         values = data.new_zeros(_replaced(data, axis, index))
     if outside is None:
         return values
-    before, behind = [1] * (axis - batch), [1] * (data.dim() - axis - 1)
+    before = [1] * (axis - batch)
+    behind = [1] * (data.dim() - axis - 1)
     outside = outside.reshape(*outside.shape[:batch], *before, *outside.shape[batch:], *behind)
     return values.masked_fill(outside, 0)
 

@@ -116,5 +116,6 @@ def grid_sample(layer: ILayer, x: Tensor, grid: Tensor) -> Tensor:
     """x (N, C, H, W) sampled at the positions in grid (N, Ho, Wo, 2: x, y from -1 to 1), as in
     ONNX. With FILL, values outside are 0.
     """
-    mode, outside = GRID_MODES[layer.interpolation_mode.name], GRID_OUTSIDE[layer.sample_mode.name]
+    mode = GRID_MODES[layer.interpolation_mode.name]
+    outside = GRID_OUTSIDE[layer.sample_mode.name]
     return functional.grid_sample(x, grid, mode, outside, align_corners=layer.align_corners)

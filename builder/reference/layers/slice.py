@@ -39,11 +39,10 @@ def slice_(
         index = torch.arange(count) * step + first
         outside = (index < 0) | (index >= x.shape[axis])
         empty = _mark(empty, outside, axis, x.dim())
-        x = (
-            x.index_select(axis, _WRAPPERS[mode](index, x.shape[axis]))
-            if x.shape[axis]
-            else _lengthen(x, axis, count)
-        )
+        if x.shape[axis]:
+            x = x.index_select(axis, _WRAPPERS[mode](index, x.shape[axis]))
+        else:
+            x = _lengthen(x, axis, count)
     return x if empty is None or mode != "FILL" else _filled(x, empty, fill)
 
 

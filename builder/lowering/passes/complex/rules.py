@@ -47,7 +47,9 @@ def _lifted(emit: Emit, argument: Pair | Value) -> Pair:
 
 def _each(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
     """Rule for operators that act on both parts separately: they move, select or add elements."""
-    return _both(emit, node, *arguments) if isinstance(arguments[0], Pair) else None
+    if isinstance(arguments[0], Pair):
+        return _both(emit, node, *arguments)
+    return None
 
 
 def _both(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair:
