@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from builder.conversion import Conversion, convert_again, precision
-from builder.engine import INetworkDefinition, named_values
+from builder.engine import made_by, named_values
 from builder.graph_types import Value
 from builder.lowering import LoweredGraph
 from builder.quantization import observing
@@ -111,13 +111,23 @@ def beyond_half(
     )
 
 
-def layers(network: INetworkDefinition, found: Iterable[Beyond]) -> tuple[str, ...]:
+def layers(conversion: Conversion, found: Iterable[Beyond]) -> tuple[str, ...]:
     """The layers of a network that compute or read the values, as patterns for keep_fp32, without
     duplicates.
     """
-    of = {value: layer for layer, value in named_values(network)}
+    of = _layer_of_value(conversion)
     named = (name for one in found for name in (one.value, *one.readers))
     return tuple(dict.fromkeys(glob.escape(of[name]) for name in named if name in of))
+
+
+def _layer_of_value(conversion: Conversion) -> dict[str, str]:
+    """The layer that computes each value. The tensors of outputs have the names of the outputs, and
+    integer results, such as those of argmax, have no float layer.
+    """
+    made = dict(made_by(conversion.network))
+    tensors = conversion.tensors.items()
+    of = {value: made[tensor.name] for value, tensor in tensors if tensor.name in made}
+    return of | {value: layer for layer, value in named_values(conversion.network)}
 
 
 def report(found: Sequence[Beyond], kept: Sequence[str]) -> str:
@@ -142,7 +152,7 @@ def spare(
     Returns the same conversion and () if the network has no such layers. `keep_fp32` are the
     existing patterns of the conversion.
     """
-    kept = layers(conversion.network, found)
+    kept = layers(conversion, found)
     if not kept:
         return conversion, ()
     return convert_again(conversion, (*keep_fp32, *kept)), (report(found, kept),)

@@ -48,7 +48,7 @@ def test_the_layers_stay_in_float32_and_the_network_answers() -> None:
     lowered = lower(torch.jit.script(module))
     bare = builder.convert(lowered, [SPEC], precision="fp16")
     beyond = overflow.beyond_half(lowered, [(ONES,)])
-    kept = overflow.layers(bare.network, beyond)
+    kept = overflow.layers(bare, beyond)
     assert kept == ("first/aten::linear_0", "aten::relu_0", "second/aten::linear_0")
     spared = builder.convert(lowered, [SPEC], precision="fp16", keep_fp32=kept)
     (wrong,), (right,) = (builder.reference.run(one, [ONES]) for one in (bare, spared))
