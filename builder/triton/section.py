@@ -84,16 +84,23 @@ def parsed(spec: ModelSpec) -> Any:
                 f"triton.version_policy: {versions} has not version 1, which is published",
                 where=manifest_location(spec, "triton", "version_policy"),
             )
-    for field, rule in RULES.items():
-        if broken := list(rule(part)):
-            raise UsageError(
-                "\n  ".join(f"triton.{field}: {text}" for text in broken),
-                where=manifest_location(spec, "triton", field),
-            )
+    for field, broken in refused(part).items():
+        raise UsageError(
+            "\n  ".join(f"triton.{field}: {text}" for text in broken),
+            where=manifest_location(spec, "triton", field),
+        )
     bad = [key for key in part.parameters if key.startswith(PREFIX)]
     if bad:
         raise _owned(spec, "provenance is written there", "parameters", bad[0])
     return part
+
+
+def refused(config: pb.ModelConfig) -> dict[str, list[str]]:
+    """By field of a whole or partial config: the values that Triton refuses when it loads the
+    model, or that crash it.
+    """
+    found = {field: list(rule(config)) for field, rule in RULES.items()}
+    return {field: broken for field, broken in found.items() if broken}
 
 
 def _batching(part: pb.ModelConfig) -> Iterator[str]:
@@ -114,7 +121,7 @@ def _batching(part: pb.ModelConfig) -> Iterator[str]:
         yield "with preserve_ordering, timeout_action is REJECT, not DELAY"
 
 
-def _instances(part: pb.ModelConfig) -> Iterator[str]:
+def _groups(part: pb.ModelConfig) -> Iterator[str]:
     """A resource is counted for the server or for each device, and not both. Requests need an
     instance that is not passive: without one Triton 24.10 crashes at the first request.
     """
@@ -142,7 +149,7 @@ def _metric_tags(part: pb.ModelConfig) -> Iterator[str]:
 
 RULES: Mapping[str, Callable[[pb.ModelConfig], Iterator[str]]] = {
     "dynamic_batching": _batching,
-    "instance_group": _instances,
+    "instance_group": _groups,
     "metric_tags": _metric_tags,
 }
 """Triton's own rules for fields, which it checks when it loads a model, or never."""
