@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from builder.conversion import Conversion, convert_again, precision
 from builder.engine import made_by, named_values
-from builder.graph_types import Value
-from builder.lowering import LoweredGraph
+from builder.graph_types import Graph, Value
+from builder.lowering import LoweredGraph, ir
 from builder.quantization import observing
+from builder.quantization.products import PRODUCTS
 from builder.quantization.statistics import FLOATS
 
 LIMIT = torch.finfo(torch.float16).max
@@ -86,7 +87,7 @@ def beyond_half(
     lowered: LoweredGraph, batches: Iterable[Sequence[torch.Tensor]]
 ) -> tuple[Beyond, ...]:
     """Each value whose finite elements exceed 65504 on the batches: inputs first, then in program
-    order. Batches have tensors in the order of the graph's inputs.
+    order, then constant factors. Batches have tensors in the order of the graph's inputs.
 
     An integer counts if an operator of PROMOTING reads it. Elements that are infinite or NaN in
     torch are ignored, because no precision can represent them.
@@ -104,11 +105,12 @@ def beyond_half(
     for number, value in enumerate(values):
         observing.watch_value(graph, value, number)
     observing.run(graph, [seen for *_, seen in found], batches)
-    return tuple(
+    observed = (
         Beyond(name, readers, seen.magnitude)
         for name, readers, seen in found
         if seen.magnitude > LIMIT and not (name in masks and seen.greatest <= LIMIT)
     )
+    return (*observed, *_factors(lowered.graph))
 
 
 def layers(conversion: Conversion, found: Iterable[Beyond]) -> tuple[str, ...]:
@@ -156,6 +158,24 @@ def spare(
     if not kept:
         return conversion, ()
     return convert_again(conversion, (*keep_fp32, *kept)), (report(found, kept),)
+
+
+def _factors(graph: Graph) -> Iterator[Beyond]:
+    """Constant factors, divisors and weights beyond float16. Conversion saturates a constant, which
+    is right for the negative factor of a mask, but makes any other product wrong.
+    """
+    for node in ir.walk(graph):
+        if node.kind() not in PROMOTING and node.kind() not in PRODUCTS:
+            continue
+        readers = tuple(value.debugName() for value in node.outputs())
+        masks = _is_mask(node.output())
+        for value in ir.inputs(node):
+            seen = Extent(integers=True)
+            constant = ir.constant(value)
+            if isinstance(constant, int | float | torch.Tensor):
+                seen(torch.as_tensor(constant))
+            if seen.magnitude > LIMIT and not (masks and seen.greatest <= LIMIT):
+                yield Beyond(value.debugName(), readers, seen.magnitude)
 
 
 def _is_integer(x: torch.Tensor) -> bool:

@@ -79,7 +79,7 @@ def test_a_mask_for_a_softmax_is_no_overflow_but_a_large_score_is(above: bool) -
 def test_what_torch_itself_makes_infinite_is_left_alone() -> None:
     class Infinite(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(x / 0.0) * 1e5
+            return torch.relu(x / 0.0) * 1e3
 
     assert found(Infinite(), ONES) == ()
 
@@ -137,15 +137,41 @@ class MaskedThenScaled(nn.Module):
         return (hidden.permute(1, 0) * 1e-5).exp()
 
 
+class Factor(nn.Module):
+    """A constant beyond float16's range; all results are in it."""
+
+    def __init__(self, divides: bool) -> None:
+        super().__init__()
+        self.linear, self.divides = nn.Linear(8, 8), divides
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(x)
+        return hidden / 3e5 * 1e5 if self.divides else hidden * 2e5 * 1e-4
+
+
+class Weights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 2)
+        with torch.no_grad():
+            self.linear.weight.mul_(1e6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x * 1e-4)
+
+
 @pytest.mark.parametrize(
     ("module", "batch"),
     [
+        (Factor(divides=True), [ONES]),
+        (Factor(divides=False), [ONES * 0.1]),
+        (Weights(), [ONES]),
         (Scaled(), [torch.full((2, 8), 2e5)]),
         (Looping(), [ONES]),
         (Counted(), [ONES, torch.full((2, 8), 100_000)]),
         (MaskedThenScaled(), [ONES, torch.tensor([[True], [False]])]),
     ],
-    ids=["input", "loop", "integer", "beside infinity"],
+    ids=["divisor", "factor", "weights", "input", "loop", "integer", "beside infinity"],
 )
 def test_a_large_value_is_found_wherever_it_is(
     module: nn.Module, batch: list[torch.Tensor]
