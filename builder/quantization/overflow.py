@@ -35,6 +35,8 @@ PROMOTING = frozenset(
 """Operators that convert an integer operand to the dtype of the other one, and whose result can be
 small although that operand is large. The result of a sum is as large as the operand.
 """
+SCALED = frozenset(f"aten::{name}" for name in "addmv baddbmm addbmm addr".split())
+"""Operators that multiply a product by alpha, their fifth argument, before they add it."""
 MASKING = frozenset(
     f"aten::{name}"
     for name in (
@@ -106,9 +108,10 @@ def beyond_half(
         observing.watch_value(graph, value, number)
     observing.run(graph, [seen for *_, seen in found], batches)
     observed = (
-        Beyond(name, readers, seen.magnitude)
-        for name, readers, seen in found
-        if seen.magnitude > LIMIT and not (name in masks and seen.greatest <= LIMIT)
+        Beyond(name, readers, seen.magnitude * factor)
+        for value, (name, readers, seen) in zip(values, found, strict=True)
+        if seen.magnitude * (factor := _before_alpha(value)) > LIMIT
+        and not (name in masks and seen.greatest * factor <= LIMIT)
     )
     return (*observed, *_factors(lowered.graph))
 
@@ -158,6 +161,13 @@ def spare(
     if not kept:
         return conversion, ()
     return convert_again(conversion, (*keep_fp32, *kept)), (report(found, kept),)
+
+
+def _before_alpha(value: Value) -> float:
+    """How much larger than its result the product in the value's operator is, about."""
+    node = value.node()
+    alpha = ir.constant(node.inputsAt(4)) if node.kind() in SCALED else None
+    return 1 / abs(alpha) if isinstance(alpha, int | float) and 0 < abs(alpha) < 1 else 1.0
 
 
 def _factors(graph: Graph) -> Iterator[Beyond]:

@@ -149,6 +149,13 @@ class Factor(nn.Module):
         return hidden / 3e5 * 1e5 if self.divides else hidden * 2e5 * 1e-4
 
 
+class Alpha(nn.Module):
+    """A product that is large before alpha scales it."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(x[:, :1, :1], x, y, alpha=1e-4)
+
+
 class Weights(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -166,12 +173,13 @@ class Weights(nn.Module):
         (Factor(divides=True), [ONES]),
         (Factor(divides=False), [ONES * 0.1]),
         (Weights(), [ONES]),
+        (Alpha(), [torch.full((2, 4, 64), 50.0), torch.full((2, 64, 4), 50.0)]),
         (Scaled(), [torch.full((2, 8), 2e5)]),
         (Looping(), [ONES]),
         (Counted(), [ONES, torch.full((2, 8), 100_000)]),
         (MaskedThenScaled(), [ONES, torch.tensor([[True], [False]])]),
     ],
-    ids=["divisor", "factor", "weights", "input", "loop", "integer", "beside infinity"],
+    ids=["divisor", "factor", "weights", "alpha", "input", "loop", "integer", "beside infinity"],
 )
 def test_a_large_value_is_found_wherever_it_is(
     module: nn.Module, batch: list[torch.Tensor]
