@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from builder.serving import Server
 
 HTTP, GRPC, METRICS = 8000, 8001, 8002
-SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "P15", "P22", "P23")
+SERVE_CHECKS = tuple("P04 P05 P06 P07 P08 P09 P10 P11 P14 P15 P22 P23 P24".split())
 """Preflight findings that the server itself reports less clearly, or only at the first request."""
 
 

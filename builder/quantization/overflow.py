@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from builder.conversion import Conversion, convert_again, precision
-from builder.engine import INetworkDefinition, named_values
-from builder.graph_types import Value
-from builder.lowering import LoweredGraph
+from builder.engine import made_by, named_values
+from builder.graph_types import Graph, Value
+from builder.lowering import LoweredGraph, ir
 from builder.quantization import observing
+from builder.quantization.products import PRODUCTS
 from builder.quantization.statistics import FLOATS
 
 LIMIT = torch.finfo(torch.float16).max
@@ -34,6 +35,8 @@ PROMOTING = frozenset(
 """Operators that convert an integer operand to the dtype of the other one, and whose result can be
 small although that operand is large. The result of a sum is as large as the operand.
 """
+SCALED = frozenset(f"aten::{name}" for name in "addmv baddbmm addbmm addr".split())
+"""Operators that multiply a product by alpha, their fifth argument, before they add it."""
 MASKING = frozenset(
     f"aten::{name}"
     for name in (
@@ -86,7 +89,7 @@ def beyond_half(
     lowered: LoweredGraph, batches: Iterable[Sequence[torch.Tensor]]
 ) -> tuple[Beyond, ...]:
     """Each value whose finite elements exceed 65504 on the batches: inputs first, then in program
-    order. Batches have tensors in the order of the graph's inputs.
+    order, then constant factors. Batches have tensors in the order of the graph's inputs.
 
     An integer counts if an operator of PROMOTING reads it. Elements that are infinite or NaN in
     torch are ignored, because no precision can represent them.
@@ -104,20 +107,32 @@ def beyond_half(
     for number, value in enumerate(values):
         observing.watch_value(graph, value, number)
     observing.run(graph, [seen for *_, seen in found], batches)
-    return tuple(
-        Beyond(name, readers, seen.magnitude)
-        for name, readers, seen in found
-        if seen.magnitude > LIMIT and not (name in masks and seen.greatest <= LIMIT)
+    observed = (
+        Beyond(name, readers, seen.magnitude * factor)
+        for value, (name, readers, seen) in zip(values, found, strict=True)
+        if seen.magnitude * (factor := _before_alpha(value)) > LIMIT
+        and not (name in masks and seen.greatest * factor <= LIMIT)
     )
+    return (*observed, *_factors(lowered.graph))
 
 
-def layers(network: INetworkDefinition, found: Iterable[Beyond]) -> tuple[str, ...]:
+def layers(conversion: Conversion, found: Iterable[Beyond]) -> tuple[str, ...]:
     """The layers of a network that compute or read the values, as patterns for keep_fp32, without
     duplicates.
     """
-    of = {value: layer for layer, value in named_values(network)}
+    of = _layer_of_value(conversion)
     named = (name for one in found for name in (one.value, *one.readers))
     return tuple(dict.fromkeys(glob.escape(of[name]) for name in named if name in of))
+
+
+def _layer_of_value(conversion: Conversion) -> dict[str, str]:
+    """The layer that computes each value. The tensors of outputs have the names of the outputs, and
+    integer results, such as those of argmax, have no float layer.
+    """
+    made = dict(made_by(conversion.network))
+    tensors = conversion.tensors.items()
+    of = {value: made[tensor.name] for value, tensor in tensors if tensor.name in made}
+    return of | {value: layer for layer, value in named_values(conversion.network)}
 
 
 def report(found: Sequence[Beyond], kept: Sequence[str]) -> str:
@@ -142,10 +157,35 @@ def spare(
     Returns the same conversion and () if the network has no such layers. `keep_fp32` are the
     existing patterns of the conversion.
     """
-    kept = layers(conversion.network, found)
+    kept = layers(conversion, found)
     if not kept:
         return conversion, ()
     return convert_again(conversion, (*keep_fp32, *kept)), (report(found, kept),)
+
+
+def _before_alpha(value: Value) -> float:
+    """How much larger than its result the product in the value's operator is, about."""
+    node = value.node()
+    alpha = ir.constant(node.inputsAt(4)) if node.kind() in SCALED else None
+    return 1 / abs(alpha) if isinstance(alpha, int | float) and 0 < abs(alpha) < 1 else 1.0
+
+
+def _factors(graph: Graph) -> Iterator[Beyond]:
+    """Constant factors, divisors and weights beyond float16. Conversion saturates a constant, which
+    is right for the negative factor of a mask, but makes any other product wrong.
+    """
+    for node in ir.walk(graph):
+        if node.kind() not in PROMOTING and node.kind() not in PRODUCTS:
+            continue
+        readers = tuple(value.debugName() for value in node.outputs())
+        masks = _is_mask(node.output())
+        for value in ir.inputs(node):
+            seen = Extent(integers=True)
+            constant = ir.constant(value)
+            if isinstance(constant, int | float | torch.Tensor):
+                seen(torch.as_tensor(constant))
+            if seen.magnitude > LIMIT and not (masks and seen.greatest <= LIMIT):
+                yield Beyond(value.debugName(), readers, seen.magnitude)
 
 
 def _is_integer(x: torch.Tensor) -> bool:

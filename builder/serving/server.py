@@ -41,8 +41,9 @@ it is unloaded or loaded.
 WATCH_SECONDS = 1.0
 """Seconds between two checks of the Python models' processes."""
 CRASH_FIX = (
-    "Triton 24.10 ends on deeply nested JSON and on bodies in very many chunks. Use"
-    " docker/nginx.conf as a proxy for clients that you do not trust"
+    "the log above may name the model. A request can be the cause, too: Triton 24.10 ends on deeply"
+    " nested JSON and on bodies in very many chunks. Use docker/nginx.conf as a proxy for clients"
+    " that you do not trust"
 )
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals that end a tritonserver by its own fault.

@@ -6,6 +6,7 @@ config.pbtxt. Fields that follow from the model are rejected by name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -83,16 +84,23 @@ def parsed(spec: ModelSpec) -> Any:
                 f"triton.version_policy: {versions} has not version 1, which is published",
                 where=manifest_location(spec, "triton", "version_policy"),
             )
-    for field, rule in RULES.items():
-        if broken := list(rule(part)):
-            raise UsageError(
-                "\n  ".join(f"triton.{field}: {text}" for text in broken),
-                where=manifest_location(spec, "triton", field),
-            )
+    for field, broken in refused(part).items():
+        raise UsageError(
+            "\n  ".join(f"triton.{field}: {text}" for text in broken),
+            where=manifest_location(spec, "triton", field),
+        )
     bad = [key for key in part.parameters if key.startswith(PREFIX)]
     if bad:
         raise _owned(spec, "provenance is written there", "parameters", bad[0])
     return part
+
+
+def refused(config: pb.ModelConfig) -> dict[str, list[str]]:
+    """By field of a whole or partial config: the values that Triton refuses when it loads the
+    model, or that crash it.
+    """
+    found = {field: list(rule(config)) for field, rule in RULES.items()}
+    return {field: broken for field, broken in found.items() if broken}
 
 
 def _batching(part: pb.ModelConfig) -> Iterator[str]:
@@ -114,8 +122,12 @@ def _batching(part: pb.ModelConfig) -> Iterator[str]:
         yield "with preserve_ordering, timeout_action is REJECT, not DELAY"
 
 
-def _resources(part: pb.ModelConfig) -> Iterator[str]:
-    """A resource is counted for the server or for each device, and not both."""
+def _groups(part: pb.ModelConfig) -> Iterator[str]:
+    """A resource is counted for the server or for each device, and not both. Requests need an
+    instance that is not passive: without one Triton 24.10 crashes at the first request.
+    """
+    if part.instance_group and all(group.passive for group in part.instance_group):
+        yield "all instances are passive, and Triton sends no requests to those"
     kinds: dict[str, set[bool]] = {}
     for group in part.instance_group:
         for resource in group.rate_limiter.resources:
@@ -124,11 +136,24 @@ def _resources(part: pb.ModelConfig) -> Iterator[str]:
         yield f"the resource {name!r} is global in one group, and not in another"
 
 
+def _metric_tags(part: pb.ModelConfig) -> Iterator[str]:
+    """Triton writes `_` before each name. A name that Prometheus refuses crashes the whole server
+    (24.10).
+    """
+    for name in sorted(part.metric_tags):
+        if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_]*", name):
+            yield (
+                f"{name!r} is not a valid name of a label in Prometheus: use letters, digits and _,"
+                " without _ at the start"
+            )
+
+
 RULES: Mapping[str, Callable[[pb.ModelConfig], Iterator[str]]] = {
     "dynamic_batching": _batching,
-    "instance_group": _resources,
+    "instance_group": _groups,
+    "metric_tags": _metric_tags,
 }
-"""Triton's own rules for fields whose values depend on each other."""
+"""Triton's own rules for fields, which it checks when it loads a model, or never."""
 
 
 def _check_field(spec: ModelSpec, field: str, value: object) -> None:

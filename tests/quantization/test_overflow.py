@@ -48,7 +48,7 @@ def test_the_layers_stay_in_float32_and_the_network_answers() -> None:
     lowered = lower(torch.jit.script(module))
     bare = builder.convert(lowered, [SPEC], precision="fp16")
     beyond = overflow.beyond_half(lowered, [(ONES,)])
-    kept = overflow.layers(bare.network, beyond)
+    kept = overflow.layers(bare, beyond)
     assert kept == ("first/aten::linear_0", "aten::relu_0", "second/aten::linear_0")
     spared = builder.convert(lowered, [SPEC], precision="fp16", keep_fp32=kept)
     (wrong,), (right,) = (builder.reference.run(one, [ONES]) for one in (bare, spared))
@@ -79,7 +79,7 @@ def test_a_mask_for_a_softmax_is_no_overflow_but_a_large_score_is(above: bool) -
 def test_what_torch_itself_makes_infinite_is_left_alone() -> None:
     class Infinite(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(x / 0.0) * 1e5
+            return torch.relu(x / 0.0) * 1e3
 
     assert found(Infinite(), ONES) == ()
 
@@ -137,15 +137,49 @@ class MaskedThenScaled(nn.Module):
         return (hidden.permute(1, 0) * 1e-5).exp()
 
 
+class Factor(nn.Module):
+    """A constant beyond float16's range; all results are in it."""
+
+    def __init__(self, divides: bool) -> None:
+        super().__init__()
+        self.linear, self.divides = nn.Linear(8, 8), divides
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(x)
+        return hidden / 3e5 * 1e5 if self.divides else hidden * 2e5 * 1e-4
+
+
+class Alpha(nn.Module):
+    """A product that is large before alpha scales it."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(x[:, :1, :1], x, y, alpha=1e-4)
+
+
+class Weights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 2)
+        with torch.no_grad():
+            self.linear.weight.mul_(1e6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x * 1e-4)
+
+
 @pytest.mark.parametrize(
     ("module", "batch"),
     [
+        (Factor(divides=True), [ONES]),
+        (Factor(divides=False), [ONES * 0.1]),
+        (Weights(), [ONES]),
+        (Alpha(), [torch.full((2, 4, 64), 50.0), torch.full((2, 64, 4), 50.0)]),
         (Scaled(), [torch.full((2, 8), 2e5)]),
         (Looping(), [ONES]),
         (Counted(), [ONES, torch.full((2, 8), 100_000)]),
         (MaskedThenScaled(), [ONES, torch.tensor([[True], [False]])]),
     ],
-    ids=["input", "loop", "integer", "beside infinity"],
+    ids=["divisor", "factor", "weights", "alpha", "input", "loop", "integer", "beside infinity"],
 )
 def test_a_large_value_is_found_wherever_it_is(
     module: nn.Module, batch: list[torch.Tensor]

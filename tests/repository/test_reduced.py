@@ -95,19 +95,22 @@ def build(folder: Path, model: nn.Module, more: str, **settings: Any) -> ModelRe
     return result
 
 
+@pytest.mark.parametrize("io", ["module", "fp16"])
 @pytest.mark.parametrize("in_pieces", [False, True], ids=["whole", "in pieces"])
 def test_layers_that_only_calibration_files_overflow_stay_in_float32(
-    tmp_path: Path, in_pieces: bool
+    tmp_path: Path, in_pieces: bool, io: str
 ) -> None:
     models = tmp_path / "models"
     models.mkdir()
     np.savez(models / "large.npz", x=np.full((6, 8), 50.0, np.float32))
-    more = "precision: fp16\nfallback: {min_block_size: 1}\n"
+    more = f"io: {io}\nprecision: fp16\nfallback: {{min_block_size: 1}}\n"
     data = "calibration: {data: [large.npz]}\n"
     result = build(tmp_path, LargeForUsers(in_pieces), more + data)
     assert result.ok, result.error
     (warning,) = (w for w in result.warnings if "keep_fp32: auto" in w)
-    assert "large/aten::linear_0" in warning and "1.6e+05" in warning
+    for layer in ("large/aten::linear_0", "aten::relu_0", "last/aten::linear_0"):
+        assert layer in warning
+    assert "1.6e+05" in warning
     without = build(tmp_path, LargeForUsers(in_pieces), more)
     assert not any("keep_fp32" in w for w in without.warnings)
 

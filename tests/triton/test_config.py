@@ -451,6 +451,10 @@ LEVELS = {"priority_levels": 2, "default_priority_level": 1}
             },
             "the resource 'R' is global in one group",
         ),
+        ({"instance_group": [{"passive": True}]}, "all instances are passive"),
+        ({"metric_tags": {"cost-center": "a"}}, "'cost-center' is not a valid name of a label"),
+        ({"metric_tags": {"_team": "a"}}, "'_team' is not a valid name of a label"),
+        ({"metric_tags": {"équipe": "a"}}, "'équipe' is not a valid name of a label"),
     ],
 )
 def test_what_the_section_cannot_say_is_refused(section: dict[str, Any], words: str) -> None:
