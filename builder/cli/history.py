@@ -11,6 +11,7 @@ import click
 from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
+from builder.errors import UsageError
 
 if TYPE_CHECKING:
     from builder.triton import Entry
@@ -46,11 +47,10 @@ def history_command(terminal: Terminal, /, repository: Path, only: tuple[str, ..
     """
     from dataclasses import asdict
 
-    from builder.report import records
     from builder.triton import history
 
     found = {folder.name: history.history(folder) for folder in history.models(repository, only)}
-    bench = {name: records.figures(repository, name) for name in found}
+    bench = _figures(terminal, repository, list(found))
     data = [
         {
             "name": name,
@@ -70,6 +70,19 @@ def history_command(terminal: Terminal, /, repository: Path, only: tuple[str, ..
         lambda: terminal.table(COLUMNS, rows, numbers=NUMBERS),
     )
     return int(any(entry.damaged for entries in found.values() for entry in entries))
+
+
+def _figures(
+    terminal: Terminal, repository: Path, names: Sequence[str]
+) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """The figures of each model by the identity of the version. A note if they cannot be read."""
+    from builder.report import records
+
+    try:
+        return {name: records.figures(repository, name) for name in names}
+    except UsageError as error:
+        terminal.note(f"no figures are shown: {error.where}: {error.message}")
+        return {name: {} for name in names}
 
 
 def row(name: str, entry: Entry, bench: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -49,7 +49,8 @@ def promote_command(
     store.tidy(target)
     with signatures.signing_with(sign):
         done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
-    records.carry(source, target, [folder.name for folder in folders])
+    if warning := records.carry(source, target, [folder.name for folder in folders]):
+        terminal.note(warning)
     signed = [target / folder.name for folder in folders if signatures.is_signed(folder)]
     options.note_unsigned(terminal, signed)
     if write_env:

@@ -39,7 +39,8 @@ def prune_command(
     was_signed = [folder for folder in folders if signatures.is_signed(folder)]
     with signatures.signing_with(sign):
         removed = {folder.name: history.prune(folder, keep) for folder in folders}
-    records.forget(repository, [name for name, numbers in removed.items() if numbers])
+    if warning := records.forget(repository, [name for name in removed if removed[name]]):
+        terminal.note(warning)
     options.note_unsigned(terminal, was_signed)
     data = [{"name": name, "removed": numbers} for name, numbers in removed.items()]
     rows = [[name, ", ".join(map(str, numbers)) or "none"] for name, numbers in removed.items()]

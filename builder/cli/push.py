@@ -82,7 +82,9 @@ def push_command(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
     if target.repository != repository:
-        records.carry(repository, target.repository, [one.name for one in found if one.live])
+        live = [one.name for one in found if one.live]
+        if warning := records.carry(repository, target.repository, live):
+            terminal.note(warning)
     options.note_incompatible(terminal, found)
     data = {
         "repository": repository,

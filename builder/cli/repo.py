@@ -173,22 +173,25 @@ def _report(
 
     unfit = _preflight(out, results)
     data["preflight"] = [vars(one) for one in unfit]
-    _update_records(out, data, results, record)
+    if warning := _update_records(out, data, results, record):
+        terminal.note(warning)
     terminal.result(data, lambda: show(terminal, results, out))
     note_preflight(terminal, unfit)
 
 
 def _update_records(
     out: Path, data: dict[str, Any], results: Sequence[ModelResult], record: bool
-) -> None:
-    """Keep the results if requested, and remove the figures of versions that are gone."""
+) -> str | None:
+    """Keep the results if requested, and remove the figures of versions that are gone. Returns a
+    warning if these cannot be removed.
+    """
     from builder.report import records
     from builder.triton import versions
 
     if record:
         records.keep(out, records.BUILD, data)
     ok = [one.name for one in results if one.ok]
-    records.forget(out, [name for name in ok if versions.policy_of(out / name).keep])
+    return records.forget(out, [name for name in ok if versions.policy_of(out / name).keep])
 
 
 def _used_flavour(terminal: Terminal, requested: str) -> dict[str, str | None]:

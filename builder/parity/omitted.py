@@ -9,7 +9,7 @@ import torch
 
 from builder.errors import TrtBuildError
 from builder.manifest import Default, ModelSpec, TensorSpec
-from builder.parity.arrays import to_numpy
+from builder.parity.arrays import to_numpy, to_torch
 from builder.parity.calling import arguments
 from builder.parity.comparison import compare
 from builder.parity.structure import leaves
@@ -57,14 +57,15 @@ def variants(
         )
 
 
-def other_default(
-    module: Any, spec: ModelSpec, golden: Golden, tensors: Sequence[torch.Tensor]
-) -> str | None:
+def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
     """A warning if the module's forward has its own default for the omitted input of the golden,
     and gives other outputs with it.
     """
     (name,) = golden.omitted
-    given = arguments(module, spec.inputs, [t.clone() for t in tensors], spec.constants) or {}
+    tensors = [
+        to_torch(golden.inputs[one.name or ""]).to(getattr(torch, one.dtype)) for one in spec.inputs
+    ]
+    given = arguments(module, spec.inputs, tensors, spec.constants) or {}
     schema = getattr(getattr(module, "forward", None), "schema", None)
     own = next((a for a in schema.arguments if a.name == name), None) if schema else None
     if name not in given or own is None or not own.has_default_value():

@@ -232,7 +232,7 @@ class _Recorder:
             golden = replace(self._recorded(name, tensors), omitted=left_out)
             if len(left_out) == 1:
                 with _evaluating(self.module):
-                    found = omitted.other_default(self.module, self.spec, golden, tensors)
+                    found = omitted.other_default(self.module, self.spec, golden)
                 self.reduced += [found] if found else []
             self.search.note(golden)
             yield golden

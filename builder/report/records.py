@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import builder
-from builder.errors import EnvironmentProblem, UsageError
+from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.store import published
 from builder.triton import versions
 
@@ -91,12 +91,20 @@ def _is_of_another_version(one: Mapping[str, Any], folder: Path) -> bool:
     return one.get(PUBLISHED) in _identities(folder) - {identity(folder)}
 
 
-def carry(source: Path, target: Path, names: Sequence[str]) -> None:
+def carry(source: Path, target: Path, names: Sequence[str]) -> str | None:
     """Copy the MEASURED entries of the current versions of these models into the results of the
     repository `target`, where it has the same version. The newest entries of a version stay.
 
-    Raises UsageError and EnvironmentProblem.
+    Returns a warning if the results cannot be read or written: the models are published already.
     """
+    try:
+        _carry(source, target, names)
+    except TrtBuildError as error:
+        return f"the figures were not copied: {error.where}: {error.message}"
+    return None
+
+
+def _carry(source: Path, target: Path, names: Sequence[str]) -> None:
     for kind in MEASURED:
         there, here = models(target, kind), models(source, kind)
         added = []
@@ -118,11 +126,19 @@ def _newest(entries: Sequence[Mapping[str, Any]]) -> str:
     return max((str(one.get(RECORDED)) for one in entries), default="")
 
 
-def forget(repository: Path, names: Sequence[str]) -> None:
+def forget(repository: Path, names: Sequence[str]) -> str | None:
     """Remove the MEASURED entries of versions that these models no longer have.
 
-    Raises UsageError and EnvironmentProblem.
+    Returns a warning if the results cannot be read or written.
     """
+    try:
+        _forget(repository, names)
+    except TrtBuildError as error:
+        return f"the figures of removed versions stay: {error.where}: {error.message}"
+    return None
+
+
+def _forget(repository: Path, names: Sequence[str]) -> None:
     for kind in MEASURED:
         entries = [one for known in models(repository, kind).values() for one in known]
         known = {name: _identities(repository / name) for name in names}

@@ -133,6 +133,18 @@ def test_a_build_removes_the_figures_of_versions_that_it_removes(repository: Pat
     assert rates == [200.0, 300.0]
 
 
+def test_models_are_promoted_and_pruned_without_readable_figures(
+    run: Run, repository: Path, tmp_path: Path
+) -> None:
+    records.path(repository, records.BENCH).write_text("[]")
+    for words in (("promote", repository, tmp_path / "live"), ("prune", repository, "--keep", 1)):
+        done = run(*words)
+        assert done.exit_code == 0 and "bench.json" in done.stderr, done.output
+    assert [entry.number for entry in history.history(repository / "scorer")] == [3]
+    shown = run("history", repository)
+    assert shown.exit_code == 0 and "no figures are shown" in shown.stderr
+
+
 def test_an_identity_does_not_depend_on_number_repository_or_policy(
     repository: Path, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ MODELS: Mapping[str, tuple[type[nn.Module], str]] = {
     "biased": (Biased, BIASED.replace("VALUE", "0")),
     "salient": (Salient, BIASED.replace("VALUE", "[0.5, 1, 2]")),
     "half": (Masked, MASKED + "io: fp16\n"),
+    "half_scaled": (Scaled, SCALED.replace("VALUE", "2.0") + "io: fp16\n"),
 }
 
 
@@ -157,7 +158,7 @@ def test_a_default_that_differs_from_forwards_own_is_a_warning(
         name: [text for text in result.warnings if "forward's own" in text]
         for name, result in built[1].items()
     }
-    assert not warned["scaled"]
+    assert not warned["scaled"] and not warned["half_scaled"]
     assert "0.5" in warned["other"][0]
     assert "2.0" in warned["other"][0]
     assert "None" in warned["biased"][0]
