@@ -189,11 +189,13 @@ def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
 
 def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
     """The arguments of forward that are not inputs of the lowered graph, with the reason."""
+    from builder.lowering import contains
+
     schema = getattr(getattr(module, "forward", None), "schema", None)
     found = {}
     for argument in schema.arguments[1:] if schema else ():
         name = argument.name
-        if not any(one == name or one.startswith((f"{name}_", f"{name}.")) for one in inputs):
+        if not any(contains(name, one) for one in inputs):
             has_default = argument.has_default_value()
             default = f"its default {argument.default_value!r} is used" if has_default else ""
             found[name] = default or "no output depends on it"

@@ -27,6 +27,7 @@ from .spec import State as State
 from .spec import TensorSpec as TensorSpec
 from .spec import Tolerance as Tolerance
 from .spec import Versions as Versions
+from .spec import axis_ranges as axis_ranges
 from .spec import shared_first_axis as shared_first_axis
 from .suggest import did_you_mean as did_you_mean
 from .suggest import nearest as nearest

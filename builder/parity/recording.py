@@ -15,7 +15,14 @@ import torch
 
 from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
-from builder.manifest import ModelSpec, Profile, TensorSpec, manifest_location, shared_first_axis
+from builder.manifest import (
+    ModelSpec,
+    Profile,
+    TensorSpec,
+    axis_ranges,
+    manifest_location,
+    shared_first_axis,
+)
 from builder.parity import inputs, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
@@ -217,12 +224,12 @@ class _Recorder:
             self.search.note(golden)
             yield golden
         if opt is not None and not self.spec.state:
-            profile = {**_dims(self.spec), **(self.spec.profiles or ({},))[0]}
+            profile = {**axis_ranges(self.spec.inputs), **(self.spec.profiles or ({},))[0]}
             yield from self.search.more(opt, inputs.sizes_of(profile)["opt"])
 
     def _usual(self) -> Iterator[Golden]:
         for index, profile in enumerate(self.spec.profiles or ({},)):
-            merged = {**_dims(self.spec), **profile}
+            merged = {**axis_ranges(self.spec.inputs), **profile}
             batches: list[Golden] = []
             for kind, sizes in inputs.sizes_of(merged).items():
                 name = f"p{index}-{kind}"
@@ -492,7 +499,7 @@ class _Recorder:
     @property
     def _rows_needed(self) -> str:
         """How many rows the user's inputs must have: they show whether rows are independent."""
-        profile = {**_dims(self.spec), **(self.spec.profiles or ({},))[0]}
+        profile = {**axis_ranges(self.spec.inputs), **(self.spec.profiles or ({},))[0]}
         return " with two rows or more" if self._batch_like(profile) else ""
 
     def _failed(
@@ -593,10 +600,6 @@ class _evaluating:
     def __exit__(self, *_: object) -> None:
         if self.trained:
             self.module.train()
-
-
-def _dims(spec: ModelSpec) -> dict[str, tuple[int, int, int]]:
-    return {name: span for tensor in spec.inputs for name, span in tensor.dims.items()}
 
 
 def _names(count: int) -> tuple[str, ...]:

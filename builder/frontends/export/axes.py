@@ -13,7 +13,7 @@ from builder.dtypes import ENDPOINT_DTYPES, name_of
 from builder.errors import UsageError
 from builder.frontends.export.guards import Demands
 from builder.frontends.export.relations import Relations
-from builder.manifest import Range, TensorSpec
+from builder.manifest import Range, TensorSpec, axis_ranges
 
 _ANY = 2**31 - 1
 """The bound of an unbounded axis."""
@@ -77,7 +77,7 @@ class Axes:
 
     def _accepted(self, specs: Sequence[TensorSpec]) -> dict[str, Range]:
         """The ranges of the axes, with sizes that the program accepts."""
-        dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
+        dims = axis_ranges(specs)
         relations = self.relations(specs)
         highest = {name: self.bounds(size)[1] for size, name in self.names.items()}
         bounds = {axis: (span[0], highest[axis] or _ANY) for axis, span in dims.items()}
@@ -216,7 +216,7 @@ class Axes:
         relations = self.relations(specs, guarded=guarded)
         if not relations.derived and not relations.conditions:
             return
-        dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
+        dims = axis_ranges(specs)
         spans = {axis: (span[0], span[2]) for axis, span in dims.items()}
         for which, kind in enumerate(("min", "opt", "max")):
             sizes = {axis: span[which] for axis, span in dims.items()}

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from builder.engine import ILayer
+from builder.reference.axes import along
 from builder.reference.dtypes import in_float32
 from builder.reference.registry import evaluates
 
@@ -101,8 +102,10 @@ def _cubic(x: Tensor, a: float) -> Tensor:
 
 
 def _weighted(x: Tensor, axis: int, index: Tensor, weights: Tensor) -> Tensor:
-    view = [-1 if i == axis else 1 for i in range(x.dim())]
-    parts = [x.index_select(axis, i) * w.reshape(view) for i, w in zip(index, weights, strict=True)]
+    parts = [
+        x.index_select(axis, i) * along(weight, axis, x.dim())
+        for i, weight in zip(index, weights, strict=True)
+    ]
     return torch.stack(parts).sum(0)
 
 

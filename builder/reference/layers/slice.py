@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
+from builder.reference.axes import along
 from builder.reference.registry import evaluates
 
 
@@ -91,7 +92,7 @@ def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor
     """A mask of the coordinates that are out of bounds on any axis so far, broadcastable to the
     output.
     """
-    here = outside.reshape([-1 if i == axis else 1 for i in range(rank)])
+    here = along(outside, axis, rank)
     return here if empty is None else empty | here
 
 
