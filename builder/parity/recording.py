@@ -316,9 +316,10 @@ class _Recorder:
     def _count(self, golden: Golden | Sequence[torch.Tensor]) -> int:
         """The number of rows of the inputs."""
         tensors = self._tensors(golden) if isinstance(golden, Golden) else golden
-        pairs = zip(self.spec.inputs, tensors, strict=True)
-        counts = (t.shape[s.shape.index(self.batch)] for s, t in pairs if self.batch in s.shape)
-        return next(counts, 1)
+        for spec, tensor in zip(self.spec.inputs, tensors, strict=True):
+            if self.batch in spec.shape:
+                return tensor.shape[spec.shape.index(self.batch)]
+        return 1
 
     def _allowed(self, sizes: Mapping[str, int], profile: Profile) -> Mapping[str, int]:
         """The sizes, or the nearest valid ones if an exported program relates its axes."""

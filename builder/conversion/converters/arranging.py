@@ -46,12 +46,15 @@ def repeat_interleave(
         return gathered(ctx, x, torch.arange(size).repeat_interleave(repeats), axis)
     sizes = ctx.sizes(x)
     behind = axis + 1
-    wide = ctx.expand(ctx.unsqueeze(x, [behind]), [*sizes[:behind], repeats, *sizes[behind:]])
+    sizes.insert(behind, repeats)
+    wide = ctx.expand(ctx.unsqueeze(x, [behind]), sizes)
     return merged(ctx, wide, axis, behind)
 
 
 def _interleaved_axis(ctx: ConversionContext, x: ITensor, dim: int | None) -> tuple[Any, int]:
-    return (reshaped(ctx, x, [-1]), 0) if dim is None else (x, ctx.axis(x, dim))
+    if dim is None:
+        return reshaped(ctx, x, [-1]), 0
+    return x, ctx.axis(x, dim)
 
 
 @converter(

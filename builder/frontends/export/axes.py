@@ -282,8 +282,8 @@ def _shown(axis: int | str, low: int, high: int) -> str:
 
 def _axis_name(index: int, rank: int, used: Collection[str]) -> str:
     """A name for the axis at `index` of an input of this rank, unlike those in use."""
-    usual = "batch" if index == 0 else (_NAMES.get(rank, ()) + ("",) * rank)[index - 1]
-    stem = usual or f"axis_{index}"
+    usual = ("batch", *_NAMES.get(rank, ()))
+    stem = usual[index] if index < len(usual) else f"axis_{index}"
     later = (f"{stem}_{number}" for number in range(2, len(used) + 3))
     return next(name for name in (stem, *later) if name not in used)
 

@@ -257,8 +257,10 @@ def _spread(values: Sequence[int], most: int) -> list[int]:
     if len(values) <= most:
         return list(values)
     ends = most // 3
-    middle = values[ends : -ends : max(1, (len(values) - 2 * ends) // (most - 2 * ends))]
-    return [*values[:ends], *middle[: most - 2 * ends], *values[-ends:]]
+    between = most - 2 * ends
+    step = max(1, (len(values) - 2 * ends) // between)
+    middle = values[ends:-ends:step]
+    return [*values[:ends], *middle[:between], *values[-ends:]]
 
 
 def _outward(wanted: int) -> Iterator[int]:

@@ -120,8 +120,10 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
 def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
     """The value's user, if it is the only one and of these kinds."""
     users = [use.user for use in value.uses()]
-    fits = len(users) == 1 and users[0].kind() in kinds and not ir.in_fallback(users[0])
-    return users[0] if fits else None
+    if len(users) != 1:
+        return None
+    user = users[0]
+    return user if user.kind() in kinds and not ir.in_fallback(user) else None
 
 
 def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
@@ -130,7 +132,9 @@ def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
     if axis is None or sizes is None or not axes[axis].size:
         return None
     factors = _factors(axes[axis], _filled(sizes, axes[axis].size))
-    return None if factors is None else [*axes[:axis], *factors, *axes[axis + 1 :]]
+    if factors is None:
+        return None
+    return [*axes[:axis], *factors, *axes[axis + 1 :]]
 
 
 def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
@@ -206,7 +210,9 @@ def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
 
 def _unsqueezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
     axis = axis_at(node, 1, len(axes) + 1)
-    return None if axis is None else [*axes[:axis], Axis(size=-1), *axes[axis:]]
+    if axis is None:
+        return None
+    return [*axes[:axis], Axis(size=-1), *axes[axis:]]
 
 
 def _squeezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
