@@ -129,7 +129,8 @@ class CompiledModule(torch.nn.Module):
         spec, graph = recorded.lowered.spec, recorded.lowered.graph
         self.warnings = warnings
         self.answered_by = _kind(runner)
-        self._runner, self._specs, self._profiles = runner, spec.inputs, spec.profiles
+        self._runner = runner
+        self._specs, self._profiles = spec.inputs, spec.profiles
         self._names, self._results = graph.inputs, graph.results
         self._outputs = recorded.lowered.outputs
         self._lists = tuple(graph.too_long)
@@ -142,12 +143,13 @@ class CompiledModule(torch.nn.Module):
             self._arguments = []
             self._leaves, self._structure = original.result
             return
+        schema = original._c._get_method("forward").schema
         self._arguments = [
             (a.name, a.default_value if a.has_default_value() else _REQUIRED)
-            for a in original._c._get_method("forward").schema.arguments[1:]
+            for a in schema.arguments[1:]
         ]
         if graph.flags:
-            self._result = original._c._get_method("forward").schema.returns[0].type
+            self._result = schema.returns[0].type
         else:
             self._leaves, self._structure = _structure(original, recorded)
 

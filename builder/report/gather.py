@@ -151,7 +151,7 @@ def _files(folder: Path, record: Mapping[str, Any]) -> Facts:
     """Return the size in bytes of the current version with its steps, and the digests."""
     files = published.versions(folder)[0].files if record else {}
     sizes = {name: path.stat().st_size for name, path in files.items() if path.is_file()}
-    steps = [step for step in record.get(published.STEPS) or () if isinstance(step, str)]
+    steps = published.recorded_steps(record)
     of_steps = 0
     for step in (step for step in steps if Path(step).name == step):
         own = published.versions(folder.parent / step)[:1]

@@ -148,6 +148,11 @@ def _is_well_formed(record: dict[str, Any]) -> bool:
     return _shaped(record) and _stays_inside(record)
 
 
+def recorded_steps(record: Mapping[str, Any]) -> list[str]:
+    """The names of an ensemble's steps in its record, which may be damaged."""
+    return [step for step in record.get(STEPS) or () if isinstance(step, str)]
+
+
 def _stays_inside(record: dict[str, Any]) -> bool:
     names = [name for key in (STEPS, SEALS, RETIRED) for name in record.get(key, ())]
     files = record.get("files", {})

@@ -281,4 +281,4 @@ def _last(ctx: ConversionContext, x: ITensor, k: int, axis: int) -> ITensor:
     sizes = ctx.sizes(x)
     sizes[axis] = 1
     starts = [k - 1 if a == axis else 0 for a in range(len(sizes))]
-    return ctx.slice(x, starts, sizes, [1] * len(sizes))
+    return ctx.slice(x, starts, sizes)
