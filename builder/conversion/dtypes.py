@@ -113,7 +113,9 @@ def promote(*operands: Operand) -> torch.dtype:
 
 
 def _kind(dtype: torch.dtype) -> int:
-    return 2 if dtype.is_floating_point else 0 if dtype == torch.bool else 1
+    if dtype == torch.bool:
+        return 0
+    return 2 if dtype.is_floating_point else 1
 
 
 def _default(dtype: torch.dtype) -> torch.dtype:

@@ -188,7 +188,10 @@ class _Instrument:
         _observations()
         site = self._constant(node, self.count)
         observer = self.graph.create(f"{_NAMESPACE}::{kind}", [site, *values], 0)
-        observer.insertAfter(node) if after else observer.insertBefore(node)
+        if after:
+            observer.insertAfter(node)
+        else:
+            observer.insertBefore(node)
 
     def _constant(self, node: Any, value: Any) -> Any:
         self.graph.setInsertPoint(node)

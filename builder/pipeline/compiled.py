@@ -363,7 +363,9 @@ def _kind(runner: Runner) -> str:
     if not artifact.segments:
         return "plan" if artifact.plan else "torch"
     plans = [_has_plan(files) for files in artifact.segments]
-    return "plan" if all(plans) else "plan+torch" if any(plans) else "torch"
+    if all(plans):
+        return "plan"
+    return "plan+torch" if any(plans) else "torch"
 
 
 def _has_plan(files: Any) -> bool:

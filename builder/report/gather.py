@@ -176,7 +176,8 @@ def _graph(folder: Path, record: Mapping[str, Any]) -> list[Facts]:
         {
             "kind": one["kind"],
             "label": f"{number}: {_runs(one)}",
-            **{side: [tensor["name"] for tensor in one[side]] for side in ("inputs", "outputs")},
+            "inputs": [tensor["name"] for tensor in one["inputs"]],
+            "outputs": [tensor["name"] for tensor in one["outputs"]],
         }
         for number, one in enumerate(facts.get("segments") or ())
     ]
@@ -250,12 +251,13 @@ def _judged(facts: Facts) -> Facts:
     problems = list(_problems(facts))
     verify, build = facts["verify"], facts["build"]
     checked = verify is not None and verify["current"]
+    passed = PASSED if checked else UNVERIFIED
     parity = facts["result"].get("parity") or {}
     seconds = (build or {}).get("seconds") or facts["result"].get("seconds") or {}
     share, origin = (verify["share"], "endpoint") if checked else (parity.get("share"), "build")
     return {
         **facts,
-        "status": FAILED if problems else PASSED if checked else UNVERIFIED,
+        "status": FAILED if problems else passed,
         "problems": problems,
         "answered_by": verify["answered_by"] if checked else None,
         "device": verify["device"] if checked else None,

@@ -172,6 +172,8 @@ _whole_axis = within_limit(_length)
 
 @converter(
     f"aten::sort(Tensor self, {_SORTED}) -> (Tensor values, Tensor indices)",
+    f"aten::sort.stable(Tensor self, *, bool? stable, {_SORTED}) -> (Tensor values, Tensor"
+    " indices)",
     when=_whole_axis,
     note=TIES,
 )
@@ -181,28 +183,12 @@ def sort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
 
 
 @converter(
-    f"aten::sort.stable(Tensor self, *, bool? stable, {_SORTED}) -> (Tensor values, Tensor"
-    " indices)",
-    when=_whole_axis,
-    note=TIES,
-)
-def sort_stable(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
-    """The values in order, and their places"""
-    return ordered(ctx, x, dim, descending)
-
-
-@converter(f"aten::argsort(Tensor self, {_SORTED}) -> Tensor", when=_whole_axis, note=TIES)
-def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
-    """The places of the values in order"""
-    return ordered(ctx, x, dim, descending)[1]
-
-
-@converter(
+    f"aten::argsort(Tensor self, {_SORTED}) -> Tensor",
     f"aten::argsort.stable(Tensor self, *, bool stable, {_SORTED}) -> Tensor",
     when=_whole_axis,
     note=TIES,
 )
-def argsort_stable(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
+def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The places of the values in order"""
     return ordered(ctx, x, dim, descending)[1]
 
