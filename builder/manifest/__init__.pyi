@@ -21,7 +21,6 @@ from .spec import Limits as Limits
 from .spec import ModelSpec as ModelSpec
 from .spec import Profile as Profile
 from .spec import Range as Range
-from .spec import Runtime as Runtime
 from .spec import Sequences as Sequences
 from .spec import State as State
 from .spec import TensorSpec as TensorSpec

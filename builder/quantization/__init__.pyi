@@ -1,6 +1,5 @@
 from . import overflow as overflow
 from .quantize import quantize as quantize
 from .ranges import METHODS as METHODS
-from .results import Layer as Layer
 from .results import Quantized as Quantized
 from .results import own as own

@@ -34,10 +34,9 @@ def slice_(
     strides = _numbers(layer.stride if stride is None else stride)
     mode = layer.mode.name
     empty = None
-    chosen = axes if axes is not None else getattr(layer, "axes", None)
-    if chosen is None:
-        chosen = range(x.dim())
-    positions = [axis % x.dim() for axis in _numbers(chosen)]
+    if axes is None:
+        axes = getattr(layer, "axes", None)
+    positions = range(x.dim()) if axes is None else [axis % x.dim() for axis in _numbers(axes)]
     for axis, first, count, step in zip(positions, starts, sizes, strides, strict=True):
         if _inside(first, count, step, x.shape[axis]):
             x = _slice_axis(x, axis, first, count, step)
