@@ -151,7 +151,8 @@ class _Work:
     def _wanted(self, graph: Graph) -> Iterable[tuple[int, Product]]:
         found = products(graph)
         joined = [one.product for one in additions(graph, found)]
-        return [(n, p) for n, p in enumerate([*found, *joined]) if n not in self.reasons]
+        numbered = enumerate([*found, *joined])
+        return [(number, product) for number, product in numbered if number not in self.reasons]
 
     def scales(self) -> dict[tuple[int, int], torch.Tensor]:
         """The scale of every operand that is to be rounded. Products that cannot be quantized get a

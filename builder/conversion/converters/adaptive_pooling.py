@@ -179,14 +179,13 @@ def _adaptive_with_indices(
 ) -> Any:
     """Parts of one static length are windows; the index is that of the windowed maximum."""
     first = ctx.rank(x) - axes
-    for i, size in enumerate(sizes):
-        if not _is_even(x, first + i, size):
-            length = ctx.size(x, first + i)
-            if isinstance(length, DynamicScalar):
-                raise dynamic_value(
-                    f"axis {first + i}, whose positions adaptive_max_pool{axes}d returns,", length
-                )
-    parts = [_bounds(ctx, ctx.size(x, first + i), size) for i, size in enumerate(sizes)]
+    lengths = [ctx.size(x, axis) for axis in range(first, ctx.rank(x))]
+    for axis, (length, size) in enumerate(zip(lengths, sizes, strict=True), first):
+        if isinstance(length, DynamicScalar) and not _is_even(x, axis, size):
+            raise dynamic_value(
+                f"axis {axis}, whose positions adaptive_max_pool{axes}d returns,", length
+            )
+    parts = [_bounds(ctx, length, size) for length, size in zip(lengths, sizes, strict=True)]
     return _gathered_maximum(ctx, x, first, parts)
 
 

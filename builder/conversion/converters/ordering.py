@@ -208,13 +208,14 @@ def extreme(
     rank = ctx.rank(x)
     if rank == 0:
         return x, ctx.tensor(torch.tensor(0))
-    axis = 0 if dim is None else ctx.axis(x, dim)
-    found = best(ctx, ctx.reshape(x, [-1]) if dim is None else x, 1, axis, largest)
     if dim is None:
+        found = best(ctx, ctx.reshape(x, [-1]), 1, 0, largest)
         return tuple(ctx.reshape(t, [1] * rank if keepdim else []) for t in found)
+    axis = ctx.axis(x, dim)
+    values, places = best(ctx, x, 1, axis, largest)
     if keepdim:
-        return found
-    return (ctx.squeeze(found[0], [axis]), ctx.squeeze(found[1], [axis]))
+        return values, places
+    return ctx.squeeze(values, [axis]), ctx.squeeze(places, [axis])
 
 
 def _register_extreme(name: str, largest: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,8 +87,8 @@ class Axes:
         high = relations.nearest({axis: span[2] for axis, span in dims.items()}, bounds)
         bounds = {axis: (low[axis], max(low[axis], high[axis])) for axis in dims}
         usual = relations.nearest({axis: span[1] for axis, span in dims.items()}, bounds)
-        refused = (relations.refusals(sizes) for sizes in (low, usual, high))
-        self.unresolved = tuple(dict.fromkeys(text for texts in refused for text in texts))
+        refused = itertools.chain(*(relations.refusals(sizes) for sizes in (low, usual, high)))
+        self.unresolved = tuple(dict.fromkeys(refused))
         return {axis: (low[axis], usual[axis], high[axis]) for axis in dims}
 
     def relations(self, specs: Sequence[TensorSpec], *, guarded: bool = True) -> Relations:

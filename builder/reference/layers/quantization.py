@@ -20,16 +20,20 @@ def quantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None
     known = tensorrt8.evaluation.output_dtype("QUANTIZE")
     kind = "INT8" if known else layer.get_output(0).dtype.name
     low, high = RANGES[kind]
-    scaled = x.float() / _spread(scale, x, layer.axis)
-    shifted = scaled if kind == "FP8" else scaled.round()
-    shifted = shifted if zero is None else shifted + _spread(zero, x, layer.axis)
-    return shifted.clamp(low, high).to(known or output_dtype(layer))
+    steps = x.float() / _spread(scale, x, layer.axis)
+    if kind != "FP8":
+        steps = steps.round()
+    if zero is not None:
+        steps = steps + _spread(zero, x, layer.axis)
+    return steps.clamp(low, high).to(known or output_dtype(layer))
 
 
 @evaluates("DEQUANTIZE")
 def dequantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """(x - zero) * scale, computed in float32, in the output's dtype."""
-    wide = x.float() if zero is None else x.float() - _spread(zero, x, layer.axis)
+    wide = x.float()
+    if zero is not None:
+        wide = wide - _spread(zero, x, layer.axis)
     return (wide * _spread(scale, x, layer.axis)).to(output_dtype(layer))
 
 

@@ -44,8 +44,8 @@ def resize(layer: ILayer, x: Tensor, shape: Tensor | None = None) -> Tensor:
             continue
         at = _input_positions(layer, x.shape[axis], length)
         if layer.resize_mode.name == "NEAREST":
-            index = ROUNDINGS[layer.nearest_rounding.name](at).clamp(0, x.shape[axis] - 1)
-            x = x.index_select(axis, index.long())
+            rounded = ROUNDINGS[layer.nearest_rounding.name](at)
+            x = x.index_select(axis, rounded.clamp(0, x.shape[axis] - 1).long())
         else:
             x = _weighted(x, axis, *_taps(layer, at, x.shape[axis]))
     return x
