@@ -102,10 +102,6 @@ class Relations:
         tried = range(max(low, 0), min(high, low + _SAMPLES) + 1)
         return [value for value in tried if _all_within(alone, {symbol: value}, spans)]
 
-    def allow(self, sizes: Sizes) -> bool:
-        """Whether these sizes are valid in one request."""
-        return not self.refusals(sizes)
-
     def refusals(self, sizes: Sizes) -> list[str]:
         """Return why these sizes are invalid in one request: the violated relations and conditions.
 
