@@ -145,10 +145,8 @@ class Axes:
         low, high = self.bounds(size)
         low = max(low, 1)
         most = max(MOST, 2 * low) if high is None else high
-        usual = min(
-            max(low, 8 if self.names[size].startswith("batch") else (low + most) // 2), most
-        )
-        return low, usual, most
+        usual = 8 if self.names[size].startswith("batch") else (low + most) // 2
+        return low, min(max(low, usual), most), most
 
     def chosen(self, specs: Sequence[TensorSpec] | None) -> tuple[TensorSpec, ...]:
         """Return the specs with the names of the inputs; the program's own if none are given.

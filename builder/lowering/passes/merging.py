@@ -80,10 +80,11 @@ class _Tensors:
             return node
         bucket = (value.dtype, value.shape, _ends(value))
         known = self._buckets.setdefault(bucket, [])
-        at = next((i for i, other in enumerate(known) if _same_bytes(value, other)), len(known))
-        if at == len(known):
-            known.append(value)
-        return (*bucket, at)
+        for at, other in enumerate(known):
+            if _same_bytes(value, other):
+                return (*bucket, at)
+        known.append(value)
+        return (*bucket, len(known) - 1)
 
 
 def _plain(tensor: torch.Tensor) -> bool:

@@ -330,16 +330,11 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     """Whether a product of two tensors reads the value, moved or scaled, as in attention. Splits
     for a gate or a recurrent cell are not changed.
     """
-    for user in (use.user for use in value.uses()):
-        if user.kind() in _PRODUCTS:
-            return True
-        if (
-            steps
-            and user.kind() in _PASSES_ON
-            and any(_is_multiplied(v, steps - 1) for v in user.outputs())
-        ):
-            return True
-    return False
+    users = [use.user for use in value.uses()]
+    if any(user.kind() in _PRODUCTS for user in users):
+        return True
+    passed = [user for user in users if user.kind() in _PASSES_ON] if steps else []
+    return any(_is_multiplied(v, steps - 1) for user in passed for v in user.outputs())
 
 
 def _made(graph: Graph, path: Path, part: Part) -> Value:
@@ -347,21 +342,19 @@ def _made(graph: Graph, path: Path, part: Part) -> Value:
     1.
     """
     emit = Emit(graph, path.shaped or path.layer, path.layer)
-    weight, bias = (
-        _rows(ir.constant(path.layer.inputsAt(at)), path.split_axis, part) for at in (1, 2)
-    )
-    value = emit.op(
-        "aten::linear", path.layer.inputsAt(0), emit.constant(weight), emit.constant(bias)
-    )
-    axes, order = (
-        [axis for axis in some if axis is not path.split_axis or not part.dropped]
-        for some in (path.axes, path.order)
-    )
+    x, weight, bias = path.layer.inputs()
+    rows = [_rows(ir.constant(given), path.split_axis, part) for given in (weight, bias)]
+    value = emit.op("aten::linear", x, *map(emit.constant, rows))
+    gone = path.split_axis if part.dropped else None
+    axes = [axis for axis in path.axes if axis is not gone]
+    order = [axis for axis in path.order if axis is not gone]
     value = _shaped(emit, path, part, value, axes)
     wanted = [axes.index(axis) for axis in order if not _is_one(axis)]
-    value = value if wanted == sorted(wanted) else emit.op("aten::permute", value, wanted)
+    if wanted != sorted(wanted):
+        value = emit.op("aten::permute", value, wanted)
     for position, axis in enumerate(order):
-        value = emit.op("aten::unsqueeze", value, position) if _is_one(axis) else value
+        if _is_one(axis):
+            value = emit.op("aten::unsqueeze", value, position)
     return value
 
 
