@@ -179,11 +179,12 @@ def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
 def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
     """The inputs that an exported program states."""
     from builder.cli import guess_state
+    from builder.manifest import axis_ranges
 
     axes = program.axes
     specs = axes.specs()
     found = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]
-    dims = {axis: (dims, axes.comment(axis)) for spec in specs for axis, dims in spec.dims.items()}
+    dims = {axis: (span, axes.comment(axis)) for axis, span in axis_ranges(specs).items()}
     return Guessed(found, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims)
 
 

@@ -67,7 +67,8 @@ def gather(
 def _names(repository: Path, only: Sequence[str], found: Records) -> list[str]:
     """The names of published models, and of those that a recorded build could not publish."""
     published.require_repository(repository)
-    failed = {name for name, (one, *_) in found[records.BUILD].items() if not one.get("ok")}
+    built = found[records.BUILD]
+    failed = {name for name, (result, *_) in built.items() if not result.get("ok")}
     try:
         known = {folder.name for folder in history.models(repository)}
     except UsageError:

@@ -22,8 +22,7 @@ def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITens
 
 def has_sizes(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> bool:
     """Whether all axes of x are known to have these sizes."""
-    own = [ctx.expr(x, axis) for axis in range(ctx.rank(x))]
-    return own == [expression(size) for size in sizes]
+    return ctx.exprs(x) == [expression(size) for size in sizes]
 
 
 @converter(

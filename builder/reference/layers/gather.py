@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
-from builder.reference.axes import along
+from builder.reference.axes import upright
 from builder.reference.registry import evaluates
 
 
@@ -81,7 +81,7 @@ def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...
     after the first `batch`.
     """
     rank = indices.dim() - 1
-    positions = [along(torch.arange(data.shape[axis]), axis, rank) for axis in range(batch)]
+    positions = [upright(torch.arange(data.shape[axis]), axis, rank) for axis in range(batch)]
     outside: Tensor | None = None
     for i in range(indices.shape[-1]):
         index, beyond = clamp_indices(indices[..., i], data.shape[batch + i], static[batch + i])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
-from builder.reference.axes import along
+from builder.reference.axes import upright
 from builder.reference.registry import evaluates
 
 
@@ -100,7 +100,7 @@ def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor
     """A mask of the coordinates that are out of bounds on any axis so far, broadcastable to the
     output.
     """
-    here = along(outside, axis, rank)
+    here = upright(outside, axis, rank)
     return here if empty is None else empty | here
 
 
