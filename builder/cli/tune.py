@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from builder.errors import TrtBuildError
+    from builder.manifest import ModelSpec
     from builder.repository import Settings
     from builder.tuning import Trial, Tuned, TuneOptions
 
@@ -143,16 +144,14 @@ def tune_command(
     server.
     """
     from builder.cli.verify import quiet_interrupts
-    from builder.manifest import editing
     from builder.parity import served
 
     chosen = _options(given)
     settings = _settings(given, only)
     specs = settings.specs(models)
     served.chosen(repository, [spec.name for spec in specs])
-    for spec in specs:
-        if spec.manifest is not None and not dry_run:
-            editing.check(spec.manifest)
+    if not dry_run:
+        _check_manifests(specs)
     quiet_interrupts()
     rebuild = f"trt-build repo {models} --out {repository}"
     done: list[dict[str, Any]] = []
@@ -166,6 +165,15 @@ def tune_command(
             done.append(_result(terminal, found, manifest, repository, rebuild))
     terminal.result({"repository": repository, "models": done}, lambda: None)
     return _exit_code(done)
+
+
+def _check_manifests(specs: Iterable[ModelSpec]) -> None:
+    """Raise UsageError for a manifest that the best configuration could not be written into."""
+    from builder.manifest import editing
+
+    for spec in specs:
+        if spec.manifest is not None:
+            editing.check(spec.manifest)
 
 
 def _exit_code(done: list[dict[str, Any]]) -> int:

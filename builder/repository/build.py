@@ -54,12 +54,10 @@ def build_repository(
     """
     chosen = resolved(settings, keywords)
     without: dict[str, ManifestError] = {}
-    orders = chosen.orders(
-        chosen.specs(models, without),
-        Path(out),
-        rebuild=rebuild or graphs is not None,
-        graphs=Path(graphs) if graphs is not None else None,
-    )
+    specs = chosen.specs(models, without)
+    folder = Path(graphs) if graphs is not None else None
+    rebuild = rebuild or folder is not None
+    orders = chosen.orders(specs, Path(out), rebuild=rebuild, graphs=folder)
     results = _results(orders, chosen, progress or _silent, jobs, isolate, kept=None)
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
