@@ -153,7 +153,6 @@ def tune_command(
     if not dry_run:
         _check_manifests(specs)
     quiet_interrupts()
-    rebuild = f"trt-build repo {models} --out {repository}"
     done: list[dict[str, Any]] = []
     for spec in specs:
         found, error = _tuned(terminal, spec, chosen, settings, repository)
@@ -162,7 +161,7 @@ def tune_command(
             done.append({"name": spec.name, "error": describe(error) if error else None})
         else:
             manifest = None if dry_run else spec.manifest
-            done.append(_result(terminal, found, manifest, repository, rebuild))
+            done.append(_result(terminal, found, manifest, repository, models))
     terminal.result({"repository": repository, "models": done}, lambda: None)
     return _exit_code(done)
 
@@ -185,7 +184,7 @@ def _exit_code(done: list[dict[str, Any]]) -> int:
 
 
 def _result(
-    terminal: Terminal, found: Tuned, manifest: Path | None, repository: Path, rebuild: str
+    terminal: Terminal, found: Tuned, manifest: Path | None, repository: Path, models: Path
 ) -> dict[str, Any]:
     """Write, keep and show what was found of one model. Without a `manifest` nothing is written
     there.
@@ -196,7 +195,7 @@ def _result(
     entry = {**found.as_dict(), "error": None, "written": written}
     _keep(repository, entry)
     if not terminal.as_json:
-        show(terminal, found, written, rebuild)
+        show(terminal, found, written, f"trt-build repo {models} --out {repository}")
     return entry
 
 

@@ -144,10 +144,7 @@ class CompiledModule(torch.nn.Module):
             self._leaves, self._structure = original.result
             return
         schema = original._c._get_method("forward").schema
-        self._arguments = [
-            (a.name, a.default_value if a.has_default_value() else _REQUIRED)
-            for a in schema.arguments[1:]
-        ]
+        self._arguments = _arguments(schema)
         if graph.flags:
             self._result = schema.returns[0].type
         else:
@@ -354,6 +351,14 @@ def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any
 def _like(leaf: Any, tensor: torch.Tensor) -> Any:
     """A leaf in the original's form: a tensor, or a number."""
     return tensor if isinstance(leaf, torch.Tensor) else type(leaf)(tensor.item())
+
+
+def _arguments(schema: Any) -> list[tuple[str, Any]]:
+    """The name and the default value of each argument of forward."""
+    return [
+        (argument.name, argument.default_value if argument.has_default_value() else _REQUIRED)
+        for argument in schema.arguments[1:]
+    ]
 
 
 def _kind(runner: Runner) -> str:
