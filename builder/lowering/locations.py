@@ -146,4 +146,5 @@ def _near(node: Node) -> Frame | None:
 
 
 def _described(frame: Frame, text: str = "") -> str:
-    return f"{frame[0]}:{frame[1]}: {text}" if text else f"{frame[0]}:{frame[1]}"
+    place = f"{frame[0]}:{frame[1]}"
+    return f"{place}: {text}" if text else place

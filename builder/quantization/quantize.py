@@ -96,7 +96,11 @@ class _Work:
         self.method, self.percentile, self.skip = method, percentile, skip
         self.products = products(lowered.graph, lowered.containers)
         self.additions = additions(lowered.graph, self.products, lowered.containers)
-        self.reasons = {n: r for n, p in enumerate(self.products) if (r := self._left_alone(p))}
+        self.reasons = {
+            number: reason
+            for number, product in enumerate(self.products)
+            if (reason := self._left_alone(product))
+        }
         self._leave_additions()
 
     def run(self) -> Quantized:

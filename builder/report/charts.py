@@ -397,8 +397,9 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     if not known:
         return
     rates = [one["throughput"]["value"] for one in levels]
-    tops = [one["latency_ms"][n]["high"] for one in levels for n in known if n in one["latency_ms"]]
-    plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, max(tops) * 1.05 or 1.0), 220.0)
+    intervals = [level["latency_ms"] for level in levels]
+    top = max(found[name]["high"] for found in intervals for name in known if name in found)
+    plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, top * 1.05 or 1.0), 220.0)
     drawing = _Drawing()
     plane.draw(drawing, "requests/s", "↑ ms")
     for color, name in zip(COLORS, known, strict=False):

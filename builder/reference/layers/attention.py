@@ -89,7 +89,8 @@ def rotary_embedding(
     corresponding one of the second half.
     """
     turned = layer.rotary_embedding_dim or x.shape[-1]
-    cos, sin = (t if positions is None else t[positions.long()] for t in (cos, sin))
+    if positions is not None:
+        cos, sin = cos[positions.long()], sin[positions.long()]
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     head, rest = x[..., :turned], x[..., turned:]
     half = turned // 2
