@@ -374,7 +374,7 @@ def _total(found: Any) -> dict[str, int]:
 
 @contextlib.contextmanager
 def _statistics_client(protocol: str, url: str, access: Access) -> Iterator[Any]:
-    client = (access.grpc if protocol == "grpc" else access.http)(url)
+    client = access.client(protocol, url)
     try:
         yield client
     finally:

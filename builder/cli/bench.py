@@ -41,7 +41,8 @@ class Numbers(click.ParamType[tuple[float, ...]]):
             found = tuple(float(part) for part in str(value).split(",") if part.strip())
         except ValueError:
             found = ()
-        if not found or not all(0 < number < 1e7 or (self.zero and not number) for number in found):
+        allowed = (0 < number < 1e7 or (self.zero and not number) for number in found)
+        if not found or not all(allowed):
             self.fail(f"{value!r} is not a list of positive numbers, such as 1,2,4", param, ctx)
         return found
 

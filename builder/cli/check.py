@@ -166,9 +166,10 @@ def _words(error: dict[str, Any]) -> str:
 
 def _row(report: dict[str, Any]) -> list[object]:
     operators = report.get("operators")
+    accepted = "in segments" if report.get("fallback") else "ok"
     return [
         report["name"],
-        "FAILED" if report["error"] else "in segments" if report.get("fallback") else "ok",
+        "FAILED" if report["error"] else accepted,
         report.get("passes", ""),
         sum(operators["used"].values()) if operators else "",
         len(operators["unsupported"]) if operators else "",

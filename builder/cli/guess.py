@@ -179,21 +179,24 @@ def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
 def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
     """The inputs that an exported program states."""
     from builder.cli import guess_state
+    from builder.manifest import axis_ranges
 
     axes = program.axes
     specs = axes.specs()
     found = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]
-    dims = {axis: (dims, axes.comment(axis)) for spec in specs for axis, dims in spec.dims.items()}
+    dims = {axis: (span, axes.comment(axis)) for axis, span in axis_ranges(specs).items()}
     return Guessed(found, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims)
 
 
 def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
     """The arguments of forward that are not inputs of the lowered graph, with the reason."""
+    from builder.lowering import contains
+
     schema = getattr(getattr(module, "forward", None), "schema", None)
     found = {}
     for argument in schema.arguments[1:] if schema else ():
         name = argument.name
-        if not any(one == name or one.startswith((f"{name}_", f"{name}.")) for one in inputs):
+        if not any(contains(name, one) for one in inputs):
             has_default = argument.has_default_value()
             default = f"its default {argument.default_value!r} is used" if has_default else ""
             found[name] = default or "no output depends on it"

@@ -82,18 +82,15 @@ def push_command(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
     if target.repository != repository:
-        live = [one.name for one in found if one.live]
-        if warning := records.carry(repository, target.repository, live):
+        pushed = [one.name for one in found if one.live]
+        if warning := records.carry(repository, target.repository, pushed):
             terminal.note(warning)
     options.note_incompatible(terminal, found)
-    data = {
-        "repository": repository,
-        "served": target.repository,
-        "live": all(one.live for one in found),
-        "models": [{**asdict(one), "live": one.live} for one in found],
-    }
+    live = all(one.live for one in found)
+    data: dict[str, Any] = {"repository": repository, "served": target.repository, "live": live}
+    data["models"] = [{**asdict(one), "live": one.live} for one in found]
     terminal.result(data, lambda: show(terminal, found))
-    return 0 if data["live"] else 3
+    return 0 if live else 3
 
 
 def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:

@@ -15,7 +15,22 @@ if TYPE_CHECKING:
     from builder.serving import Server
 
 HTTP, GRPC, METRICS = 8000, 8001, 8002
-SERVE_CHECKS = tuple("P04 P05 P06 P07 P08 P09 P10 P11 P14 P15 P22 P23 P24".split())
+PORTS = ("port", "http_port", "grpc_port", "metrics_port")
+SERVE_CHECKS = (
+    "P04",
+    "P05",
+    "P06",
+    "P07",
+    "P08",
+    "P09",
+    "P10",
+    "P11",
+    "P14",
+    "P15",
+    "P22",
+    "P23",
+    "P24",
+)
 """Preflight findings that the server itself reports less clearly, or only at the first request."""
 
 
@@ -105,10 +120,7 @@ def serve_command(
     """
     from builder import serving
 
-    chosen: Any = ports(
-        *(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port"))
-    )
-    chosen |= _changes(settings, address)
+    chosen: Any = ports(*(settings[key] for key in PORTS)) | _changes(settings, address)
     if require_signature:
         _check_signatures(repository, require_signature, settings)
     _report_foreign(terminal, repository)
@@ -125,8 +137,7 @@ def serve_command(
         exit_on_error=settings["exit_on_error"],
     ) as server:
         report_crash(terminal, server)
-        _report_failed(terminal, server)
-        _report_served(terminal, server)
+        _report_models(terminal, server)
         server.block()
         terminal.note("stopping")
 
@@ -141,8 +152,9 @@ def _report_preflight(terminal: Terminal, repository: Path) -> None:
         note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
 
 
-def _report_served(terminal: Terminal, server: Server) -> None:
-    """Print the addresses and the models that are served."""
+def _report_models(terminal: Terminal, server: Server) -> None:
+    """Print the addresses and the models that are served, and those that failed to load."""
+    _report_failed(terminal, server)
     names = sorted(server.served())
     data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
     failed = {failure.model: failure.reason for failure in server.failed}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from builder.errors import TrtBuildError
+    from builder.manifest import ModelSpec
     from builder.repository import Settings
     from builder.tuning import Trial, Tuned, TuneOptions
 
@@ -143,18 +144,15 @@ def tune_command(
     server.
     """
     from builder.cli.verify import quiet_interrupts
-    from builder.manifest import editing
     from builder.parity import served
 
     chosen = _options(given)
     settings = _settings(given, only)
     specs = settings.specs(models)
     served.chosen(repository, [spec.name for spec in specs])
-    for spec in specs:
-        if spec.manifest is not None and not dry_run:
-            editing.check(spec.manifest)
+    if not dry_run:
+        _check_manifests(specs)
     quiet_interrupts()
-    rebuild = f"trt-build repo {models} --out {repository}"
     done: list[dict[str, Any]] = []
     for spec in specs:
         found, error = _tuned(terminal, spec, chosen, settings, repository)
@@ -163,9 +161,18 @@ def tune_command(
             done.append({"name": spec.name, "error": describe(error) if error else None})
         else:
             manifest = None if dry_run else spec.manifest
-            done.append(_result(terminal, found, manifest, repository, rebuild))
+            done.append(_result(terminal, found, manifest, repository, models))
     terminal.result({"repository": repository, "models": done}, lambda: None)
     return _exit_code(done)
+
+
+def _check_manifests(specs: Iterable[ModelSpec]) -> None:
+    """Raise UsageError for a manifest that the best configuration could not be written into."""
+    from builder.manifest import editing
+
+    for spec in specs:
+        if spec.manifest is not None:
+            editing.check(spec.manifest)
 
 
 def _exit_code(done: list[dict[str, Any]]) -> int:
@@ -177,7 +184,7 @@ def _exit_code(done: list[dict[str, Any]]) -> int:
 
 
 def _result(
-    terminal: Terminal, found: Tuned, manifest: Path | None, repository: Path, rebuild: str
+    terminal: Terminal, found: Tuned, manifest: Path | None, repository: Path, models: Path
 ) -> dict[str, Any]:
     """Write, keep and show what was found of one model. Without a `manifest` nothing is written
     there.
@@ -188,7 +195,7 @@ def _result(
     entry = {**found.as_dict(), "error": None, "written": written}
     _keep(repository, entry)
     if not terminal.as_json:
-        show(terminal, found, written, rebuild)
+        show(terminal, found, written, f"trt-build repo {models} --out {repository}")
     return entry
 
 

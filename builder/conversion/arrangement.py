@@ -147,15 +147,17 @@ class Arrangement(Lengths):
         tensor: ITensor,
         starts: Sequence[Size],
         sizes: Sequence[Size],
-        strides: Sequence[Size],
+        strides: Sequence[Size] = (),
         mode: str | None = None,
         fill: ITensor | None = None,
     ) -> ITensor:
-        """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats.
+        """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats. By default
+        all strides are 1.
 
         `mode` is the name of the SampleMode for elements outside the tensor, and `fill` the ITensor
         for FILL. Raises Unconvertible for a mode that loop bodies do not support.
         """
+        strides = strides or [1] * len(sizes)
         # bools, as integers
         if mode is not None and not self.capabilities.takes(f"SLICE.{mode}", tensor.dtype.name):
             wide = self.cast(tensor, torch.int32)

@@ -25,7 +25,7 @@ from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.frontends import ExportedModule
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import LoweredGraph, for_precision, lower
-from builder.manifest import Profile, TensorSpec
+from builder.manifest import Profile, TensorSpec, axis_ranges
 
 _ = converters, decomposing, evaluators  # imported for their registrations
 
@@ -77,7 +77,7 @@ def convert(
     if lowered is not module_or_graph:
         _check_quantized(precision, lowered)
     lowered = for_precision(lowered, bool(rules.half), specs)
-    profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
+    profiles = tuple(profiles) if profiles is not None else (axis_ranges(specs),)
     trt_builder, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
     ctx.unroll_limit = unroll_limit
@@ -198,10 +198,6 @@ def _all_different(kind: str, names: Sequence[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
             raise UsageError(f"two {kind} are called {name!r}", fix="use unique names")
-
-
-def _one_profile(specs: Sequence[TensorSpec]) -> Profile:
-    return {name: span for spec in specs for name, span in spec.dims.items()}
 
 
 def _output_names(

@@ -136,6 +136,9 @@ def _relaxed(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -
         return None
     ends = []
     for upper in (False, True):
-        swaps = {f: f.args[0] - (1 if (expr.coeff(f) > 0) != upper else 0) for f in floors}
+        swaps = {}
+        for term in floors:
+            lowered = (expr.coeff(term) > 0) != upper
+            swaps[term] = term.args[0] - 1 if lowered else term.args[0]
         ends.append(_interval(sympy.expand(expr.xreplace(swaps)), ranges))
     return None if None in ends else (ends[0][0], ends[1][1])  # type: ignore[index]

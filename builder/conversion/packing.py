@@ -87,8 +87,9 @@ def _go_together(ctx: ConversionContext, node: Node, values: list[Any]) -> bool:
     first = values[0]
     rank = ctx.rank(first.padded) - 1
     others = [v for v in values[1:] if hasattr(v, "shape")]
-    alike = all(v.lengths is first.lengths for v in values if isinstance(v, Rows))
-    return alike and (node.kind() == "aten::linear" or all(ctx.rank(v) < rank for v in others))
+    if any(v.lengths is not first.lengths for v in values if isinstance(v, Rows)):
+        return False
+    return node.kind() == "aten::linear" or all(ctx.rank(v) < rank for v in others)
 
 
 def _size(ctx: ConversionContext, value: Packed, axis: int) -> Any:

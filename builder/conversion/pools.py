@@ -125,4 +125,4 @@ def _without_dropped(ctx: ConversionContext, y: ITensor, x: ITensor, pool: Pool)
     if all(y.shape[axis] == size for axis, size in lengths.items()):
         return y
     sizes = [lengths.get(axis, ctx.size(y, axis)) for axis in range(ctx.rank(y))]
-    return ctx.slice(y, [0] * len(sizes), sizes, [1] * len(sizes))
+    return ctx.slice(y, [0] * len(sizes), sizes)

@@ -67,7 +67,8 @@ def windows(
     rest = length + padding - window
     if stride == 1:
         return rest + 1
-    return (sympy.ceiling if up else sympy.floor)(rest / stride) + 1
+    rounded = sympy.ceiling if up else sympy.floor
+    return rounded(rest / stride) + 1
 
 
 def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64) -> ITensor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.diagnosis import nodes
 from builder.errors import EnvironmentProblem
-from builder.manifest import TensorSpec
+from builder.manifest import TensorSpec, axis_ranges
 
 if TYPE_CHECKING:
     import torch
@@ -336,12 +336,10 @@ def _write_inputs(path: Path, found: Candidate) -> None:
 def _manifest(found: Candidate, precision: str) -> str:
     import yaml
 
-    dims: dict[str, Any] = {}
-    for spec in found.specs:
-        dims |= {
-            name: dict(zip(("min", "opt", "max"), span, strict=True))
-            for name, span in spec.dims.items()
-        }
+    dims = {
+        name: dict(zip(("min", "opt", "max"), span, strict=True))
+        for name, span in axis_ranges(found.specs).items()
+    }
     data: dict[str, Any] = {
         "inputs": [
             {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}

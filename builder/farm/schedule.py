@@ -177,7 +177,8 @@ class Schedule:
             return
         self._looked = now
         alive = cluster.nodes(self.library)
-        here = [*self.running.items(), *((None, t) for q in self.waiting.values() for t in q)]
+        waiting = [(None, task) for queue in self.waiting.values() for task in queue]
+        here = [*self.running.items(), *waiting]
         unserved: dict[str, float] = {}
         for ref, task in here:
             if any(cluster.fits(node, task.wanted) for node in alive):

@@ -160,6 +160,11 @@ def join(prefix: str, part: str | int) -> str:
     return f"{prefix}.{part}" if prefix else part
 
 
+def contains(name: str, other: str) -> bool:
+    """Whether `other` is this name, or that of an element below it."""
+    return other == name or other.startswith((f"{name}.", f"{name}_"))
+
+
 PACKED_SEQUENCE = ["data", "batch_sizes", "sorted_indices", "unsorted_indices"]
 """The fields of torch.nn.utils.rnn.PackedSequence."""
 

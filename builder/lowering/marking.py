@@ -148,9 +148,10 @@ class _Marker:
 
     def _attribute(self, node: Node) -> None:
         path, owner = self.owners.get(node.inputsAt(0).unique(), ("", None))
-        found = owner.getattr(node.s("name")) if owner is not None else None
+        name = node.s("name")
+        found = owner.getattr(name) if owner is not None else None
         if isinstance(found, torch._C.ScriptModule):
-            self.owners[node.output().unique()] = (f"{path}.{node.s('name')}".lstrip("."), found)
+            self.owners[node.output().unique()] = (f"{path}.{name}".lstrip("."), found)
 
     def _inline(self, node: Node) -> list[Node]:
         """Replace the call by the called method's nodes, and return them."""

@@ -96,7 +96,7 @@ def seeded(specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
 
 
 def _random(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    shape = tuple(axis if isinstance(axis, int) else spec.dims[axis][1] for axis in spec.shape)
+    shape = spec.at(spec.dims, 1)
     dtype = getattr(torch, spec.dtype)
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)

@@ -22,12 +22,12 @@ from .spec import Limits as Limits
 from .spec import ModelSpec as ModelSpec
 from .spec import Profile as Profile
 from .spec import Range as Range
-from .spec import Runtime as Runtime
 from .spec import Sequences as Sequences
 from .spec import State as State
 from .spec import TensorSpec as TensorSpec
 from .spec import Tolerance as Tolerance
 from .spec import Versions as Versions
+from .spec import axis_ranges as axis_ranges
 from .spec import shared_first_axis as shared_first_axis
 from .suggest import did_you_mean as did_you_mean
 from .suggest import nearest as nearest

@@ -205,20 +205,18 @@ def _end(node: Any) -> int:
 
 def _yaml(value: Any) -> str:
     """Plain letters unchanged, everything else as JSON, which is valid YAML."""
-    if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
     text = str(value)
-    if text.isalnum() and not text.isdigit():
+    if not isinstance(value, list) and text.isalnum() and not text.isdigit():
         return text
     return json.dumps(value, ensure_ascii=False)
 
 
 def _refusal(path: Path, values: Mapping[str, Any]) -> UsageError:
-    lines = "; ".join(f"{key}: {_yaml(value)}" for key, value in values.items() if value != [])
+    lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value != []]
     return UsageError(
         "the manifest cannot be changed without changing its other values",
         where=str(path),
-        fix=f"write by hand: {lines}",
+        fix=f"write by hand: {'; '.join(lines)}",
     )
 
 

@@ -195,7 +195,8 @@ def _batch_sizes_are_possible(document: Document) -> None:
             "write the profiles one by one under 'profiles'",
         )
         return
-    low, high = (_mapping(dims[next(iter(firsts))]).get(end) for end in ("min", "max"))
+    span = _mapping(dims[next(iter(firsts))])
+    low, high = span.get("min"), span.get("max")
     for index, size in enumerate(_list(written)):
         known = all(isinstance(n, int) for n in (size, low, high))
         if known and not low <= size <= high:

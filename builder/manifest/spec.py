@@ -41,6 +41,11 @@ class TensorSpec:
         return tuple(axis if isinstance(axis, int) else profile[axis][which] for axis in self.shape)
 
 
+def axis_ranges(tensors: Iterable[TensorSpec]) -> dict[str, Range]:
+    """The range of each axis of the tensors."""
+    return {axis: span for tensor in tensors for axis, span in tensor.dims.items()}
+
+
 def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
     """The dynamic axis that is first in all tensors (the likely batch axis), or None."""
     firsts = {tensor.shape[0] if tensor.shape else None for tensor in tensors}

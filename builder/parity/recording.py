@@ -15,7 +15,14 @@ import torch
 
 from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
-from builder.manifest import ModelSpec, Profile, TensorSpec, manifest_location, shared_first_axis
+from builder.manifest import (
+    ModelSpec,
+    Profile,
+    TensorSpec,
+    axis_ranges,
+    manifest_location,
+    shared_first_axis,
+)
 from builder.parity import inputs, omitted, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
@@ -221,7 +228,7 @@ class _Recorder:
         if opt is not None:
             yield from self._without(opt)
         if opt is not None and not self.spec.state:
-            profile = {**_dims(self.spec), **(self.spec.profiles or ({},))[0]}
+            profile = {**axis_ranges(self.spec.inputs), **(self.spec.profiles or ({},))[0]}
             yield from self.search.more(opt, inputs.sizes_of(profile)["opt"])
 
     def _without(self, opt: Golden) -> Iterator[Golden]:
@@ -239,7 +246,7 @@ class _Recorder:
 
     def _usual(self) -> Iterator[Golden]:
         for index, profile in enumerate(self.spec.profiles or ({},)):
-            merged = {**_dims(self.spec), **profile}
+            merged = {**axis_ranges(self.spec.inputs), **profile}
             batches: list[Golden] = []
             for kind, sizes in inputs.sizes_of(merged).items():
                 name = f"p{index}-{kind}"
@@ -326,9 +333,10 @@ class _Recorder:
     def _count(self, golden: Golden | Sequence[torch.Tensor]) -> int:
         """The number of rows of the inputs."""
         tensors = self._tensors(golden) if isinstance(golden, Golden) else golden
-        pairs = zip(self.spec.inputs, tensors, strict=True)
-        counts = (t.shape[s.shape.index(self.batch)] for s, t in pairs if self.batch in s.shape)
-        return next(counts, 1)
+        for spec, tensor in zip(self.spec.inputs, tensors, strict=True):
+            if self.batch in spec.shape:
+                return tensor.shape[spec.shape.index(self.batch)]
+        return 1
 
     def _allowed(self, sizes: Mapping[str, int], profile: Profile) -> Mapping[str, int]:
         """The sizes, or the nearest valid ones if an exported program relates its axes."""
@@ -509,7 +517,7 @@ class _Recorder:
     @property
     def _rows_needed(self) -> str:
         """How many rows the user's inputs must have: they show whether rows are independent."""
-        profile = {**_dims(self.spec), **(self.spec.profiles or ({},))[0]}
+        profile = {**axis_ranges(self.spec.inputs), **(self.spec.profiles or ({},))[0]}
         return " with two rows or more" if self._batch_like(profile) else ""
 
     def _failed(
@@ -610,10 +618,6 @@ class _evaluating:
     def __exit__(self, *_: object) -> None:
         if self.trained:
             self.module.train()
-
-
-def _dims(spec: ModelSpec) -> dict[str, tuple[int, int, int]]:
-    return {name: span for tensor in spec.inputs for name, span in tensor.dims.items()}
 
 
 def _names(count: int) -> tuple[str, ...]:

@@ -101,7 +101,9 @@ def _is_whole(golden: Golden, folder: Path) -> bool:
 
 
 def _same_arrays(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
-    return list(one) == list(other) and all(same_bits(one[name], other[name]) for name in one)
+    if list(one) != list(other):
+        return False
+    return all(same_bits(one[name], other[name]) for name in one)
 
 
 def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from builder.errors import ModelFileError
-from builder.lowering import field_names, join
+from builder.lowering import contains, field_names, join
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -132,4 +132,4 @@ def _dictionary(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) 
 
 def _below(tensors: Tensors, name: str) -> bool:
     """Whether a tensor has this name, or a name below it in the structure."""
-    return any(other == name or other.startswith((f"{name}.", f"{name}_")) for other in tensors)
+    return any(contains(name, other) for other in tensors)

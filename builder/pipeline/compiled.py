@@ -129,7 +129,8 @@ class CompiledModule(torch.nn.Module):
         spec, graph = recorded.lowered.spec, recorded.lowered.graph
         self.warnings = warnings
         self.answered_by = _kind(runner)
-        self._runner, self._specs, self._profiles = runner, spec.inputs, spec.profiles
+        self._runner = runner
+        self._specs, self._profiles = spec.inputs, spec.profiles
         self._names, self._results = graph.inputs, graph.results
         self._outputs = recorded.lowered.outputs
         self._lists = tuple(graph.too_long)
@@ -142,12 +143,10 @@ class CompiledModule(torch.nn.Module):
             self._arguments = []
             self._leaves, self._structure = original.result
             return
-        self._arguments = [
-            (a.name, a.default_value if a.has_default_value() else _REQUIRED)
-            for a in original._c._get_method("forward").schema.arguments[1:]
-        ]
+        schema = original._c._get_method("forward").schema
+        self._arguments = _arguments(schema)
         if graph.flags:
-            self._result = original._c._get_method("forward").schema.returns[0].type
+            self._result = schema.returns[0].type
         else:
             self._leaves, self._structure = _structure(original, recorded)
 
@@ -354,6 +353,14 @@ def _like(leaf: Any, tensor: torch.Tensor) -> Any:
     return tensor if isinstance(leaf, torch.Tensor) else type(leaf)(tensor.item())
 
 
+def _arguments(schema: Any) -> list[tuple[str, Any]]:
+    """The name and the default value of each argument of forward."""
+    return [
+        (argument.name, argument.default_value if argument.has_default_value() else _REQUIRED)
+        for argument in schema.arguments[1:]
+    ]
+
+
 def _kind(runner: Runner) -> str:
     artifact = runner.artifact
     if not runner.engines:
@@ -361,7 +368,9 @@ def _kind(runner: Runner) -> str:
     if not artifact.segments:
         return "plan" if artifact.plan else "torch"
     plans = [_has_plan(files) for files in artifact.segments]
-    return "plan" if all(plans) else "plan+torch" if any(plans) else "torch"
+    if all(plans):
+        return "plan"
+    return "plan+torch" if any(plans) else "torch"
 
 
 def _has_plan(files: Any) -> bool:

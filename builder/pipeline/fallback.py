@@ -314,9 +314,8 @@ def _of_branches(
 ) -> Iterator[str]:
     for number, found in inner.items():
         splits = [part for part in found if isinstance(part, branches.SplitBranch)]
-        count = sum(
-            c is not None for part in splits for side in part.sides for c in side.conversions
-        )
+        sides = [side for part in splits for side in part.sides]
+        count = sum(one is not None for side in sides for one in side.conversions)
         yield (
             f"in torch segment {number}: {len(splits)} branch{'es' * (len(splits) != 1)} on data "
             f"with {count} engine{'s' * (count != 1)} inside, which the fused layout runs if that "

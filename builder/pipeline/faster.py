@@ -60,7 +60,8 @@ def choose(mixed: Checked, half: Callable[[], Checked], times: Time | None = Non
         return mixed
     if other.layout != "single":
         return mixed
-    found = [(times or _on_gpu)((_plan(mixed), _plan(other)), one) for one in _timed(mixed)]
+    timed = times or _on_gpu
+    found = [timed((_plan(mixed), _plan(other)), golden) for golden in _timed(mixed)]
     if not found:
         return mixed
     ratio = math.exp(statistics.fmean(math.log(first / second) for first, second in found))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from builder.errors import InPlaceError, TrtBuildError
-from builder.manifest import ModelSpec
+from builder.manifest import ModelSpec, axis_ranges
 from builder.pipeline import (
     branches,
     calibration,
@@ -355,7 +355,7 @@ def _relations(lowered: Lowered) -> Iterator[str]:
 
     if isinstance(lowered.module, frontends.ExportedModule):
         inputs = lowered.spec.inputs
-        spans = {axis: (span[0], span[2]) for spec in inputs for axis, span in spec.dims.items()}
+        spans = {axis: (low, high) for axis, (low, _, high) in axis_ranges(inputs).items()}
         for text in lowered.module.axes.relations(inputs).needed(spans):
             yield f"the program requires {text} in every request, which the server does not check"
 

@@ -96,7 +96,11 @@ class _Work:
         self.method, self.percentile, self.skip = method, percentile, skip
         self.products = products(lowered.graph, lowered.containers)
         self.additions = additions(lowered.graph, self.products, lowered.containers)
-        self.reasons = {n: r for n, p in enumerate(self.products) if (r := self._left_alone(p))}
+        self.reasons = {
+            number: reason
+            for number, product in enumerate(self.products)
+            if (reason := self._left_alone(product))
+        }
         self._leave_additions()
 
     def run(self) -> Quantized:
@@ -153,7 +157,8 @@ class _Work:
     def _wanted(self, graph: Graph) -> Iterable[tuple[int, Product]]:
         found = products(graph)
         joined = [one.product for one in additions(graph, found)]
-        return [(n, p) for n, p in enumerate([*found, *joined]) if n not in self.reasons]
+        numbered = enumerate([*found, *joined])
+        return [(number, product) for number, product in numbered if number not in self.reasons]
 
     def scales(self) -> dict[tuple[int, int], torch.Tensor]:
         """The scale of every operand that is to be rounded. Products that cannot be quantized get a

@@ -327,6 +327,10 @@ class _Plane:
         share = (value - self.low[1]) / (self.high[1] - self.low[1])
         return self.height - self.bottom - share * (self.height - self.bottom - self.top)
 
+    def at(self, x: float, y: float) -> str:
+        """The point as text of a path."""
+        return f"{self.x(x):.1f} {self.y(y):.1f}"
+
     def draw(self, drawing: _Drawing, x_name: str, y_name: str) -> None:
         floor = self.height - self.bottom
         for value in ticks(self.low[1], self.high[1]):
@@ -358,9 +362,9 @@ def _scatter(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterato
     plane = _Plane((low, low), (high, high), 240.0)
     drawing = _Drawing()
     plane.draw(drawing, "expected", "↑ answered")
-    ends = f"M{plane.x(low):.1f} {plane.y(low):.1f}L{plane.x(high):.1f} {plane.y(high):.1f}"
+    ends = f"M{plane.at(low, low)}L{plane.at(high, high)}"
     drawing.add("path", d=ends, class_="ideal")
-    points = "".join(f"M{plane.x(a):.1f} {plane.y(b):.1f}h0" for a, b in pairs)
+    points = "".join(f"M{plane.at(expected, actual)}h0" for expected, actual in pairs)
     drawing.add("path", d=points, class_="points", data_at=at, data_value=len(pairs))
     words = f"{len(pairs)} elements of all goldens; equal answers lie on the line."
     yield Chart(f"{short(name)}: expected and answered", words, plane.height, tuple(drawing.shapes))
@@ -393,8 +397,9 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     if not known:
         return
     rates = [one["throughput"]["value"] for one in levels]
-    tops = [one["latency_ms"][n]["high"] for one in levels for n in known if n in one["latency_ms"]]
-    plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, max(tops) * 1.05 or 1.0), 220.0)
+    intervals = [level["latency_ms"] for level in levels]
+    top = max(found[name]["high"] for found in intervals for name in known if name in found)
+    plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, top * 1.05 or 1.0), 220.0)
     drawing = _Drawing()
     plane.draw(drawing, "requests/s", "↑ ms")
     for color, name in zip(COLORS, known, strict=False):

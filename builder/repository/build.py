@@ -52,28 +52,33 @@ def build_repository(
     tensorrt_plan with TensorRT for RTX, whose plans Triton's backend does not load. Raises
     EnvironmentProblem if this machine cannot build, or cannot write to `out`.
     """
-    from builder.repository import preflight
-
     chosen = resolved(settings, keywords)
     without: dict[str, ManifestError] = {}
-    orders = chosen.orders(
-        chosen.specs(models, without),
-        Path(out),
-        rebuild=rebuild or graphs is not None,
-        graphs=Path(graphs) if graphs is not None else None,
-    )
+    specs = chosen.specs(models, without)
+    folder = Path(graphs) if graphs is not None else None
+    rebuild = rebuild or folder is not None
+    orders = chosen.orders(specs, Path(out), rebuild=rebuild, graphs=folder)
     results = _results(orders, chosen, progress or _silent, jobs, isolate, kept=None)
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
-    for order, result in zip(orders, results, strict=True):
-        options = order.options.over(order.spec.build)
-        result.warnings += tuple(preflight.missing(options, order.flavour, models, out))
+    _note_missing(orders, results, models, out)
     if write_env and any(result.ok for result in results):
         from builder import triton  # imports protobuf, which an unchanged model does not need
 
         triton.write_env(Path(out))
     results += [ModelResult(name, error=error) for name, error in without.items()]
     return sorted(results, key=lambda result: result.name)
+
+
+def _note_missing(
+    orders: Sequence[Order], results: Sequence[ModelResult], models: Path | str, out: Path | str
+) -> None:
+    """Add a warning for each target whose plans need another host."""
+    from builder.repository import preflight
+
+    for order, result in zip(orders, results, strict=True):
+        options = order.options.over(order.spec.build)
+        result.warnings += tuple(preflight.missing(options, order.flavour, models, out))
 
 
 def build_variant(

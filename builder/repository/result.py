@@ -10,8 +10,7 @@ from builder.errors import TrtBuildError
 
 if TYPE_CHECKING:
     from builder.lowering import PassRecord
-    from builder.pipeline import Stage
-    from builder.pipeline.stages import Converted
+    from builder.pipeline import Stage, stages
 
 
 @dataclass
@@ -86,7 +85,7 @@ class ModelResult:
             self.parity = dict(stage.parity)
             self.warnings = stage.warnings
 
-    def _converted(self, stage: Converted) -> None:
+    def _converted(self, stage: stages.Converted) -> None:
         from builder.engine import layer_dtypes
 
         self.warnings = stage.warnings

@@ -150,8 +150,13 @@ def _is_well_formed(record: dict[str, Any]) -> bool:
     return _shaped(record) and _stays_inside(record)
 
 
+def recorded_steps(record: Mapping[str, Any]) -> list[str]:
+    """The names of an ensemble's steps in its record, which may be damaged."""
+    return [step for step in record.get(STEPS) or () if isinstance(step, str)]
+
+
 def _stays_inside(record: dict[str, Any]) -> bool:
-    names = [*record.get(STEPS, ()), *record.get(SEALS, ()), *record.get(RETIRED, ())]
+    names = [name for key in (STEPS, SEALS, RETIRED) for name in record.get(key, ())]
     files = record.get("files", {})
     kept = record.get(KEPT, {})
     number = record.get(VERSION, 1)
@@ -350,8 +355,8 @@ def _of_step(
         return
     other = folder.parent / step
     own = sidecar(other)
-    sealed = SEALS not in record or _hash(other / SIDECAR, hashes) == record[SEALS].get(step)
-    if own is None or not sealed:
+    broken = SEALS in record and _hash(other / SIDECAR, hashes) != record[SEALS].get(step)
+    if own is None or broken:
         yield SIDECAR
     else:
         yield from _changed(other, own, hashes)

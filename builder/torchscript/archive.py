@@ -192,7 +192,8 @@ def _examples(archive: zipfile.ZipFile, member: str) -> tuple[traced.Example | N
 
 
 def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:
-    member = next(f"{root}/{part}" for part in VERSIONS if f"{root}/{part}" in archive.namelist())
+    members = [f"{root}/{part}" for part in VERSIONS]
+    member = next(name for name in members if name in archive.namelist())
     text = archive.read(member)[:32].decode("ascii", "replace").strip()
     if not text.isdigit():
         raise _refuse(path, f"has an archive version {text!r} that is no number")

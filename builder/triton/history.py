@@ -159,7 +159,7 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
             return Promotion(name, there[0].number, "unchanged")
         if there:
             edits.refuse(target, hashes, edits.REPORT)
-    steps = [step for step in current.sidecar.get(published.STEPS) or () if isinstance(step, str)]
+    steps = published.recorded_steps(current.sidecar)
     with blocked(name, repository):
         repository.mkdir(parents=True, exist_ok=True)
         with staging.staging(repository) as stage, staging.alone(repository):

@@ -127,7 +127,9 @@ def space(
     dimensions = []
     for name, values in proposed.items():
         own = default.get(name)
-        every = tuple(dict.fromkeys((*values, *([own] if own is not None and values else ()))))
+        if values and own is not None:
+            values = (*values, own)
+        every = tuple(dict.fromkeys(values))
         if len(every) > 1:
             ordered = tuple(sorted(every)) if all(isinstance(v, int) for v in every) else every
             dimensions.append(Dimension(name, ordered))

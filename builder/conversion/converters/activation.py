@@ -232,7 +232,7 @@ def glu(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     sizes = ctx.sizes(x)
     sizes[axis] = ctx.arithmetic("floordiv", sizes[axis], 2)
     starts: list[Any] = [0] * len(sizes)
-    first = ctx.slice(x, starts, sizes, [1] * len(sizes))
+    first = ctx.slice(x, starts, sizes)
     starts[axis] = sizes[axis]
-    second = ctx.slice(x, starts, sizes, [1] * len(sizes))
+    second = ctx.slice(x, starts, sizes)
     return combine(ctx, "PROD", first, activate(ctx, second, "SIGMOID"))

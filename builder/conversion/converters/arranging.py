@@ -28,7 +28,7 @@ def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
         return x
     own = ctx.sizes(x)
     sizes = [ctx.arithmetic("mul", size, times) for size, times in zip(own, repeats, strict=True)]
-    return ctx.slice(x, [0] * len(own), sizes, [1] * len(own), "WRAP")
+    return ctx.slice(x, [0] * len(own), sizes, mode="WRAP")
 
 
 @converter(
@@ -46,12 +46,15 @@ def repeat_interleave(
         return gathered(ctx, x, torch.arange(size).repeat_interleave(repeats), axis)
     sizes = ctx.sizes(x)
     behind = axis + 1
-    wide = ctx.expand(ctx.unsqueeze(x, [behind]), [*sizes[:behind], repeats, *sizes[behind:]])
+    sizes.insert(behind, repeats)
+    wide = ctx.expand(ctx.unsqueeze(x, [behind]), sizes)
     return merged(ctx, wide, axis, behind)
 
 
 def _interleaved_axis(ctx: ConversionContext, x: ITensor, dim: int | None) -> tuple[Any, int]:
-    return (reshaped(ctx, x, [-1]), 0) if dim is None else (x, ctx.axis(x, dim))
+    if dim is None:
+        return reshaped(ctx, x, [-1]), 0
+    return x, ctx.axis(x, dim)
 
 
 @converter(
@@ -122,7 +125,7 @@ def roll(
     dynamic = any(isinstance(n, DynamicScalar) for n in sizes)
     if dynamic and not ctx.capabilities.takes("SLICE.WRAP.DYNAMIC", x.dtype.name):
         return _rolled(ctx, x, starts)
-    return ctx.slice(x, starts, sizes, [1] * len(sizes), "WRAP")
+    return ctx.slice(x, starts, sizes, mode="WRAP")
 
 
 def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
@@ -135,7 +138,7 @@ def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
             whole = ctx.arithmetic("mul", ctx.arithmetic("floordiv", start, size), size)
             first: list[Size] = [0] * len(sizes)
             first[axis] = ctx.arithmetic("sub", start, whole)
-            x = ctx.slice(ctx.concatenate([x, x], axis), first, sizes, [1] * len(sizes))
+            x = ctx.slice(ctx.concatenate([x, x], axis), first, sizes)
     return x
 
 

@@ -40,11 +40,12 @@ def contract(
     ctx: ConversionContext, a: Tensor, b: Tensor, dims_a: list[int], dims_b: list[int]
 ) -> ITensor:
     """Reshape both operands to matrices with the contracted axes innermost; one matrix product."""
-    a, b = ctx.tensor(a), ctx.tensor(b)
-    a, b = _summed(ctx, a, b, dims_a, dims_b), _summed(ctx, b, a, dims_b, dims_a)
+    whole_a, whole_b = ctx.tensor(a), ctx.tensor(b)
+    a = _summed(ctx, whole_a, whole_b, dims_a, dims_b)
+    b = _summed(ctx, whole_b, whole_a, dims_b, dims_a)
     free_a = [axis for axis in range(ctx.rank(a)) if axis not in dims_a]
     free_b = [axis for axis in range(ctx.rank(b)) if axis not in dims_b]
-    sizes = [ctx.size(a, axis) for axis in free_a] + [ctx.size(b, axis) for axis in free_b]
+    sizes = [*(ctx.size(a, axis) for axis in free_a), *(ctx.size(b, axis) for axis in free_b)]
     left = _matrix(ctx, a, free_a, dims_a)
     right = _matrix(ctx, b, dims_b, free_b)
     return ctx.reshape(matmul(ctx, left, right), sizes)

@@ -5,7 +5,7 @@ quantization, a tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -318,7 +318,8 @@ def _transposed(
     def length(i: int, size: Any) -> Any:
         if i >= len(shape):
             return size
-        return (size - 1) * resolved.stride[i] + shape[i] - resolved.before[i] - resolved.after[i]
+        whole = (size - 1) * resolved.stride[i] + shape[i]
+        return whole - resolved.before[i] - resolved.after[i]
 
     note_spatial(ctx, x, layer.get_output(0), length)
     return layer
@@ -335,10 +336,7 @@ def _spread(weight: Tensor, window: Window) -> tuple[Any, Window]:
     spread = weight.new_zeros(*weight.shape[:2], *lengths)
     holes = tuple(slice(None, None, d) for d in (1, 1, *window.dilation))
     spread[holes] = weight
-    plain = Window(
-        window.stride, window.before, window.after, [1] * len(lengths), window.groups, window.extra
-    )
-    return spread, plain
+    return spread, replace(window, dilation=[1] * len(lengths))
 
 
 def _lengthened(ctx: ConversionContext, weight: Tensor, missing: Sequence[int]) -> Any:

@@ -109,8 +109,9 @@ def _without_units(
     ctx: ConversionContext, x: ITensor, term: str, lengths: dict[str, int]
 ) -> Operand:
     """Remove axes of size 1 whose letter is longer elsewhere; they broadcast."""
-    units = [i for i, c in enumerate(term) if x.shape[i] == 1 and lengths[c] != 1]
-    return ctx.squeeze(x, units), "".join(c for i, c in enumerate(term) if i not in units)
+    units = [axis for axis, c in enumerate(term) if x.shape[axis] == 1 and lengths[c] != 1]
+    kept = "".join(c for axis, c in enumerate(term) if axis not in units)
+    return ctx.squeeze(x, units), kept
 
 
 def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
@@ -157,10 +158,11 @@ def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | No
     both = "".join(c for c in result if c in term and c in other)
     rows = "".join(c for c in result if c in term and c not in both)
     columns = "".join(c for c in result if c in other and c not in both)
-    one_sum = len(term) == len(both + rows) + 1 and len(other) == len(both + columns) + 1
-    same = {*term} - {*both, *rows} == {*other} - {*both, *columns}
+    summed = [c for c in term if c not in both + rows]
+    if len(summed) != 1 or summed != [c for c in other if c not in both + columns]:
+        return None
     plain = len(columns) == 1 and (len(rows) == 1 or (rows and not both))
-    return (both, rows, columns) if one_sum and same and plain else None
+    return (both, rows, columns) if plain else None
 
 
 def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> ITensor:

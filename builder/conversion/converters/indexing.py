@@ -112,7 +112,7 @@ def slice_to(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITens
     """x sliced to `sizes` from the start of every axis; x itself if the sizes are equal."""
     if has_sizes(ctx, x, sizes):
         return x
-    return ctx.slice(x, [0] * len(sizes), list(sizes), [1] * len(sizes))
+    return ctx.slice(x, [0] * len(sizes), list(sizes))
 
 
 @converter(

@@ -113,8 +113,9 @@ def scaled(ctx: ConversionContext, x: ITensor, scale: torch.Tensor, shift: torch
     """
     dtype, rank = ctx.dtype(x), ctx.rank(x)
     if rank not in (4, 5):
-        scale, shift = (t.to(dtype).reshape(-1, *[1] * (rank - 2)) for t in (scale, shift))
-        return combine(ctx, "SUM", combine(ctx, "PROD", x, scale), shift)
+        shape = [-1] + [1] * (rank - 2)
+        product = combine(ctx, "PROD", x, scale.to(dtype).reshape(shape))
+        return combine(ctx, "SUM", product, shift.to(dtype).reshape(shape))
     weights = [ctx.weights.of(t.to(dtype).contiguous()) for t in (shift, scale)]
     layer = ctx.net.add_scale_nd(
         x, trt.ScaleMode.CHANNEL, *weights, trt.Weights(weights[0].dtype), 1

@@ -163,5 +163,4 @@ def _lengthened(
         return x
     first = ctx.arithmetic("sub", own, steps) if in_front else 0
     starts = [first] + [0] * len(others)
-    strides = [1] + [1] * len(others)
-    return ctx.slice(x, starts, [steps, *others], strides, "FILL", fill)
+    return ctx.slice(x, starts, [steps, *others], mode="FILL", fill=fill)

@@ -36,7 +36,7 @@ def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
     ones = ctx.expand(one, [1, 1, *sizes])
     parts = pooled(ctx, ones, "AVERAGE", replace(pool, padding=[0] * len(sizes)), "window")
     kept = [1, 1, *ctx.sizes(means)[2:]]
-    parts = ctx.slice(parts, [0] * len(kept), kept, [1] * len(kept))
+    parts = ctx.slice(parts, [0] * len(kept), kept)
     return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
 
 
@@ -198,7 +198,7 @@ def _padded(
         span = ctx.arithmetic("mul", ctx.arithmetic("sub", count, 1), pool.stride[axis])
         starts.append(-pool.padding[axis])
         sizes.append(ctx.arithmetic("add", span, pool.reach(axis)))
-    return ctx.slice(x, starts, sizes, [1] * len(sizes), "FILL", ctx.tensor(value, ctx.dtype(x)))
+    return ctx.slice(x, starts, sizes, mode="FILL", fill=ctx.tensor(value, ctx.dtype(x)))
 
 
 def _taps(window: Sequence[int]) -> list[tuple[int, ...]]:

@@ -17,7 +17,9 @@ from builder.engine import ITensor
 @converter("aten::square(Tensor self) -> Tensor")
 def square(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x x; of bools as int64"""
-    return combine(ctx, "PROD", x if ctx.dtype(x) != torch.bool else ctx.cast(x, torch.int64), x)
+    if ctx.dtype(x) == torch.bool:
+        return combine(ctx, "PROD", ctx.cast(x, torch.int64), x)
+    return combine(ctx, "PROD", x, x)
 
 
 @converter(

@@ -150,5 +150,6 @@ def in_steps(
         positions: Any = torch.arange(count) * step + start  # type: ignore[arg-type,operator]
     else:
         positions = counted(ctx, start, step, count, torch.int64)
-    index = ctx.expand(as_index(ctx, upright(ctx, positions, axis, ctx.rank(x))), ctx.sizes(src))
+    column = as_index(ctx, upright(ctx, positions, axis, ctx.rank(x)))
+    index = ctx.expand(column, ctx.sizes(src))
     return written(ctx, x, index, src, axis)

@@ -25,7 +25,8 @@ def unfold(ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: 
         return ctx.reshape(x, [1])
     axis = ctx.axis(x, dimension)
     windows = _windows(ctx, ctx.size(x, axis), size, 1, step)
-    order = [*range(axis + 1), *range(axis + 2, ctx.rank(x) + 1), axis + 1]
+    order = list(range(ctx.rank(x) + 1))
+    order.append(order.pop(axis + 1))
     return ctx.permute(gathered(ctx, x, windows, axis), order)
 
 
@@ -116,8 +117,9 @@ def col2im(
     ]
     images = ctx.reshape(x, [*(lead or [1]), columns, *counts])
     whole = _placed(ctx, images, kernel_size, dilation, stride)
-    pads = [_around(ctx, output_size[i], ctx.size(whole, 2 + i), padding[i]) for i in (1, 0)]
-    result = padded(ctx, whole, [p for pair in pads for p in pair], "constant")
+    beside = _around(ctx, output_size[1], ctx.size(whole, 3), padding[1])
+    above = _around(ctx, output_size[0], ctx.size(whole, 2), padding[0])
+    result = padded(ctx, whole, [*beside, *above], "constant")
     return result if lead else ctx.squeeze(result, [0])
 
 

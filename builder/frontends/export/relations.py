@@ -102,10 +102,6 @@ class Relations:
         tried = range(max(low, 0), min(high, low + _SAMPLES) + 1)
         return [value for value in tried if _all_within(alone, {symbol: value}, spans)]
 
-    def allow(self, sizes: Sizes) -> bool:
-        """Whether these sizes are valid in one request."""
-        return not self.refusals(sizes)
-
     def refusals(self, sizes: Sizes) -> list[str]:
         """Return why these sizes are invalid in one request: the violated relations and conditions.
 
@@ -257,8 +253,10 @@ def _spread(values: Sequence[int], most: int) -> list[int]:
     if len(values) <= most:
         return list(values)
     ends = most // 3
-    middle = values[ends : -ends : max(1, (len(values) - 2 * ends) // (most - 2 * ends))]
-    return [*values[:ends], *middle[: most - 2 * ends], *values[-ends:]]
+    between = most - 2 * ends
+    step = max(1, (len(values) - 2 * ends) // between)
+    middle = values[ends:-ends:step]
+    return [*values[:ends], *middle[:between], *values[-ends:]]
 
 
 def _outward(wanted: int) -> Iterator[int]:

@@ -241,8 +241,11 @@ def _reduced(walker: Walker, tensor: Any, block: Sequence[Any]) -> list[int]:
     """The axes that one scale covers: a block has their full length, and 1 of all others."""
     shape = tensor.meta["val"].shape
     sizes = [item if isinstance(item, int) else None for item in block]
-    lengths = [size if isinstance(size, int) else None for size in shape]
-    axes = [axis for axis, size in enumerate(sizes) if size is None or size == lengths[axis]]
+    axes = [
+        axis
+        for axis, (size, length) in enumerate(zip(sizes, shape, strict=True))
+        if size is None or (isinstance(length, int) and size == length)
+    ]
     if any(size != 1 for axis, size in enumerate(sizes) if axis not in axes):
         raise walker.error("torchao rounds activations in blocks of an axis", fix=_PT2E)
     return axes

@@ -107,8 +107,10 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     keys = dict.fromkeys(_keys([n for n in writers if n.kind() in _SETS], builders))
     if None in keys or not keys:
         return None
-    removes = _count(writers, _REMOVES)
-    always = [] if removes else [k for k in keys if all(k in (_built(b) or ()) for b in builders)]
+    always = []
+    if not _count(writers, _REMOVES):
+        built = [_built(node) or () for node in builders]
+        always = [key for key in keys if all(key in one for one in built)]
     return list(_Reader(graph, value, located(value), end).entries(keys, always))
 
 

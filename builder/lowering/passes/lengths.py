@@ -203,9 +203,10 @@ def _stretched(lengths: Lengths, node: Node, sides: Sequence[Shape]) -> Shape:
     others.
     """
     rank = max(len(side) for side in sides)
-    columns = zip(*([ONE] * (rank - len(side)) + side for side in sides), strict=True)
+    aligned = [[ONE] * (rank - len(side)) + side for side in sides]
     return [
-        _fit(lengths, named(node.output(), axis), column) for axis, column in enumerate(columns)
+        _fit(lengths, named(node.output(), axis), column)
+        for axis, column in enumerate(zip(*aligned, strict=True))
     ]
 
 

@@ -80,7 +80,7 @@ def _computed(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked])
     if any(facts.rank(value) != 0 for value in others):
         return None
     values = [picked[v.unique()].whole if v.unique() in picked else v for v in node.inputs()]
-    return Picked(parts[0].mask, Emit(graph, node).op(node.kind(), *values), parts[0].rank)
+    return Picked(mask, Emit(graph, node).op(node.kind(), *values), rank)
 
 
 def _rewrite_user(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> None:
@@ -88,7 +88,8 @@ def _rewrite_user(graph: Graph, node: Node, facts: Facts, picked: dict[int, Pick
     read = [value for value in node.inputs() if value.unique() in picked]
     if len(read) != 1 or node.kind() not in _ENDS:
         return
-    new = _ENDS[node.kind()](Emit(graph, node), node, facts, picked[read[0].unique()])
+    rewrite = _ENDS[node.kind()]
+    new = rewrite(Emit(graph, node), node, facts, picked[read[0].unique()])
     if new is not None:
         facts.know(new, facts.dtype(node.output()), facts.rank(node.output()))
         ir.replace(node, [new])

@@ -80,10 +80,11 @@ class _Tensors:
             return node
         bucket = (value.dtype, value.shape, _ends(value))
         known = self._buckets.setdefault(bucket, [])
-        at = next((i for i, other in enumerate(known) if _same_bytes(value, other)), len(known))
-        if at == len(known):
-            known.append(value)
-        return (*bucket, at)
+        for at, other in enumerate(known):
+            if _same_bytes(value, other):
+                return (*bucket, at)
+        known.append(value)
+        return (*bucket, len(known) - 1)
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -105,7 +106,11 @@ def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.data_ptr() == other.data_ptr() or not one.numel():
         return True
-    return torch.equal(*(tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)))
+    return torch.equal(_bytes_of(one), _bytes_of(other))
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 _OPERATOR = re.compile(r"^ *(%.+?) = ((?:aten|prim)::\w+)((?:\[[^\]]*\])?\([^)]*\))")
@@ -121,9 +126,10 @@ def eliminate_common_subexpressions(graph: Graph, context: Context) -> None:
     """
     lines = [_parsed(line) for line in str(graph).splitlines()]
     kinds = {line.kind for line in lines}
+    keys = [line.key for line in lines if line.key]
     if any(map(may_write, kinds)):
         ir.C._jit_pass_cse(graph)
-    elif len({line.key for line in lines if line.key}) < sum(bool(line.key) for line in lines):
+    elif len(set(keys)) < len(keys):
         _merge(graph, lines)
 
 

@@ -257,7 +257,10 @@ def _by_branch(graph: Any, value: Any, name: str, bounds: Bounds) -> Leaves | No
             sides.append(dict(_leaves(graph, given, name, block.returnNode(), bounds)))
     if all(side is None for side in sides):
         return None
-    known = {path: leaf.at for side in sides if side is not None for path, leaf in side.items()}
+    known = {}
+    for side in sides:
+        for path, leaf in (side or {}).items():
+            known[path] = leaf.at
     return {
         path: _merged(graph, node, [_end(side, path) for side in sides])
         for path in sorted(known, key=known.__getitem__)

@@ -58,5 +58,6 @@ def _circular(emit: Emit, x: Value, pads: list[int]) -> Value:
             parts.insert(0, emit.op("aten::slice", x, -axis, -left, None, 1))
         if right > 0:
             parts.append(emit.op("aten::slice", x, -axis, 0, right, 1))
-        x = emit.op("aten::cat", emit.list(parts, ir.TENSOR), -axis) if len(parts) > 1 else x
+        if len(parts) > 1:
+            x = emit.op("aten::cat", emit.list(parts, ir.TENSOR), -axis)
     return x

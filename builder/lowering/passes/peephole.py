@@ -18,7 +18,8 @@ _BOOLEAN = frozenset(
 
 def _same_axes(node: Node, inner: Node) -> bool:
     """Whether a transpose swaps the same axes as the inner one, in either order."""
-    outer, before = ([ir.constant(value) for value in ir.inputs(n)[1:]] for n in (node, inner))
+    outer = [ir.constant(value) for value in ir.inputs(node)[1:]]
+    before = [ir.constant(value) for value in ir.inputs(inner)[1:]]
     return None not in outer and sorted(outer) == sorted(before)
 
 

@@ -120,8 +120,10 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
 def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
     """The value's user, if it is the only one and of these kinds."""
     users = [use.user for use in value.uses()]
-    fits = len(users) == 1 and users[0].kind() in kinds and not ir.in_fallback(users[0])
-    return users[0] if fits else None
+    if len(users) != 1:
+        return None
+    user = users[0]
+    return user if user.kind() in kinds and not ir.in_fallback(user) else None
 
 
 def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
@@ -130,7 +132,9 @@ def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
     if axis is None or sizes is None or not axes[axis].size:
         return None
     factors = _factors(axes[axis], _filled(sizes, axes[axis].size))
-    return None if factors is None else [*axes[:axis], *factors, *axes[axis + 1 :]]
+    if factors is None:
+        return None
+    return [*axes[:axis], *factors, *axes[axis + 1 :]]
 
 
 def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
@@ -206,7 +210,9 @@ def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
 
 def _unsqueezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
     axis = axis_at(node, 1, len(axes) + 1)
-    return None if axis is None else [*axes[:axis], Axis(size=-1), *axes[axis:]]
+    if axis is None:
+        return None
+    return [*axes[:axis], Axis(size=-1), *axes[axis:]]
 
 
 def _squeezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
@@ -324,16 +330,11 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     """Whether a product of two tensors reads the value, moved or scaled, as in attention. Splits
     for a gate or a recurrent cell are not changed.
     """
-    for user in (use.user for use in value.uses()):
-        if user.kind() in _PRODUCTS:
-            return True
-        if (
-            steps
-            and user.kind() in _PASSES_ON
-            and any(_is_multiplied(v, steps - 1) for v in user.outputs())
-        ):
-            return True
-    return False
+    users = [use.user for use in value.uses()]
+    if any(user.kind() in _PRODUCTS for user in users):
+        return True
+    passed = [user for user in users if user.kind() in _PASSES_ON] if steps else []
+    return any(_is_multiplied(v, steps - 1) for user in passed for v in user.outputs())
 
 
 def _made(graph: Graph, path: Path, part: Part) -> Value:
@@ -341,21 +342,19 @@ def _made(graph: Graph, path: Path, part: Part) -> Value:
     1.
     """
     emit = Emit(graph, path.shaped or path.layer, path.layer)
-    weight, bias = (
-        _rows(ir.constant(path.layer.inputsAt(at)), path.split_axis, part) for at in (1, 2)
-    )
-    value = emit.op(
-        "aten::linear", path.layer.inputsAt(0), emit.constant(weight), emit.constant(bias)
-    )
-    axes, order = (
-        [axis for axis in some if axis is not path.split_axis or not part.dropped]
-        for some in (path.axes, path.order)
-    )
+    x, weight, bias = path.layer.inputs()
+    rows = [_rows(ir.constant(given), path.split_axis, part) for given in (weight, bias)]
+    value = emit.op("aten::linear", x, *map(emit.constant, rows))
+    gone = path.split_axis if part.dropped else None
+    axes = [axis for axis in path.axes if axis is not gone]
+    order = [axis for axis in path.order if axis is not gone]
     value = _shaped(emit, path, part, value, axes)
     wanted = [axes.index(axis) for axis in order if not _is_one(axis)]
-    value = value if wanted == sorted(wanted) else emit.op("aten::permute", value, wanted)
+    if wanted != sorted(wanted):
+        value = emit.op("aten::permute", value, wanted)
     for position, axis in enumerate(order):
-        value = emit.op("aten::unsqueeze", value, position) if _is_one(axis) else value
+        if _is_one(axis):
+            value = emit.op("aten::unsqueeze", value, position)
     return value
 
 

@@ -100,11 +100,11 @@ def _flag(value: Value) -> bool | None:
 def _learned(graph: Graph, node: Node) -> None:
     """Round a learned zero point as torch does: half to even, clamped to the bounds."""
     x, scale, zero_point, *rest = ir.inputs(node)[:-1]
-    known, (low, high) = ir.constant(zero_point), (ir.constant(bound) for bound in rest[-2:])
+    known = ir.constant(zero_point)
+    low, high = (ir.constant(bound) for bound in rest[-2:])
     if isinstance(known, torch.Tensor) and isinstance(low, int) and isinstance(high, int):
-        whole = ir.insert_constant(
-            graph, known.detach().round().clamp(low, high).to(torch.int32), node
-        )
+        rounded = known.detach().round().clamp(low, high).to(torch.int32)
+        whole = ir.insert_constant(graph, rounded, node)
         _put(graph, node, _LEARNABLE[node.kind()], [x, scale, whole, *rest])
 
 

@@ -66,7 +66,10 @@ def remove_guards(graph: Graph, context: Context) -> None:
         if node.inputsAt(0).type().str() == node.output().type().str():
             ir.bypass(node)
     for node in ir.nodes_of(graph, *_ASSERTIONS):
-        node.destroy() if not node.outputsSize() else ir.bypass(node)
+        if node.outputsSize():
+            ir.bypass(node)
+        else:
+            node.destroy()
 
 
 # For each overload of `to`: the index of the dtype (None without one), and the indices of arguments
@@ -91,20 +94,15 @@ def unify_to(graph: Graph, context: Context) -> None:
         schema = ir.schema(node)
         name = f"{schema.name}.{schema.overload_name}" if schema else ""
         if name == "aten::to.other":
-            _cast(
-                graph,
-                shared,
-                node,
-                ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT]).output(),
-            )
+            other = ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT])
+            _cast(graph, shared, node, other.output())
         elif name in _TO_DTYPE:
             at = _TO_DTYPE[name]
             dtype = None if at is None else node.inputsAt(at)
-            (
+            if dtype is None or ir.is_none(dtype):
                 ir.bypass(node)
-                if dtype is None or ir.is_none(dtype)
-                else _cast(graph, shared, node, dtype)
-            )
+            else:
+                _cast(graph, shared, node, dtype)
 
 
 def _cast(graph: Graph, shared: ir.Constants, node: Node, dtype: Value) -> None:

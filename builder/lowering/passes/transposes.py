@@ -193,10 +193,10 @@ def _size(
     items = ir.list_items(node.inputsAt(1)) or []
     if not group.length.names:
         return group.length.number
-    if [other.after for other in found].count(group.after) == 1 and emit.lengths.of(
-        items[group.after]
-    ) is not None:
-        return items[group.after]
+    if [other.after for other in found].count(group.after) == 1:
+        item = items[group.after]
+        if emit.lengths.of(item) is not None:
+            return item
     if [other.before for other in found].count(group.before) > 1:
         return None
     value, axis = source(node.inputsAt(0).node().inputsAt(0), order[group.before], len(order))

@@ -91,9 +91,13 @@ def _width(value: Value, at: Node) -> int | None:
     if made is not None:
         return made
     around = _blocks_around(at)
-    readers = (use.user for use in value.uses() if use.user.kind() in _READ and use.offset == 0)
-    read = (_READ[user.kind()](user) for user in readers if user.owningBlock() in around)
-    return next((length for length in read if length is not None), None)
+    for use in value.uses():
+        user = use.user
+        if user.kind() in _READ and use.offset == 0 and user.owningBlock() in around:
+            length = _READ[user.kind()](user)
+            if length is not None:
+                return length
+    return None
 
 
 def _blocks_around(node: Node) -> list[Any]:
