@@ -28,6 +28,7 @@ from builder.errors import (
 from builder.manifest import ModelSpec
 from builder.pipeline import stages
 from builder.pipeline.fallback import Kept, made_by
+from builder.pipeline.order import Ended
 
 if TYPE_CHECKING:
     from builder.graph_types import Node
@@ -116,14 +117,11 @@ def _in_half(recorded: Recorded, error: TrtBuildError) -> Recorded:
     return replace(recorded, lowered=lowered, warnings=(*recorded.warnings, warning))
 
 
-def by_torch(recorded: Recorded, crash: str, attempt: Callable[[Recorded, Kept], Result]) -> Result:
-    """The result of `attempt` for the original module, after `crash` ended the build: a crash, or
-    the limit of a stage.
-    """
-    fix = "`trt-build repo --no-isolate` shows the location"
-    if crash.endswith("was ended"):  # by processes.TimedOut
-        fix = "raise limits.stage_seconds in the manifest"
-    error = EngineError(crash, fix=fix)
+def by_torch(
+    recorded: Recorded, ended: Ended, attempt: Callable[[Recorded, Kept], Result]
+) -> Result:
+    """The result of `attempt` for the original module, after a process that built it ended."""
+    error = EngineError(ended.message, fix=ended.fix)
     return attempt(_original(recorded, error), Kept())
 
 

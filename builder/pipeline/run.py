@@ -110,8 +110,8 @@ def check_recorded(
     def attempt(source: Recorded, kept: Kept) -> Checked:
         return _attempt(source, kept, order, clock, compiled, has_plans=compile is not None)
 
-    if order.crashed:
-        return ladder.by_torch(recorded, order.crashed, attempt)
+    if order.ended:
+        return ladder.by_torch(recorded, order.ended, attempt)
     return ladder.descend(recorded, attempt)
 
 
