@@ -14,9 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
-
-from tritonclient.grpc import model_config_pb2 as pb
+from typing import TYPE_CHECKING, Any
 
 from builder.errors import PublishError, UsageError
 from builder.manifest import Versions
@@ -33,7 +31,9 @@ from builder.store import (
     published,
 )
 from builder.torchscript import sha256
-from builder.triton.config import config_text, parse_config
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 LAST, POLICY, PUBLISHED = "last_version", "version_policy", "published_at"
 """Keys of the sidecar: the highest version number so far, the manifest's `versions`, and the time
@@ -91,7 +91,7 @@ def identity(record: Mapping[str, Any]) -> str:
     of the config.
     """
     try:
-        message = parse_config(str(record.get(GENERATED) or ""), SIDECAR)
+        message = _parsed(str(record.get(GENERATED) or ""), SIDECAR)
         generated = _plain_config(message).SerializeToString(deterministic=True).hex()
     except UsageError:
         generated = str(record.get(GENERATED))
@@ -117,7 +117,7 @@ def _config(version: Version) -> Any:
     """The config without the version policy and provenance."""
     file = version.record / CONFIG
     try:
-        message = parse_config(file.read_text(encoding="utf-8"), str(file))
+        message = _parsed(file.read_text(encoding="utf-8"), str(file))
     except (OSError, ValueError, UsageError) as error:
         return error  # which is equal to no other
     return _plain_config(message)
@@ -188,11 +188,19 @@ def _complete(
 
 
 def _with_policy(text: str, served: Sequence[int]) -> str:
-    message = parse_config(text, CONFIG)
-    message.version_policy.CopyFrom(
-        pb.ModelVersionPolicy(specific=pb.ModelVersionPolicy.Specific(versions=served))
-    )
+    from builder.triton.config import config_text
+
+    message = _parsed(text, CONFIG)
+    message.ClearField("version_policy")
+    message.version_policy.specific.versions.extend(served)
     return config_text(message)
+
+
+def _parsed(text: str, where: str) -> ModelConfig:
+    # imported here: `repo` without changes needs no protobuf, which takes long to load
+    from builder.triton.config import parse_config
+
+    return parse_config(text, where)
 
 
 def _keep(version: Version, folder: Path) -> None:
@@ -346,7 +354,7 @@ def served(folder: Path) -> list[int]:
         (int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdigit()),
         reverse=True,
     )
-    policy = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).version_policy
+    policy = _parsed((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).version_policy
     if policy.HasField("specific"):
         return [number for number in there if number in policy.specific.versions]
     if policy.HasField("all"):
