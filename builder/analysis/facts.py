@@ -47,12 +47,12 @@ _DTYPE_AT |= _LIKE
 # These return the rank of their first input.
 _SAME_RANK = _ALONG - _aten(
     "reshape view flatten unflatten squeeze unsqueeze expand expand_as repeat select t"
-    " matmul linear gather"
+    " matmul linear gather masked_fill"
 ) | _aten(
     "softmax log_softmax to dropout sigmoid tanh exp zeros_like ones_like full_like silu"
     " logical_not contiguous cumsum sqrt rsqrt abs leaky_relu conv1d conv2d conv3d"
     " conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool3d bitwise_not"
-    " clamp t isnan upsample_nearest2d"
+    " t isnan upsample_nearest2d"
 )
 _BROADCAST = _OF_BITS | _aten(
     "add sub mul div pow eq ne lt le gt ge maximum minimum logical_and logical_or where"

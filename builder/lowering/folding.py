@@ -40,7 +40,7 @@ def propagate_constants(graph: Graph, kinds: Collection[str] | None = None) -> N
     """Compute nodes that depend only on constants, except quantization and nodes that read its
     results.
 
-    A write to a constant is kept, so that functionalise refuses it: it changes the module's state,
+    A write to a constant is kept, so that functionalize refuses it: it changes the module's state,
     but torch removes it if that constant is not read. `kinds` are the kinds of the graph's nodes,
     if known.
     """

@@ -341,7 +341,7 @@ def _lists(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
 
 
 def _of_named(lowered: Lowered, found: Recording) -> Recording:
-    """The recording without what it says of elements of lists one by one."""
+    """The recording without its notes on single elements of lists."""
     unseen = tuple(one for one in found.unseen if one[0] not in lowered.groups)
     return replace(found, unseen=unseen)
 

@@ -84,8 +84,8 @@ def same(one: Version, other: Version) -> bool:
 
 
 def identity(record: Mapping[str, Any]) -> str:
-    """The SHA-256 of what a version's trt-build.json says about its files, generated config, steps
-    and tolerance.
+    """The SHA-256 of the files, generated config, steps and tolerance that a version's
+    trt-build.json records.
 
     It stays the same in another repository, under another number, after a rollback, and with edits
     of the config.

@@ -1,6 +1,6 @@
 """The elements of a list or dictionary that the graph fills after its construction.
 
-Only graphs with in-place writes have such containers; in all others `functionalise` replaced them
+Only graphs with in-place writes have such containers; in all others `functionalize` replaced them
 by values. Each element is read at the end of the graph, with a flag if it may be missing.
 """
 

@@ -38,7 +38,7 @@ def unify_fake_quantize(graph: Graph, context: Context) -> None:
 
     The observer of `fused_moving_avg_obs_fake_quant` must be disabled by a constant: an enabled
     observer would change its scale with every request, and a LoweringError names its line. This
-    pass runs before functionalise, because the schema of an observer declares a write.
+    pass runs before functionalize, because the schema of an observer declares a write.
     """
     for node in ir.nodes_of(graph, *_OBSERVING):
         _without_observer(graph, node)

@@ -15,7 +15,7 @@ _DROPOUTS = tuple(
 @lowering_pass("remove-dropout", touches=(*_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)))
 def remove_dropout(graph: Graph, context: Context) -> None:
     """Remove all forms of dropout outside training. Dropout returns its input tensor itself, so
-    this pass runs before functionalise.
+    this pass runs before functionalize.
     """
     for node in ir.nodes_of(graph, *_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)):
         if ir.constant(node.inputsAt(2)) is False or ir.constant(node.inputsAt(1)) == 0:
