@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf import json_format
+from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import UsageError
@@ -77,6 +78,8 @@ def parsed(spec: ModelSpec) -> Any:
             raise UsageError(
                 f"triton.{field}: {error}", where=manifest_location(spec, "triton", field)
             ) from error
+        if unknown := next(_unknown_numbers(part), None):
+            raise UsageError(f"triton.{unknown}", where=manifest_location(spec, "triton", field))
     if part.version_policy.HasField("specific"):
         versions = list(part.version_policy.specific.versions)
         if 1 not in versions:
@@ -93,6 +96,25 @@ def parsed(spec: ModelSpec) -> Any:
     if bad:
         raise _owned(spec, "provenance is written there", "parameters", bad[0])
     return part
+
+
+def _unknown_numbers(message: Message) -> Iterator[str]:
+    """Numbers of enumerations that have no name, which protobuf accepts."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in _messages(value):
+                yield from (f"{field.name}.{text}" for text in _unknown_numbers(inner))
+        elif field.enum_type is not None and value not in field.enum_type.values_by_number:
+            names = ", ".join(sorted(field.enum_type.values_by_name))
+            yield f"{field.name}: {value} is none of {names}"
+
+
+def _messages(value: Any) -> list[Message]:
+    """The messages of a field: one, a list, or a mapping."""
+    if isinstance(value, Message):
+        return [value]
+    found = value.values() if isinstance(value, Mapping) else value
+    return [one for one in found if isinstance(one, Message)]
 
 
 def refused(config: pb.ModelConfig) -> dict[str, list[str]]:

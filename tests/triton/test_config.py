@@ -423,6 +423,11 @@ LEVELS = {"priority_levels": 2, "default_priority_level": 1}
         ({"optimization": {"cuda": {"graphs": True}}}, "batching.graphs"),
         ({"parameters": {"trt_build.version": {"string_value": "0"}}}, "provenance"),
         ({"version_policy": {"specific": {"versions": [3]}}}, "version 1"),
+        (
+            {"dynamic_batching": {"default_queue_policy": {"timeout_action": 7}}},
+            "default_queue_policy.timeout_action: 7 is none of DELAY, REJECT",
+        ),
+        ({"instance_group": [{"kind": 9}]}, "kind: 9 is none of KIND_AUTO"),
         ({"dynamic_batching": {"priority_levels": 2}}, "default_priority_level is 0"),
         (
             {"dynamic_batching": {"priority_levels": 2, "default_priority_level": 3}},
