@@ -4,8 +4,9 @@
 
 Three plans of each network: `one` with the profile 1, 8, 32; `static` with a static profile for
 each of these batches as well; `onnx`, the network of TensorRT's ONNX parser with the profiles of
-`static`. The plans of a network share one timing cache. They are built in `--jobs` processes and
-kept in `--plans`, so a run that was cut off goes on. When all are built, they are timed alternately
+`static`. The plans of a network share one timing cache, unless they are built `--apart`. They are
+built in `--jobs` processes and kept in `--plans`, so a run that was cut off goes on. When all are
+built, they are timed alternately
 with eager and TorchScript at batch 1, 8 and 32, plain and as CUDA graphs; medians in milliseconds.
 
 `benchmarks.compiled` measures torch.compile, in a Python that has triton, and eager again. Rows are
@@ -15,21 +16,18 @@ appended to benchmarks/results/batch_sizes.jsonl, and to $OUT. A GPU and full Te
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
-import multiprocessing
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks import records, roads, timed
+from benchmarks import plans, records, roads, timed
 from benchmarks.networks import NETWORKS, Network
+from benchmarks.plans import Task
 
 Profile = Mapping[str, tuple[int, int, int]]
 
@@ -56,11 +54,13 @@ def profiles(network: Network, static: bool) -> list[Profile]:
     return [*({**general, AXIS: (size, size, size)} for size in sizes), general]
 
 
-def ours(network: Network, precision: str, level: int, cache: Path, static: bool) -> bytes:
+def ours(name: str, precision: str, level: int, cache: Path, static: bool) -> bytes:
     """Return the plan of trt-build's network."""
     import builder
     from builder.engine import BuildOptions, build
 
+    network = NETWORKS[name]
+    cache.parent.mkdir(parents=True, exist_ok=True)
     conversion = builder.convert(
         roads.trace(network),
         [network.spec],
@@ -71,49 +71,44 @@ def ours(network: Network, precision: str, level: int, cache: Path, static: bool
     return bytes(built.data)
 
 
-def onnx(network: Network, name: str, precision: str, level: int, cache: Path) -> bytes:
+def onnx(name: str, precision: str, level: int, cache: Path) -> bytes:
     """Return the plan of the ONNX parser's network, with the static profiles.
 
     Raises `roads.Refused` if TensorRT does not build it.
     """
+    cache.parent.mkdir(parents=True, exist_ok=True)
     path = roads.export(cache.parent, name)
+    network = NETWORKS[name]
     plan, _ = roads.onnx(path, network, precision, level, cache, profiles(network, static=True))
     return plan
 
 
-def build_all(name: str, folder: Path, precision: str, level: int) -> dict[str, Any]:
-    """Build the plans of a network that are missing in `folder`.
+def chains(
+    name: str, folder: Path, precision: str, level: int, engines: Sequence[str], apart: bool
+) -> list[list[Task]]:
+    """Return the builds of a network: in one process, or in one each if they are built `apart`.
 
-    Returns the seconds of each, or why there is none.
+    Plans that are built apart do not share a timing cache.
     """
-    warnings.simplefilter("ignore")
-    network, home = NETWORKS[name], folder / f"{name}-{precision}-{level}"
-    home.mkdir(parents=True, exist_ok=True)
-    cache = home / "timing.cache"
+    home = folder / f"{name}-{precision}-{level}"
+
+    def cache(way: str) -> Path:
+        return home / way / "timing.cache" if apart else home / "timing.cache"
+
     ways: dict[str, Callable[[], bytes]] = {
-        "one": partial(ours, network, precision, level, cache, static=False),
-        "static": partial(ours, network, precision, level, cache, static=True),
-        "onnx": partial(onnx, network, name, precision, level, cache),
+        "one": partial(ours, name, precision, level, cache("one"), static=False),
+        "static": partial(ours, name, precision, level, cache("static"), static=True),
+        "onnx": partial(onnx, name, precision, level, cache("onnx")),
     }
-    facts: dict[str, Any] = {"name": name}
-    for way, make in ways.items():
-        path, begun = home / f"{way}.plan", time.monotonic()
-        if path.exists():
-            continue
-        try:
-            path.write_bytes(make())
-        except Exception as refusal:
-            facts[way] = f"{type(refusal).__name__}: {refusal}"[:300]
-            continue
-        facts[way] = round(time.monotonic() - begun, 1)
-    return facts
+    tasks = [Task(home / f"{way}.plan", ways[way]) for way in engines]
+    return [[task] for task in tasks] if apart else [tasks]
 
 
 def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[records.Row]:
     """Yield one row for each batch size, for the plans in `folder`."""
     network, home = NETWORKS[name], folder / f"{name}-{precision}-{level}"
-    plans = {way: home / f"{way}.plan" for way in ENGINES if (home / f"{way}.plan").exists()}
-    if not plans:
+    files = {way: home / f"{way}.plan" for way in ENGINES if (home / f"{way}.plan").exists()}
+    if not files:
         return
     module = network.module().cuda()
     if precision == "fp16":
@@ -122,7 +117,7 @@ def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[record
         x = network.sample(batch).cuda()
         engines = {
             way: timed.Engine(path.read_bytes(), 0 if way == "one" else index)
-            for way, path in plans.items()
+            for way, path in files.items()
         }
         given = x if network.high else x.to(next(module.parameters()).dtype)
         torch_ways = {
@@ -161,25 +156,35 @@ def parse() -> argparse.Namespace:
         help="another optimization level than 3",
     )
     parser.add_argument("--jobs", type=int, default=1, help="builds at a time")
+    parser.add_argument(
+        "--apart",
+        nargs="+",
+        default=[],
+        choices=list(NETWORKS),
+        help="build the three plans of these networks at a time, without a shared timing cache",
+    )
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--plans", type=Path, default=Path("/tmp/trt-build-batch-sizes"))
     parser.add_argument(
         "--budget", type=float, default=7200, help="seconds after which builds are ended"
     )
+    parser.add_argument(
+        "--stage", choices=("build", "time"), help="do one of the two; the default is both"
+    )
     return parser.parse_args()
 
 
-def built(args: argparse.Namespace, levels: Mapping[str, int]) -> None:
+def build_all(args: argparse.Namespace, levels: Mapping[str, int]) -> None:
     """Build every plan, or as many as the budget allows."""
-    until = time.monotonic() + args.budget
-    with multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=1) as pool:
-        pending = [
-            pool.apply_async(build_all, (name, args.plans, args.precision, levels[name]))
-            for name in args.only
-        ]
-        for result in pending:
-            with contextlib.suppress(multiprocessing.TimeoutError):
-                found = result.get(max(0.0, until - time.monotonic()))
-                print(json.dumps({"built": found}), flush=True)
+    every = [
+        chain
+        for name in args.only
+        for chain in chains(
+            name, args.plans, args.precision, levels[name], args.engines, name in args.apart
+        )
+    ]
+    for facts in plans.build(every, args.jobs, args.budget):
+        print(json.dumps({"built": facts}), flush=True)
 
 
 def main() -> int:
@@ -188,7 +193,10 @@ def main() -> int:
     warnings.simplefilter("ignore")
     given = dict(pair.split("=") for pair in args.level)
     levels = {name: int(given.get(name, 3)) for name in args.only}
-    built(args, levels)
+    if args.stage != "time":
+        build_all(args, levels)
+    if args.stage == "build":
+        return 0
     count = 0
     for name in args.only:
         for row in rows(name, args.plans, args.precision, levels[name]):

@@ -5,9 +5,10 @@
 The first part runs TensorRT alone. It captures graphs from one execution context, or from one
 context for each batch size, and replays them between plain calls of other sizes. The second part
 serves one model on one tritonserver for each graph configuration, and sends requests of one size,
-then of several sizes. Each answer is compared with torch. A line of JSON holds the wrong answers
-and all answers by batch size. A GPU, full TensorRT and Triton's TensorRT backend are required;
-without the backend the second part is left out.
+then of several sizes. The third part serves several models with graphs at once (TOGETHER). Each
+answer is compared with torch.
+A line of JSON holds the wrong answers and all answers by batch size. A GPU, full TensorRT and
+Triton's TensorRT backend are required; without the backend only the first part runs.
 """
 
 from __future__ import annotations
@@ -19,12 +20,28 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 SIZES = (1, 2, 4, 8)
+BOTH = ("linear", "convolution")
+TOGETHER: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "one linear": (("linear",), {}),
+    "one convolution": (("convolution",), {}),
+    "one linear, two instances": (("linear",), {"instances": 2}),
+    "two linear": (("linear", "linear"), {}),
+    "two convolutions": (("convolution", "convolution"), {}),
+    "one of both": (BOTH, {}),
+    "three of both": (BOTH * 3, {}),
+    "three of both, loaded in turn": (BOTH * 3, {"in_turn": True}),
+    "three of both, warm-up": (BOTH * 3, {"warm_up": True}),
+}
+"""The models that one server has at once, and how, by the name of the case. All have graphs for
+batches of 1 and 4.
+"""
 LIMIT = 1e-2
 """The largest difference for a correct output of layers of two, relative to the largest value."""
 
@@ -173,20 +190,40 @@ def publish(folder: Path) -> None:
     assert all(result.ok for result in results), [str(result.error) for result in results]
 
 
-def configure(folder: Path, name: str, sizes: tuple[int, ...] | None, copy_stream: bool) -> None:
-    """Write the graph settings into the published configuration."""
+def configure(
+    folder: Path,
+    name: str,
+    sizes: tuple[int, ...] | None,
+    copy_stream: bool,
+    warm_up: bool = False,
+    instances: int = 1,
+) -> None:
+    """Write the graph settings into the published configuration, and the folder's name.
+
+    With `warm_up`, also a warm-up request of random data for each of the sizes.
+    """
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
     path = folder / name / "config.pbtxt"
     config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
     config.ClearField("model_warmup")
+    config.name = name
+    for group in config.instance_group:
+        group.count = instances
+    row = modules()[name.split("_")[0]][1]
+    for size in sizes or () if warm_up else ():
+        request = config.model_warmup.add(name=f"batch-{size}", batch_size=size)
+        given = request.inputs["x"]
+        given.data_type = model_config_pb2.TYPE_FP32
+        given.dims.extend(row)
+        given.random_data = True
     if sizes is not None:
         config.optimization.cuda.graphs = True
         config.optimization.cuda.output_copy_stream = copy_stream
         for size in sizes:
             spec = config.optimization.cuda.graph_spec.add(batch_size=size)
-            spec.input["x"].dim.extend(modules()[name][1])
+            spec.input["x"].dim.extend(row)
     path.write_text(text_format.MessageToString(config))
 
 
@@ -239,6 +276,71 @@ def served(folder: Path, name: str, spec: str, copy_stream: bool) -> Iterator[di
         }
 
 
+def many(folder: Path, case: str) -> Iterator[dict[str, Any]]:
+    """Return the incorrect outputs of a server with the models of a case of TOGETHER.
+
+    The requests are those of one client, then of one client for each model at the same time.
+    """
+    from tritonclient import grpc
+
+    from builder.serving import serve
+
+    names, settings = TOGETHER[case]
+    repository = folder / case.replace(" ", "-")
+    repository.mkdir()
+    copies = {}
+    for number, name in enumerate(names):
+        copy = f"{name}_{number}"
+        shutil.copytree(folder / "plain" / name, repository / copy)
+        configure(
+            repository,
+            copy,
+            SPECS["1,4"],
+            copy_stream=False,
+            warm_up=settings.get("warm_up", False),
+            instances=settings.get("instances", 1),
+        )
+        copies[copy] = modules()[name]
+    in_turn = settings.get("in_turn", False)
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with serve(repository, explicit=in_turn, **ports) as server:  # type: ignore[arg-type]
+        client = grpc.InferenceServerClient(server.grpc_url)
+        for copy in copies if in_turn else ():
+            client.load_model(copy)
+        for clients in sorted({1, max(len(copies), settings.get("instances", 1))}):
+            asked = list(copies.items()) * (clients if len(copies) == 1 else 1)
+            with ThreadPoolExecutor(clients) as pool:
+                found = list(pool.map(partial(_ask, server.grpc_url), asked))
+            wrong = [
+                f"{copy}: {dict(counts)}" for (copy, _), counts in zip(asked, found, strict=True)
+            ]
+            yield {
+                "part": "Triton, models together",
+                "case": case,
+                "clients": clients,
+                "answers": {size: 6 * len(asked) for size in SIZES},
+                "wrong": dict(sum(found, Counter())),
+                "by_model": wrong,
+            }
+
+
+def _ask(url: str, copy: tuple[str, tuple[torch.nn.Module, tuple[int, ...]]]) -> Counter[int]:
+    """Send requests of all sizes in turn to one model. Returns the wrong answers by size."""
+    import numpy as np
+    from tritonclient import grpc
+
+    name, (module, row) = copy
+    client = grpc.InferenceServerClient(url)
+    wrong: Counter[int] = Counter(dict.fromkeys(SIZES, 0))
+    with torch.inference_mode():
+        for size in list(SIZES) * 6:
+            x = torch.randn(size, *row)
+            sent = grpc.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x.numpy())
+            output = client.infer(name, [sent]).as_numpy("y")
+            wrong[size] += is_wrong(torch.from_numpy(np.array(output)), module(x))
+    return wrong
+
+
 def has_backend() -> bool:
     """Whether the installed tritonserver has the TensorRT backend."""
     from builder.serving.installation import find
@@ -252,6 +354,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=4, help="servers at a time")
+    parser.add_argument("--only-many", action="store_true", help="measure only the third part")
     args = parser.parse_args()
     with args.out.open("a") as out, tempfile.TemporaryDirectory() as folder:
 
@@ -261,7 +364,7 @@ def main() -> int:
             out.flush()
             print(line, flush=True)
 
-        for name in modules():
+        for name in () if args.only_many else modules():
             for shared in (True, False):
                 note(alone(name, shared))
         if not has_backend():
@@ -272,12 +375,17 @@ def main() -> int:
             for name in modules()
             for spec in SPECS
             for copy_stream in (False, True)
-            if not (spec == "none" and copy_stream) and (not copy_stream or spec in ("1", "1,4"))
+            if not args.only_many
+            and not (spec == "none" and copy_stream)
+            and (not copy_stream or spec in ("1", "1,4"))
         ]
         with ThreadPoolExecutor(args.jobs) as pool:
             for found in pool.map(lambda case: _rows(Path(folder), *case), cases):
                 for row in found:
                     note(row)
+        for case in TOGETHER:
+            for row in _rows_of_many(Path(folder), case):
+                note(row)
     return 0
 
 
@@ -287,6 +395,14 @@ def _rows(folder: Path, name: str, spec: str, copy_stream: bool) -> list[dict[st
     except Exception as failure:
         case = {"model": name, "graph_spec": spec, "output_copy_stream": copy_stream}
         return [{"part": "Triton", **case, "failed": f"{type(failure).__name__}: {failure}"[:300]}]
+
+
+def _rows_of_many(folder: Path, case: str) -> list[dict[str, Any]]:
+    try:
+        return list(many(folder, case))
+    except Exception as failure:
+        reason = f"{type(failure).__name__}: {failure}"[:300]
+        return [{"part": "Triton, models together", "case": case, "failed": reason}]
 
 
 if __name__ == "__main__":

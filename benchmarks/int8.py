@@ -1,10 +1,11 @@
 """What 8 bits gain over half: int8 and mixed plans against fp16 plans of the same networks.
 
-    python -m benchmarks.int8 --only resnet50 bert_base_128 --out rows.jsonl
+    python -m benchmarks.int8 --only resnet50 bert_base_128 --jobs 2 --out rows.jsonl
 
 Each network is calibrated on random inputs and built in fp16, mixed and int8, and in int8 without
 quantized residual operands where it has residual additions. The plans of a network share one
-timing cache. They are timed alternately in the same run with CUDA graphs at batch 8 and 32;
+timing cache. They are kept in `--plans`. When all are built, they are timed alternately in the
+same run with CUDA graphs at batch 8 and 32;
 medians in milliseconds. `sqnr` is each plan's signal to noise ratio in dB against float32 torch,
 `top1` the share of rows with the same largest output. Weights and inputs are random. A GPU and
 full TensorRT are required.
@@ -16,16 +17,18 @@ import argparse
 import importlib
 import json
 import math
-import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import roads, timed
+from benchmarks import plans, records, roads, timed
 from benchmarks.networks import NETWORKS
+from benchmarks.plans import Task
 
 SIZES = (8, 32)
 VARIANTS = ("fp16", "mixed", "int8", "int8, float residuals")
@@ -33,14 +36,15 @@ CALIBRATION = 4
 """The number of batches of 8 for calibration."""
 
 
-def plan(name: str, variant: str, level: int | None, cache: Path) -> tuple[bytes, dict[str, Any]]:
-    """Build the plan. Returns it with facts of its quantization and build."""
+def plan(name: str, variant: str, level: int | None, cache: Path) -> bytes:
+    """Build the plan. Facts of its quantization and build are written beside `cache`."""
     import builder
     from builder.engine import BuildOptions, build
     from builder.lowering import lower
     from builder.quantization import quantize
 
     network = NETWORKS[name]
+    cache.parent.mkdir(parents=True, exist_ok=True)
     precision, _, changed = variant.partition(", ")
     defining: Any = importlib.import_module(quantize.__module__)
     lowered = lower(roads.trace(network), specs=[network.spec])
@@ -61,21 +65,28 @@ def plan(name: str, variant: str, level: int | None, cache: Path) -> tuple[bytes
     started = time.monotonic()
     conversion = builder.convert(graph, [network.spec], precision=precision)
     built = build(conversion, BuildOptions(timing_cache=cache, optimization_level=level))
-    return built.data, {**facts, "build_s": round(time.monotonic() - started, 1)}
+    facts["build_s"] = round(time.monotonic() - started, 1)
+    (cache.parent / f"{variant}.json").write_text(json.dumps(facts))
+    return built.data
 
 
-def rows(name: str, variants: Sequence[str], level: int | None) -> Iterator[dict[str, Any]]:
-    """Yield one row for each batch size."""
+def tasks(home: Path, name: str, variants: Sequence[str], level: int | None) -> list[Task]:
+    """Return the plans of a network to build in one process with one timing cache."""
+    cache = home / "timing.cache"
+    return [
+        Task(home / f"{variant}.plan", partial(plan, name, variant, level, cache))
+        for variant in variants
+    ]
+
+
+def rows(home: Path, name: str, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield one row for each batch size, for the plans in the folder `home`."""
     network = NETWORKS[name]
-    facts, engines, failed = {}, {}, {}
-    with tempfile.TemporaryDirectory() as folder:
-        for variant in variants:
-            try:
-                data, facts[variant] = plan(name, variant, level, Path(folder, "timing.cache"))
-            except Exception as refusal:
-                failed[variant] = f"{type(refusal).__name__}: {refusal}"[:300]
-                continue
-            engines[variant] = timed.Engine(data)
+    built = [variant for variant in variants if (home / f"{variant}.plan").exists()]
+    if not built:
+        return
+    engines = {variant: timed.Engine((home / f"{variant}.plan").read_bytes()) for variant in built}
+    facts = {variant: json.loads((home / f"{variant}.json").read_text()) for variant in built}
     truth_of = network.module().cuda()
     for batch in SIZES:
         x = network.sample(batch).roll(7, dims=-1).cuda()
@@ -89,8 +100,9 @@ def rows(name: str, variants: Sequence[str], level: int | None) -> Iterator[dict
             "ms": medians,
             "sqnr": {key: _sqnr(output, truth) for key, output in outputs.items()},
             "top1": {key: _agreement(output, truth) for key, output in outputs.items()},
-            "failed": {**failed, **refused},
+            "failed": refused,
             "facts": facts,
+            **records.host(),
         }
 
 
@@ -105,23 +117,45 @@ def _agreement(output: torch.Tensor, truth: torch.Tensor) -> float:
     return round(float(same.float().mean()), 3)
 
 
-def main() -> int:
-    """Measure, write one JSON line for each row, and print it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def parse() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--variant", action="append", choices=VARIANTS)
-    parser.add_argument("--level", type=int)
+    parser.add_argument(
+        "--level", nargs="+", default=[], metavar="NETWORK=N", help="an optimization level"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="networks that are built at a time")
+    parser.add_argument("--plans", type=Path, default=Path("/tmp/trt-build-int8"))
+    parser.add_argument(
+        "--budget", type=float, default=7200, help="seconds after which builds are ended"
+    )
+    parser.add_argument(
+        "--stage", choices=("build", "time"), help="do one of the two; the default is both"
+    )
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Build, measure, write one JSON line for each row, and print it."""
+    args = parse()
+    warnings.simplefilter("ignore")
+    variants = args.variant or VARIANTS
+    levels = {name: int(level) for name, level in (pair.split("=") for pair in args.level)}
+    homes = {name: args.plans / f"{name}-{levels.get(name)}" for name in args.only}
+    if args.stage != "time":
+        every = [tasks(home, name, variants, levels.get(name)) for name, home in homes.items()]
+        for facts in plans.build(every, args.jobs, args.budget):
+            print(json.dumps({"built": facts}), flush=True)
+    if args.stage == "build":
+        return 0
     count = 0
-    with args.out.open("a") as out:
-        for name in args.only:
-            for row in rows(name, args.variant or VARIANTS, args.level):
-                line = json.dumps(row)
-                out.write(line + "\n")
-                out.flush()
-                print(line, flush=True)
-                count += 1
+    for name, home in homes.items():
+        for row in rows(home, name, variants):
+            records.append(args.out, [row])
+            print(json.dumps(row), flush=True)
+            count += 1
     return 0 if count else 1
 
 

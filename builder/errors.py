@@ -181,7 +181,8 @@ class Mistake:
     fix: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.message}" + (f" ({self.fix})" if self.fix else "")
+        text = f"{self.file}:{self.line}: {self.message}"
+        return f"{text} ({self.fix})" if self.fix else text
 
 
 class ManifestError(UsageError):

@@ -83,6 +83,6 @@ def own_line(error: BaseException) -> str:
         return f"{file}:{line} in {function}"
     frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
     inside = [frame for frame in frames if "/builder/" in frame.filename] or list(frames)
-    return (
-        f"{inside[-1].filename}:{inside[-1].lineno} in {inside[-1].name}" if inside else "unknown"
-    )
+    if inside:
+        return f"{inside[-1].filename}:{inside[-1].lineno} in {inside[-1].name}"
+    return "unknown"

@@ -120,15 +120,14 @@ class _Sender:
         """
         number = next(self.ids)
         for at, request in enumerate(requests):
-            options = (
-                {
+            if self.job.stateful:
+                options = {
                     "sequence_id": number,
                     "sequence_start": at == 0,
                     "sequence_end": at == len(requests) - 1,
                 }
-                if self.job.stateful
-                else {}
-            )
+            else:
+                options = {}
             if not await self._send(request, options, intended if at == 0 else None):
                 return
 
@@ -217,20 +216,19 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
     if job.memory == shared_memory.BODY:
         yield [[[request(golden, None) for golden in one] for one in job.sequences]]
         return
-    sync = (job.access.grpc if job.protocol == "grpc" else job.access.http)(job.url)
+    sync = job.access.client(job.protocol, job.url)
     with contextlib.ExitStack() as stack:
         stack.callback(sync.close)
-        count = job.load.concurrency or SHARED_SLOTS
-        yield [
-            [
-                [
-                    request(g, stack.enter_context(shared_memory.Regions(job.memory, sync, g)))
-                    for g in one
-                ]
-                for one in [job.sequences[number % len(job.sequences)]]
-            ]
-            for number in range(count)
-        ]
+
+        def in_memory(golden: Golden) -> _Request:
+            regions = shared_memory.Regions(job.memory, sync, golden)
+            return request(golden, stack.enter_context(regions))
+
+        slots = []
+        for number in range(job.load.concurrency or SHARED_SLOTS):
+            sequence = job.sequences[number % len(job.sequences)]
+            slots.append([[in_memory(golden) for golden in sequence]])
+        yield slots
 
 
 async def _run(job: Job, slots: Sequence[Sequence[Sequence[_Request]]]) -> Samples:

@@ -101,6 +101,7 @@ def requests(
 def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
     """Read one request from arrays with the inputs' names, or several from `<n>/<input>`."""
     wanted = {tensor.name for tensor in model.config.input}
+    required = {tensor.name for tensor in model.config.input if not tensor.optional}
     try:
         with np.load(file, allow_pickle=False) as read:
             arrays: dict[str, Any] = {name: read[name] for name in read.files}
@@ -110,7 +111,9 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
     for key, array in arrays.items():
         number, _, name = key.rpartition("/")
         sets.setdefault(number, {})[name] = array
-    wrong = next((number for number, one in sets.items() if set(one) != wanted), None)
+    wrong = next(
+        (number for number, one in sets.items() if not required <= set(one) <= wanted), None
+    )
     if wrong is not None or not sets:
         found = ", ".join(sorted(sets.get(wrong or "", {}))) or "none"
         of = f"request {wrong!r} of the file" if wrong else "the file"
@@ -125,4 +128,6 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
 def rows(golden: Golden, max_batch_size: int) -> int:
     """The rows that a request adds to a batch: 1 if Triton does not batch."""
     first = next(iter(golden.inputs.values()), None)
-    return int(first.shape[0]) if max_batch_size and first is not None and first.ndim else 1
+    if max_batch_size and first is not None and first.ndim:
+        return int(first.shape[0])
+    return 1

@@ -274,7 +274,8 @@ class _Run:
         trials: list[dict[str, Any]] = []
 
         def holds(rate: float) -> bool:
-            load, seconds = Load(rate=rate), self.options.seconds
+            load = Load(rate=rate)
+            seconds = self.options.seconds
             found = long_enough(partial(self.level, client), load, seconds, percent)
             value = found.latency_ms.get(name)
             held = (
@@ -350,7 +351,8 @@ def _of_clients(
     cpu = max(one.cpu_seconds / max(one.wall_seconds, 1e-9) for one in samples)
     latency = measured["latency_ms"]
     median = latency["p50"].value if latency else 0.0
-    delay, cores = measured["send_delay_ms"], os.cpu_count() or 1
+    delay = measured["send_delay_ms"]
+    cores = os.cpu_count() or 1
     return {
         "errors": _total(one.errors for one in samples),
         "examples": {kind: text for one in samples for kind, text in one.example.items()},
@@ -372,7 +374,7 @@ def _total(found: Any) -> dict[str, int]:
 
 @contextlib.contextmanager
 def _statistics_client(protocol: str, url: str, access: Access) -> Iterator[Any]:
-    client = (access.grpc if protocol == "grpc" else access.http)(url)
+    client = access.client(protocol, url)
     try:
         yield client
     finally:

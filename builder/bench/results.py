@@ -160,8 +160,9 @@ def warm_up(latency: Array, window: NDArray[np.int_]) -> tuple[int, bool]:
     spread = max(noise, SMALLEST_SPREAD * center)
     within = np.isnan(means) | (np.abs(means - center) <= 3 * spread)
     first = int(np.argmax(within[:half])) if within[:half].any() else half
-    quarters = [_median(part) for part in (means[half : -half // 2], means[-half // 2 :])]
-    steady = bool(abs(quarters[0] - quarters[1]) <= max(2 * spread, DRIFT * center))
+    last = -half // 2
+    drift = abs(_median(means[half:last]) - _median(means[last:]))
+    steady = bool(drift <= max(2 * spread, DRIFT * center))
     return first, steady and first < half
 
 
@@ -187,7 +188,8 @@ def _estimates(latency: Array, window: NDArray[np.int_], windows: int) -> dict[s
     """Percentiles, with bootstrap intervals over whole windows, because consecutive latencies are
     not independent.
     """
-    wanted = [p for p in PERCENTILES if latency.size * (100 - p) / 100 >= FEW or p == 50.0]
+    # a percentile needs enough latencies beyond it
+    wanted = [p for p in PERCENTILES if p == 50.0 or latency.size * (100 - p) / 100 >= FEW]
     if not latency.size:
         return {}
     values = np.percentile(latency, wanted)

@@ -67,11 +67,10 @@ def counts(client: Any, model: str) -> Counts:
     A model without requests has zeros. The sums include all versions that the server has loaded.
     """
     statistics = client.get_inference_statistics(model)
-    versions = (
-        statistics["model_stats"]
-        if isinstance(statistics, dict)
-        else _plain(statistics)["model_stats"]
-    )
+    if isinstance(statistics, dict):
+        versions = statistics["model_stats"]
+    else:
+        versions = _plain(statistics)["model_stats"]
     return _sum([_of_version(version) for version in versions])
 
 

@@ -41,7 +41,8 @@ class Numbers(click.ParamType[tuple[float, ...]]):
             found = tuple(float(part) for part in str(value).split(",") if part.strip())
         except ValueError:
             found = ()
-        if not found or not all(0 < number < 1e7 or (self.zero and not number) for number in found):
+        allowed = (0 < number < 1e7 or (self.zero and not number) for number in found)
+        if not found or not all(allowed):
             self.fail(f"{value!r} is not a list of positive numbers, such as 1,2,4", param, ctx)
         return found
 
@@ -212,7 +213,8 @@ def _keep(data: dict[str, Any], file: Path | None, repository: Path, record: boo
     if file:
         records.write(file, data)
     if record:
-        records.keep(repository, records.BENCH, data)
+        measured = [{**one, "host": data["host"]} for one in data["models"]]
+        records.keep(repository, records.BENCH, {**data, "models": measured})
 
 
 def show(terminal: Terminal, found: Sequence[ModelBench], changes: Sequence[Change]) -> None:

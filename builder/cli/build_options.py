@@ -122,7 +122,8 @@ def take(settings: dict[str, Any]) -> Any:
 
     names = ("workspace_bytes", "optimization_level", "hardware_compatible", "timing_cache", *FLAGS)
     chosen = {name: settings.pop(name) for name in names}
-    sources, pools = settings.pop("sources"), dict(settings.pop("pools"))
+    sources = settings.pop("sources")
+    pools = dict(settings.pop("pools"))
     targets = parse_capabilities(settings.pop("targets"))
     return BuildOptions(
         **chosen, compute_capabilities=targets, tactic_sources=sources or None, memory_pools=pools

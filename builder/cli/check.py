@@ -78,9 +78,8 @@ def check_command(
     for report in reports:
         terminal.trace(report["name"], (report["error"] or {}).get("traceback", ""))
     code = agreed(report["error"]["exit_code"] for report in reports if report["error"])
-    terminal.result(
-        {"ok": code == 0, "models": reports}, lambda: show(terminal, reports, with_config)
-    )
+    data = {"ok": code == 0, "models": reports}
+    terminal.result(data, lambda: show(terminal, reports, with_config))
     return code
 
 
@@ -167,9 +166,10 @@ def _words(error: dict[str, Any]) -> str:
 
 def _row(report: dict[str, Any]) -> list[object]:
     operators = report.get("operators")
+    accepted = "in segments" if report.get("fallback") else "ok"
     return [
         report["name"],
-        "FAILED" if report["error"] else "in segments" if report.get("fallback") else "ok",
+        "FAILED" if report["error"] else accepted,
         report.get("passes", ""),
         sum(operators["used"].values()) if operators else "",
         len(operators["unsupported"]) if operators else "",

@@ -130,8 +130,12 @@ def deploy_command(
     found = deployment.deploy(
         platform, repository, out, _settings(repository, given), overwrite=overwrite
     )
+    terminal.result(_as_data(found), lambda: show(terminal, found))
+
+
+def _as_data(found: Written) -> dict[str, Any]:
     work = found.workload
-    data = {
+    return {
         "folder": found.folder,
         "files": found.files,
         "changed": found.changed,
@@ -143,7 +147,6 @@ def deploy_command(
         "storage": work.settings.storage.url,
         "warnings": work.warnings,
     }
-    terminal.result(data, lambda: show(terminal, found))
 
 
 def _settings(repository: Path, given: dict[str, Any]) -> Settings:

@@ -96,7 +96,9 @@ def doctor_command(
         "findings": [vars(finding) for finding in findings],
     }
     terminal.result(data, lambda: _show(terminal, data, findings))
-    return 4 if any(finding.essential and finding.found is None for finding in findings) else 0
+    if any(finding.essential and finding.found is None for finding in findings):
+        return 4
+    return 0
 
 
 def _preflight(
@@ -137,7 +139,12 @@ def show_preflight(terminal: Terminal, server: str, found: Sequence[Preflight]) 
         terminal.line(f"{one.number} {one.severity}: {one.subject}: {one.message}", color=color)
         terminal.line(f"    fix: {one.fix}")
     errors = sum(one.severity == "error" for one in found)
-    terminal.line(f"{server}: {errors} errors, {len(found) - errors} warnings (docs/preflight.md)")
+    counts = f"{_counted(errors, 'error')}, {_counted(len(found) - errors, 'warning')}"
+    terminal.line(f"{server}: {counts} (docs/preflight.md)")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def note_preflight(terminal: Terminal, found: Sequence[Preflight]) -> None:

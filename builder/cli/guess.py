@@ -125,9 +125,10 @@ def _guesses(
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)
-    examples = (
-        {} if module else _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
-    )
+    if module:
+        examples = {}
+    else:
+        examples = _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
     found = _inputs(lowered, examples)
     dropped = _dropped(loaded, lowered.inputs)
     outputs = [] if max_lengths else list(lowered.results)
@@ -141,7 +142,8 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
     from builder.cli import guess_state
 
     batch = next((example.shape[0] for example in examples.values() if example.shape), None)
-    hidden, lengths = guess_state.shapes(lowered), guess_state.lengths(lowered)
+    hidden = guess_state.shapes(lowered)
+    lengths = guess_state.lengths(lowered)
 
     def guess(name: str, value: Value) -> Guess:
         if name in examples:
@@ -177,21 +179,24 @@ def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
 def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
     """The inputs that an exported program states."""
     from builder.cli import guess_state
+    from builder.manifest import axis_ranges
 
     axes = program.axes
     specs = axes.specs()
     found = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]
-    dims = {axis: (dims, axes.comment(axis)) for spec in specs for axis, dims in spec.dims.items()}
+    dims = {axis: (span, axes.comment(axis)) for axis, span in axis_ranges(specs).items()}
     return Guessed(found, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims)
 
 
 def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
     """The arguments of forward that are not inputs of the lowered graph, with the reason."""
+    from builder.lowering import contains
+
     schema = getattr(getattr(module, "forward", None), "schema", None)
     found = {}
     for argument in schema.arguments[1:] if schema else ():
         name = argument.name
-        if not any(one == name or one.startswith((f"{name}_", f"{name}.")) for one in inputs):
+        if not any(contains(name, one) for one in inputs):
             has_default = argument.has_default_value()
             default = f"its default {argument.default_value!r} is used" if has_default else ""
             found[name] = default or "no output depends on it"
@@ -282,7 +287,8 @@ def _convolution(groups: int) -> Callable[[str, Any, int], Guess | None]:
     """For an operator whose weight is argument 1 and whose group count is argument `groups`."""
 
     def rule(name: str, node: Any, offset: int) -> Guess | None:
-        weight, count = _constant(node, 1), _constant(node, groups)
+        weight = _constant(node, 1)
+        count = _constant(node, groups)
         if offset != 0 or weight is None or count is None or weight.dim() - 2 not in _SPATIAL:
             return None
         shape = ("batch", weight.shape[1] * count, *_SPATIAL[weight.dim() - 2])

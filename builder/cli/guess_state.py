@@ -119,7 +119,9 @@ def _states(node: Any) -> list[Any]:
     """The values of hx."""
     given = node.inputsAt(1 + _packed(node))
     several = given.node().kind() == "prim::ListConstruct"
-    return list(given.node().inputs())[: RECURRENT[node.kind()]] if several else [given]
+    if several:
+        return list(given.node().inputs())[: RECURRENT[node.kind()]]
+    return [given]
 
 
 def _tensors(value: Any) -> list[Any]:
@@ -127,11 +129,14 @@ def _tensors(value: Any) -> list[Any]:
         return [
             one.toIValue() for one in value.node().inputs() if one.node().kind() == "prim::Constant"
         ]
-    return list(value.toIValue() or ()) if value.node().kind() == "prim::Constant" else []
+    if value.node().kind() == "prim::Constant":
+        return list(value.toIValue() or ())
+    return []
 
 
 def _inputs_of(lowered: Any, value: Any) -> list[str]:
-    origins, given = _origins(value), zip(lowered.inputs, lowered.graph.inputs(), strict=True)
+    origins = _origins(value)
+    given = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     return [name for name, one in given if one.debugName() in origins]
 
 
@@ -142,4 +147,6 @@ def _origins(value: Value) -> set[str]:
         offset = value.offset()
         sides = [list(block.outputs())[offset] for block in node.blocks()]
         return {name for side in sides for name in _origins(side)}
-    return _origins(node.inputsAt(0)) if node.kind() in _HANDED_ON else {value.debugName()}
+    if node.kind() in _HANDED_ON:
+        return _origins(node.inputsAt(0))
+    return {value.debugName()}

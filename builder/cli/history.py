@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
+from builder.errors import UsageError
 
 if TYPE_CHECKING:
     from builder.triton import Entry
 
-COLUMNS = ("model", "version", "", "published", "source", "precision", "TensorRT", "abs error")
+COLUMNS = (
+    "model",
+    "version",
+    "",
+    "published",
+    "source",
+    "precision",
+    "TensorRT",
+    "abs error",
+    "requests/s",
+    "p99 ms",
+)
+NUMBERS = ("version", "abs error", "requests/s", "p99 ms")
 DIGITS = 12
 """Number of shown digits of a source file's SHA-256."""
 
@@ -28,28 +42,54 @@ def history_command(terminal: Terminal, /, repository: Path, only: tuple[str, ..
 
     Triton serves the "current" version if a request names no version. It serves a "served" version
     if the request names it, and never a "kept" one. The error is the largest difference from the
-    goldens. Exit code 1: a file is damaged.
+    goldens. Requests per second and latency are those of `bench --record`, at the load with the
+    most requests. Exit code 1: a file is damaged.
     """
     from dataclasses import asdict
 
     from builder.triton import history
 
     found = {folder.name: history.history(folder) for folder in history.models(repository, only)}
+    bench = _figures(terminal, repository, list(found))
     data = [
-        {"name": name, "versions": [asdict(entry) for entry in entries]}
+        {
+            "name": name,
+            "versions": [
+                {**asdict(entry), "bench": bench[name].get(entry.identity, [])} for entry in entries
+            ],
+        }
         for name, entries in found.items()
     ]
-    rows = [row(name, entry) for name, entries in found.items() for entry in entries]
+    rows = [
+        row(name, entry, bench[name].get(entry.identity, []))
+        for name, entries in found.items()
+        for entry in entries
+    ]
     terminal.result(
         {"repository": repository, "models": data},
-        lambda: terminal.table(COLUMNS, rows, numbers=("version", "abs error")),
+        lambda: terminal.table(COLUMNS, rows, numbers=NUMBERS),
     )
     return int(any(entry.damaged for entries in found.values() for entry in entries))
 
 
-def row(name: str, entry: Entry) -> list[str]:
-    """One line of the table."""
+def _figures(
+    terminal: Terminal, repository: Path, names: Sequence[str]
+) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """The figures of each model by the identity of the version. A note if they cannot be read."""
+    from builder.report import records
+
+    try:
+        return {name: records.figures(repository, name) for name in names}
+    except UsageError as error:
+        terminal.note(f"no figures are shown: {error.where}: {error.message}")
+        return {name: {} for name in names}
+
+
+def row(name: str, entry: Entry, bench: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line of the table, with the figures of the fastest of the benchmarks."""
     error = (entry.parity or {}).get("absolute")
+    best = max(bench, key=lambda one: one["requests_per_second"] or 0.0, default={})
+    rate, latency = best.get("requests_per_second"), best.get("p99_ms")
     return [
         name,
         str(entry.number),
@@ -59,4 +99,6 @@ def row(name: str, entry: Entry) -> list[str]:
         entry.precision or "",
         str(entry.versions.get("tensorrt") or ""),
         "" if error is None else f"{error:.1e}",
+        "" if rate is None else f"{rate:.1f}",
+        "" if latency is None else f"{latency:.2f}",
     ]

@@ -19,7 +19,9 @@ from builder.report import size
 if TYPE_CHECKING:
     from builder.manifest import ModelSpec
 
-CONFIG, PLAN_FACTS, SIDECAR = "config.pbtxt", "plan.json", "trt-build.json"
+CONFIG = "config.pbtxt"
+PLAN_FACTS = "plan.json"
+SIDECAR = "trt-build.json"
 
 
 @click.command(

@@ -74,14 +74,15 @@ def lower_command(
     With --trace, --show or --out, report the passes instead.
     """
     manifest = _manifest(file)
-    limit = manifest.get("unroll_limit", 64) if unroll_limit is None else unroll_limit
+    if unroll_limit is None:
+        unroll_limit = manifest.get("unroll_limit", 64)
     request = LowerOptions(
         file,
         module or manifest.get("module"),
         shown,
         stop_after,
         precision,
-        limit,
+        unroll_limit,
         out,
         _colored(),
         libraries or tuple(file.parent / name for name in manifest.get("libraries", ())),
@@ -150,7 +151,8 @@ def lower_here(options: LowerOptions, report: Any) -> Found:
 
     plugins.load(options.plugins)
     loaded = frontends.load(options.file, options.module, libraries=options.libraries)
-    half, keep_text = _computes_in_half(options.precision), bool(options.shown or options.out)
+    half = _computes_in_half(options.precision)
+    keep_text = bool(options.shown or options.out)
     later = [] if half is None else [step.name for step in lowering.passes_for(half)]
     for name in (*options.shown, *filter(None, [options.stop_after])):
         _known(name, later)
@@ -244,7 +246,8 @@ def _record(record: Any) -> dict[str, Any]:
 
 
 def _show(terminal: Terminal, found: Found, trace: bool, shown: Sequence[str]) -> None:
-    data, written = found.data, found.data["written"]
+    data = found.data
+    written = found.data["written"]
     if trace:
         columns = ("pass", "before", "after", "ms")
         rows = [

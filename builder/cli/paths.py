@@ -25,7 +25,17 @@ class Url(str):
     """A folder that is not local."""
 
 
-class PathOrUrl(click.Path):
+class NamedPath(click.Path):
+    """A path that is not empty. `--out "$UNSET"` would mean the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value as click.Path converts it."""
+        if value == "":
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class PathOrUrl(NamedPath):
     """A path, or a URL that fsspec opens.
 
     With `writes` the command may change the files at the URL.
@@ -36,17 +46,17 @@ class PathOrUrl(click.Path):
         self.writes = writes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value as click.Path converts it, or a Url."""
+        """The value as NamedPath converts it, or a Url."""
         if isinstance(value, str) and "://" in value:
             return Url(value)
         return super().convert(value, param, ctx)
 
 
-class LocalPath(click.Path):
+class LocalPath(NamedPath):
     """A local path. A URL is refused, because it would be taken as a folder name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value as click.Path converts it."""
+        """The value as NamedPath converts it."""
         if isinstance(value, str) and "://" in value:
             self.fail("a URL cannot be used here; use a local path", param, ctx)
         return super().convert(value, param, ctx)

@@ -34,10 +34,12 @@ def promote_command(
     """Publish the current version of each model of the repository FROM into the repository TO, byte
     for byte. TO is created if missing.
 
+    Figures that `verify --record` and `bench --record` kept for these versions are copied, too.
     The models are published one by one, each atomically. The command ends at the first model that
     is refused.
     """
     from builder import store
+    from builder.report import records
     from builder.repository import preflight
     from builder.triton import history, signatures
 
@@ -47,6 +49,8 @@ def promote_command(
     store.tidy(target)
     with signatures.signing_with(sign):
         done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
+    if warning := records.carry(source, target, [folder.name for folder in folders]):
+        terminal.note(warning)
     signed = [target / folder.name for folder in folders if signatures.is_signed(folder)]
     options.note_unsigned(terminal, signed)
     if write_env:

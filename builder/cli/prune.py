@@ -27,9 +27,11 @@ def prune_command(
     terminal: Terminal, /, repository: Path, keep: int, only: tuple[str, ...], sign: Path | None
 ) -> None:
     """Keep the N newest versions of each model in REPOSITORY, and remove the others. The current
-    version is always kept. Steps of a removed ensemble version are removed at a later publication.
+    version is always kept. The figures of removed versions are removed. Steps of a removed ensemble
+    version are removed at a later publication.
     """
     from builder import store
+    from builder.report import records
     from builder.triton import history, signatures
 
     store.tidy(repository)
@@ -37,6 +39,8 @@ def prune_command(
     was_signed = [folder for folder in folders if signatures.is_signed(folder)]
     with signatures.signing_with(sign):
         removed = {folder.name: history.prune(folder, keep) for folder in folders}
+    if warning := records.forget(repository, [name for name in removed if removed[name]]):
+        terminal.note(warning)
     options.note_unsigned(terminal, was_signed)
     data = [{"name": name, "removed": numbers} for name, numbers in removed.items()]
     rows = [[name, ", ".join(map(str, numbers)) or "none"] for name, numbers in removed.items()]

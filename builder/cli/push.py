@@ -70,34 +70,39 @@ def push_command(
     """
     from builder import deployment
     from builder.cli.verify import quiet_interrupts
+    from builder.report import records
     from builder.triton import signatures
 
-    if not url:
-        raise click.UsageError("push requires the address of the server: --url HOST:PORT")
+    target = _target(to or repository, url, settings)
     quiet_interrupts()
-    target = deployment.Target(
-        to or repository,
-        url,
-        settings["grpc_url"],
-        _with_control_token(settings["access"], settings["control_token_file"]),
-        settings["timeout"],
-        settings["drain"],
-    )
     deployment.check_local(repository, target, only)
     _refuse_unfit(repository, target, only)
     with signatures.signing_with(sign), terminal.progress() as progress:
         found = deployment.push(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
+    if target.repository != repository:
+        pushed = [one.name for one in found if one.live]
+        if warning := records.carry(repository, target.repository, pushed):
+            terminal.note(warning)
     options.note_incompatible(terminal, found)
-    data = {
-        "repository": repository,
-        "served": target.repository,
-        "live": all(one.live for one in found),
-        "models": [{**asdict(one), "live": one.live} for one in found],
-    }
+    live = all(one.live for one in found)
+    data: dict[str, Any] = {"repository": repository, "served": target.repository, "live": live}
+    data["models"] = [{**asdict(one), "live": one.live} for one in found]
     terminal.result(data, lambda: show(terminal, found))
-    return 0 if data["live"] else 3
+    return 0 if live else 3
+
+
+def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:
+    """The server that reads the repository `served`, and how long to wait for it."""
+    from builder import deployment
+
+    if not url:
+        raise click.UsageError("push requires the address of the server: --url HOST:PORT")
+    access = _with_control_token(settings["access"], settings["control_token_file"])
+    return deployment.Target(
+        served, url, settings["grpc_url"], access, settings["timeout"], settings["drain"]
+    )
 
 
 def _with_control_token(access: Access, file: Path | None) -> Access:

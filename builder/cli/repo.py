@@ -129,7 +129,6 @@ def repo_command(
     others are still built. Unchanged models are not built again.
     """
     from builder import processes
-    from builder.cli.doctor import note_preflight
 
     terminal: Terminal = context.obj
     if farm_file is not None:
@@ -140,7 +139,6 @@ def repo_command(
         raise click.UsageError("--require-all is for --farm", context)
     if require_sandbox:
         processes.require(settings["isolate"])
-
     options.note_unread(terminal, models)
     used = _used_flavour(terminal, settings["flavour"])
     settings["options"] = build_options.take(settings)
@@ -154,22 +152,46 @@ def repo_command(
     data = {"repository": out, "ok": exit_code(results) == 0, "flavour": used}
     data["models"] = [as_dict(result) for result in results]
     if search_precision:
-        data["search"] = [search.as_dict(one) for one in found]
+        data["search"] = [as_dict(one) for one in found]
     if sbom:
         from builder.triton import sbom as bill
 
         data["sbom"] = bill.write(_beside(out, "cdx.json"))
-    unfit = _preflight(out, results)
-    data["preflight"] = [vars(one) for one in unfit]
-    if record:
-        from builder.report import records
-
-        records.keep(out, records.BUILD, data)
-    terminal.result(data, lambda: show(terminal, results, out))
-    note_preflight(terminal, unfit)
+    _report(terminal, out, results, data, record)
     if settings["graphs"] is not None:
         terminal.note(f"the graphs, pass by pass, are in {settings['graphs']}")
     return exit_code(results)
+
+
+def _report(
+    terminal: Terminal, out: Path, results: list[ModelResult], data: dict[str, Any], record: bool
+) -> None:
+    """Show the results and the findings of preflight, which are added to `data`. With `record`,
+    keep the data beside the repository.
+    """
+    from builder.cli.doctor import note_preflight
+
+    unfit = _preflight(out, results)
+    data["preflight"] = [vars(one) for one in unfit]
+    if warning := _update_records(out, data, results, record):
+        terminal.note(warning)
+    terminal.result(data, lambda: show(terminal, results, out))
+    note_preflight(terminal, unfit)
+
+
+def _update_records(
+    out: Path, data: dict[str, Any], results: Sequence[ModelResult], record: bool
+) -> str | None:
+    """Keep the results if requested, and remove the figures of versions that are gone. Returns a
+    warning if these cannot be removed.
+    """
+    from builder.report import records
+    from builder.triton import versions
+
+    if record:
+        records.keep(out, records.BUILD, data)
+    ok = [one.name for one in results if one.ok]
+    return records.forget(out, [name for name in ok if versions.policy_of(out / name).keep])
 
 
 def _used_flavour(terminal: Terminal, requested: str) -> dict[str, str | None]:
@@ -177,7 +199,8 @@ def _used_flavour(terminal: Terminal, requested: str) -> dict[str, str | None]:
     from builder.engine import flavour
 
     name = flavour.resolve(requested)
-    version, reason = flavour.installed_version(name), flavour.because(requested)
+    version = flavour.installed_version(name)
+    reason = flavour.because(requested)
     if requested == "auto":
         terminal.note(f"{name} {version}: {reason}")
     return {"name": name, "version": version, "because": reason}
@@ -218,7 +241,9 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
     from builder import deployment
 
     server = deployment.expected_server(out) if out.is_dir() else None
-    return [] if server is None else deployment.preflight(out, server, built, digests=False)
+    if server is None:
+        return []
+    return deployment.preflight(out, server, built, digests=False)
 
 
 def exit_code(results: list[ModelResult]) -> int:
@@ -236,7 +261,7 @@ def agreed(failures: Iterable[int]) -> int:
     return codes.pop() if codes else 0
 
 
-def as_dict(result: ModelResult) -> dict[str, Any]:
+def as_dict(result: ModelResult | Search) -> dict[str, Any]:
     """JSON-able."""
     return {**vars(result), "error": describe(result.error) if result.error else None}
 
@@ -249,12 +274,8 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
             terminal.note(f"{result.name}: warning: {warning}")
         if result.quantized:
             terminal.note(f"{result.name}: {result.quantized['summary']}")
-        if result.error:
-            (
-                terminal.failure(f"{result.name}: {result.error}", None)
-                if not terminal.as_json
-                else None
-            )
+        if result.error and not terminal.as_json:
+            terminal.failure(f"{result.name}: {result.error}", None)
         if result.ok and result.state not in STANDING and result.because not in ("", NEW):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
     unexecuted = [result.name for result in results if result.ok and result.plan_executed is False]

@@ -147,7 +147,8 @@ def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
             terminal.note(f"{name}: warning: {warning}")
         if one.error:
             terminal.trace(name, one.error.traceback)
-            terminal.failure(f"{name}: {one.error}", None) if not terminal.as_json else None
+            if not terminal.as_json:
+                terminal.failure(f"{name}: {one.error}", None)
     counts = Counter(one.target for one in outcomes if one.published)
     failed = sum(one.error is not None for one in outcomes)
     if failed and not counts:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.cli.command import describe
 from builder.cli.terminal import Progress, Terminal
 from builder.errors import UsageError
 
@@ -60,8 +59,3 @@ def words(found: Search) -> str:
     return (
         f"{found.precision}{kept} ({trials} by the {found.judge}, {found.seconds:.1f} s; {where})"
     )
-
-
-def as_dict(found: Search) -> dict[str, Any]:
-    """JSON-able."""
-    return {**vars(found), "error": describe(found.error) if found.error else None}

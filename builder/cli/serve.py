@@ -15,7 +15,22 @@ if TYPE_CHECKING:
     from builder.serving import Server
 
 HTTP, GRPC, METRICS = 8000, 8001, 8002
-SERVE_CHECKS = ("P04", "P05", "P06", "P07", "P08", "P09", "P10", "P11", "P14", "P15", "P22", "P23")
+PORTS = ("port", "http_port", "grpc_port", "metrics_port")
+SERVE_CHECKS = (
+    "P04",
+    "P05",
+    "P06",
+    "P07",
+    "P08",
+    "P09",
+    "P10",
+    "P11",
+    "P14",
+    "P15",
+    "P22",
+    "P23",
+    "P24",
+)
 """Preflight findings that the server itself reports less clearly, or only at the first request."""
 
 
@@ -103,20 +118,14 @@ def serve_command(
     Models that fail to load are reported with the reason, and the others are served. The server is
     then live and not ready. Ctrl-C and SIGTERM end the server with exit code 0.
     """
-    from builder import deployment, serving
-    from builder.cli.doctor import note_preflight
+    from builder import serving
 
-    chosen: Any = ports(
-        *(settings[key] for key in ("port", "http_port", "grpc_port", "metrics_port"))
-    )
-    chosen |= _changes(settings, address)
+    chosen: Any = ports(*(settings[key] for key in PORTS)) | _changes(settings, address)
     if require_signature:
         _check_signatures(repository, require_signature, settings)
     _report_foreign(terminal, repository)
     chosen["response_cache"] = _cache_size(terminal, repository, settings)
-    if repository.is_dir():
-        found = deployment.preflight(repository, deployment.this_machine({}), digests=False)
-        note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
+    _report_preflight(terminal, repository)
     with serving.serve(
         repository,
         **chosen,
@@ -128,14 +137,29 @@ def serve_command(
         exit_on_error=settings["exit_on_error"],
     ) as server:
         report_crash(terminal, server)
-        _report_failed(terminal, server)
-        names = sorted(server.served())
-        data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
-        failed = {failure.model: failure.reason for failure in server.failed}
-        result = data | {"pid": server.process.pid, "failed": failed}
-        terminal.result(result, lambda: _show(terminal, data, names))
+        _report_models(terminal, server)
         server.block()
         terminal.note("stopping")
+
+
+def _report_preflight(terminal: Terminal, repository: Path) -> None:
+    """Print what prevents this machine from serving the models."""
+    from builder import deployment
+    from builder.cli.doctor import note_preflight
+
+    if repository.is_dir():
+        found = deployment.preflight(repository, deployment.this_machine({}), digests=False)
+        note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
+
+
+def _report_models(terminal: Terminal, server: Server) -> None:
+    """Print the addresses and the models that are served, and those that failed to load."""
+    _report_failed(terminal, server)
+    names = sorted(server.served())
+    data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
+    failed = {failure.model: failure.reason for failure in server.failed}
+    result = data | {"pid": server.process.pid, "failed": failed}
+    terminal.result(result, lambda: _show(terminal, data, names))
 
 
 def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from builder.errors import TrtBuildError
+    from builder.manifest import ModelSpec
     from builder.repository import Settings
     from builder.tuning import Trial, Tuned, TuneOptions
 
@@ -29,7 +30,8 @@ class Names(click.ParamType[tuple[str, ...]]):
     """A comma-separated subset of the names."""
 
     def __init__(self, *names: str) -> None:
-        self.names, self.name = names, ",".join(names)
+        self.names = names
+        self.name = ",".join(names)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -142,18 +144,15 @@ def tune_command(
     server.
     """
     from builder.cli.verify import quiet_interrupts
-    from builder.manifest import editing
     from builder.parity import served
-    from builder.tuning import UNMET
 
-    chosen, settings = _options(given), _settings(given, only)
+    chosen = _options(given)
+    settings = _settings(given, only)
     specs = settings.specs(models)
     served.chosen(repository, [spec.name for spec in specs])
-    for spec in specs:
-        if spec.manifest is not None and not dry_run:
-            editing.check(spec.manifest)
+    if not dry_run:
+        _check_manifests(specs)
     quiet_interrupts()
-    rebuild = f"trt-build repo {models} --out {repository}"
     done: list[dict[str, Any]] = []
     for spec in specs:
         found, error = _tuned(terminal, spec, chosen, settings, repository)
@@ -162,15 +161,30 @@ def tune_command(
             done.append({"name": spec.name, "error": describe(error) if error else None})
         else:
             manifest = None if dry_run else spec.manifest
-            done.append(_result(terminal, found, manifest, repository, rebuild))
+            done.append(_result(terminal, found, manifest, repository, models))
     terminal.result({"repository": repository, "models": done}, lambda: None)
+    return _exit_code(done)
+
+
+def _check_manifests(specs: Iterable[ModelSpec]) -> None:
+    """Raise UsageError for a manifest that the best configuration could not be written into."""
+    from builder.manifest import editing
+
+    for spec in specs:
+        if spec.manifest is not None:
+            editing.check(spec.manifest)
+
+
+def _exit_code(done: list[dict[str, Any]]) -> int:
+    from builder.tuning import UNMET
+
     if any(one["error"] for one in done):
         return 1
     return NO_LIMIT if any(one["verdict"] == UNMET for one in done) else 0
 
 
 def _result(
-    terminal: Terminal, found: Tuned, manifest: Path | None, repository: Path, rebuild: str
+    terminal: Terminal, found: Tuned, manifest: Path | None, repository: Path, models: Path
 ) -> dict[str, Any]:
     """Write, keep and show what was found of one model. Without a `manifest` nothing is written
     there.
@@ -181,7 +195,7 @@ def _result(
     entry = {**found.as_dict(), "error": None, "written": written}
     _keep(repository, entry)
     if not terminal.as_json:
-        show(terminal, found, written, rebuild)
+        show(terminal, found, written, f"trt-build repo {models} --out {repository}")
     return entry
 
 
@@ -294,9 +308,10 @@ def _change(found: Tuned) -> str:
     if found.before is None:
         default = [one.score for one in found.confirmed if one.configuration == found.default]
         sometimes = any(score is not None for score in default)
-        held = (
-            "kept the limit in some measurements only" if sometimes else "does not keep the limit"
-        )
+        if sometimes:
+            held = "kept the limit in some measurements only"
+        else:
+            held = "does not keep the limit"
         return f"{after}; the configuration before {held}"
     gain = f" ({found.gain:.2f} times as good)" if found.gain else ""
     return f"{after}, before {found.before:.4g} {unit}{gain}"

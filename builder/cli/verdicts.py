@@ -98,7 +98,9 @@ def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:
 
 def _names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:NAMES_SHOWN])
-    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
+    if len(names) <= NAMES_SHOWN:
+        return shown
+    return f"{shown} and {len(names) - NAMES_SHOWN} more"
 
 
 def failures(models: Sequence[ModelParity]) -> Iterator[Failure]:

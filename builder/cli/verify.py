@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,8 +124,7 @@ def verify_command(
     quiet_interrupts()
     models: list[ModelParity] = []
     if engine or server_options.has_endpoint or not ladder:
-        with terminal.progress() as progress:
-            models = _compared(terminal, repository, server_options, names, settings, progress)
+        models = _compared(terminal, repository, server_options, names, settings)
     if require == "plan":
         models = [_by_plan_or_failed(model) for model in models]
     models = [_failed_where(model, unsigned) for model in models]
@@ -209,22 +208,21 @@ def _compared(
     server_options: ServerOptions,
     names: Sequence[str] | None,
     settings: Mapping[str, Any],
-    progress: Progress,
 ) -> list[ModelParity]:
     """The models of `names`, or all, against their goldens."""
     from builder import parity
 
-    if server_options.engine:
-        return parity.verify_engines(
-            repository, names, repeat=settings["repeat"], progress=progress
-        )
-    endpoint = (
-        serving(terminal, repository, names, progress, settings["shared_memory"])
-        if server_options.serve
-        else nullcontext((server_options.url, server_options.grpc_url))
-    )
-    with endpoint as (http, grpc):
-        return parity.verify(repository, http, grpc, names, **settings, progress=progress)
+    with terminal.progress() as progress:
+        if server_options.engine:
+            repeat = settings["repeat"]
+            return parity.verify_engines(repository, names, repeat=repeat, progress=progress)
+        endpoint: AbstractContextManager[tuple[str | None, str | None]]
+        if server_options.serve:
+            endpoint = serving(terminal, repository, names, progress, settings["shared_memory"])
+        else:
+            endpoint = nullcontext((server_options.url, server_options.grpc_url))
+        with endpoint as (http, grpc):
+            return parity.verify(repository, http, grpc, names, **settings, progress=progress)
 
 
 def _keep(repository: Path, data: dict[str, Any], models: Sequence[ModelParity]) -> None:

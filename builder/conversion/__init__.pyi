@@ -37,7 +37,6 @@ from .registry import evaluator as evaluator
 from .registry import key_of as key_of
 from .registry import key_of_node as key_of_node
 from .registry import plugin_functions as plugin_functions
-from .sizes import propagate_sizes as propagate_sizes
 from .walker import MISSING as MISSING
 from .walker import GraphWalker as GraphWalker
 from .walker import MissingInput as MissingInput

@@ -47,7 +47,8 @@ class Arrangement(Lengths):
         if -1 not in [s for s in sizes if isinstance(s, int)]:
             return sizes
         at = sizes.index(-1)
-        own, others = self.sizes(tensor), sizes[:at] + sizes[at + 1 :]
+        own = self.sizes(tensor)
+        others = sizes[:at] + sizes[at + 1 :]
         # cancel factors on both sides, so that equal axes are recognized
         for size in list(others):
             match = next((o for o in own if expression(o) == expression(size)), None)
@@ -78,7 +79,8 @@ class Arrangement(Lengths):
         copied = dims.count(0) if has_dynamic else 0
         takes = self.capabilities.takes("SHUFFLE.COPIED_AXIS", tensor.dtype.name)
         if copied and self.facts(tensor).reshaped and not takes:
-            dims, open_axes = [d or -1 for d in dims], open_axes + copied
+            dims = [d or -1 for d in dims]
+            open_axes = open_axes + copied
         return dims if open_axes <= 1 else None
 
     def unsqueeze(self, tensor: ITensor, axes: Sequence[int]) -> ITensor:
@@ -127,7 +129,9 @@ class Arrangement(Lengths):
         if isinstance(tensor, torch.Tensor):
             return self._constant_at_rank(tensor, tensor.dtype, max(rank, tensor.dim()))
         missing = rank - self.rank(tensor)
-        return self.unsqueeze(tensor, list(range(missing))) if missing > 0 else tensor
+        if missing > 0:
+            return self.unsqueeze(tensor, list(range(missing)))
+        return tensor
 
     def permute(self, tensor: ITensor, order: Sequence[int]) -> ITensor:
         """The axes in another order."""
@@ -143,15 +147,17 @@ class Arrangement(Lengths):
         tensor: ITensor,
         starts: Sequence[Size],
         sizes: Sequence[Size],
-        strides: Sequence[Size],
+        strides: Sequence[Size] = (),
         mode: str | None = None,
         fill: ITensor | None = None,
     ) -> ITensor:
-        """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats.
+        """ISliceLayer with any of start, size and stride dynamic; a stride of 0 repeats. By default
+        all strides are 1.
 
         `mode` is the name of the SampleMode for elements outside the tensor, and `fill` the ITensor
         for FILL. Raises Unconvertible for a mode that loop bodies do not support.
         """
+        strides = strides or [1] * len(sizes)
         # bools, as integers
         if mode is not None and not self.capabilities.takes(f"SLICE.{mode}", tensor.dtype.name):
             wide = self.cast(tensor, torch.int32)

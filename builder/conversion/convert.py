@@ -25,7 +25,7 @@ from builder.errors import ConversionError, UnsupportedOperators, UsageError
 from builder.frontends import ExportedModule
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import LoweredGraph, for_precision, lower
-from builder.manifest import Profile, TensorSpec
+from builder.manifest import Profile, TensorSpec, axis_ranges
 
 _ = converters, decomposing, evaluators  # imported for their registrations
 
@@ -72,16 +72,15 @@ def convert(
     precision is requested for a module that is not quantized.
     """
     lowered, inputs = _lowered(module_or_graph, inputs, params, unroll_limit)
-    specs, rules = named_inputs(inputs, lowered), policy(precision, tuple(keep_fp32))
+    specs = named_inputs(inputs, lowered)
+    rules = policy(precision, tuple(keep_fp32))
     if lowered is not module_or_graph:
         _check_quantized(precision, lowered)
     lowered = for_precision(lowered, bool(rules.half), specs)
-    profiles = tuple(profiles) if profiles is not None else (_one_profile(specs),)
+    profiles = tuple(profiles) if profiles is not None else (axis_ranges(specs),)
     trt_builder, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
     ctx.unroll_limit = unroll_limit
-    if rules.half and not _has_dtype(lowered.graph, specs, rules.half):
-        ctx.policy_half = rules.half
     results = _walked(ctx, lowered, specs, rules)
     names = _output_names(output_names, lowered, len(results))
     marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
@@ -143,6 +142,8 @@ def _walked(
     with all refused nodes.
     """
     graph = lowered.graph
+    if rules.half and not _has_dtype(graph, specs, rules.half):
+        ctx.policy_half = rules.half
     for value, spec in zip(graph.inputs(), specs, strict=True):
         ctx.values[value.debugName()] = add_input(ctx, spec)
     backend = NetworkBackend(ctx, rules, LayerNames(lowered.containers))
@@ -197,10 +198,6 @@ def _all_different(kind: str, names: Sequence[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
             raise UsageError(f"two {kind} are called {name!r}", fix="use unique names")
-
-
-def _one_profile(specs: Sequence[TensorSpec]) -> Profile:
-    return {name: span for spec in specs for name, span in spec.dims.items()}
 
 
 def _output_names(

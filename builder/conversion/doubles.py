@@ -103,7 +103,8 @@ def whole(ctx: Lengths, table: Doubles) -> DynamicScalar:
 def ratio_of(values: torch.Tensor, least: int) -> Fraction | None:
     """A small ratio p / q with values[n] = floor(n p / q) for all n from `least` on, or None."""
     last = len(values) - 1
-    lengths, wanted = torch.arange(least, last + 1), values[least:]
+    lengths = torch.arange(least, last + 1)
+    wanted = values[least:]
     if last < 1:
         return None
     for numerator, denominator in (

@@ -49,8 +49,9 @@ def endpoint(dtype: torch.dtype, side: str) -> torch.dtype:
     """The dtype of a network's INPUT or OUTPUT of torch's `dtype`: the small integers unchanged if
     TensorRT supports them, else int32.
     """
-    small = dtype in (torch.uint8, torch.int8) and capabilities.current().takes(side, NAMES[dtype])
-    return dtype if small else carrier(dtype)
+    if dtype in (torch.uint8, torch.int8) and capabilities.current().takes(side, NAMES[dtype]):
+        return dtype
+    return carrier(dtype)
 
 
 @lru_cache
@@ -113,7 +114,9 @@ def promote(*operands: Operand) -> torch.dtype:
 
 
 def _kind(dtype: torch.dtype) -> int:
-    return 2 if dtype.is_floating_point else 0 if dtype == torch.bool else 1
+    if dtype == torch.bool:
+        return 0
+    return 2 if dtype.is_floating_point else 1
 
 
 def _default(dtype: torch.dtype) -> torch.dtype:

@@ -1,5 +1,5 @@
-"""Scalars that are known only when the engine runs: sizes of dynamic axes and what is computed from
-them.
+"""Scalars that are known only when the engine runs: sizes of dynamic axes, and numbers computed
+from them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from builder.engine import ITensor
 class DynamicScalar:
     """An int, float or bool that the network computes: `tensor` holds it with shape [1].
 
-    `expr` says what it is in terms of the named axes (sympy, exact for integers); equal expressions
-    are equal values. `zero_dim` says that torch has a 0-d tensor here (a traced size), which
-    promotes above a plain number; `doubles`, what a float is in double precision (see doubles.py).
+    `expr` is its value as an expression of the named axes (sympy, exact for integers). Equal
+    expressions are equal values. `zero_dim`: whether torch has a 0-d tensor here (a traced size),
+    which has a higher promotion priority than a number. `doubles` is the value of a float in double
+    precision (see doubles.py).
     """
 
     tensor: ITensor
@@ -34,7 +35,7 @@ class DynamicScalar:
 
 
 def of_lengths(scalar: DynamicScalar) -> bool:
-    """Whether it is reckoned from lengths of axes alone, as most sizes are: their symbols are never
+    """Whether it is computed from lengths of axes only, as most sizes are: their symbols are never
     negative.
     """
     return all(symbol.is_nonnegative for symbol in scalar.expr.free_symbols)
@@ -50,14 +51,14 @@ def expression(value: object) -> sympy.Expr:
 
 
 def same(a: Size, b: Size) -> bool:
-    """Whether two sizes are surely equal; False means that nothing is known."""
+    """Whether two sizes are known to be equal."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     return bool(expression(a) == expression(b))
 
 
 Span = tuple[Any, Any]
-"""The least and the greatest value; fractions on the way, infinite where nothing is known."""
+"""The least and the greatest value: fractions in intermediate results, infinite if not known."""
 
 _INFINITY = float("inf")
 
@@ -136,6 +137,9 @@ def _relaxed(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -
         return None
     ends = []
     for upper in (False, True):
-        swaps = {f: f.args[0] - (1 if (expr.coeff(f) > 0) != upper else 0) for f in floors}
+        swaps = {}
+        for term in floors:
+            lowered = (expr.coeff(term) > 0) != upper
+            swaps[term] = term.args[0] - 1 if lowered else term.args[0]
         ends.append(_interval(sympy.expand(expr.xreplace(swaps)), ranges))
     return None if None in ends else (ends[0][0], ends[1][1])  # type: ignore[index]

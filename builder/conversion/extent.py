@@ -180,8 +180,7 @@ class Lengths(Extent):
             output = ctx.net.add_gather(x, self._alive, 0).get_output(0)
             ctx.remember_dtype(output, ctx.dtype(x))
             return ctx.set_sizes(output, sizes)
-        starts, strides = [0] * len(sizes), [1] * len(sizes)
-        return ctx.slice(x, starts, sizes, strides, "FILL", fill)
+        return ctx.slice(x, [0] * len(sizes), sizes, mode="FILL", fill=fill)
 
 
 def _number(ctx: ConversionContext, value: Size) -> ITensor:

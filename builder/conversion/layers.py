@@ -31,8 +31,9 @@ def gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: int) -> IT
     layer = ctx.net.add_gather(x, index, axis)
     result = layer.get_output(0)
     ctx.remember_dtype(result, ctx.dtype(x))
-    own, inner = ([ctx.expr(t, i) for i in range(ctx.rank(t))] for t in (x, index))
-    return ctx.set_sizes(result, [*own[:axis], *inner, *own[axis + 1 :]])
+    sizes = ctx.exprs(x)
+    sizes[axis : axis + 1] = ctx.exprs(index)
+    return ctx.set_sizes(result, sizes)
 
 
 def as_index(ctx: ConversionContext, index: Tensor) -> ITensor:
@@ -41,7 +42,9 @@ def as_index(ctx: ConversionContext, index: Tensor) -> ITensor:
         return ctx.constant(
             index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64)
         )
-    return index if ctx.dtype(index) in (torch.int32, torch.int64) else ctx.cast(index, torch.int64)
+    if ctx.dtype(index) in (torch.int32, torch.int64):
+        return index
+    return ctx.cast(index, torch.int64)
 
 
 def floating(ctx: ConversionContext, x: ITensor) -> ITensor:
@@ -266,7 +269,8 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
     ...].
     """
     rank = ctx.rank(x)
-    none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+    none = trt.MatrixOperation.NONE
+    transpose = trt.MatrixOperation.TRANSPOSE
     if axis == rank - 1:
         layer = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose)
         y = layer.get_output(0)
@@ -274,10 +278,12 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
         return ctx.set_sizes(y, sizes)
     if axis == rank - 2:
         layer = ctx.net.add_matrix_multiply(ctx.at_rank(matrix, rank), none, x, none)
-        sizes = [*ctx.exprs(x)[:-2], ctx.expr(matrix, 0), ctx.expr(x, rank - 1)]
-        return ctx.set_sizes(layer.get_output(0), sizes)
+        exprs = ctx.exprs(x)
+        exprs[-2] = ctx.expr(matrix, 0)
+        return ctx.set_sizes(layer.get_output(0), exprs)
     sizes = ctx.sizes(x)
     inner = ctx.product(sizes[axis + 1 :])
     flat = ctx.reshape(x, [*sizes[: axis + 1], inner])
     y = along(ctx, matrix, flat, axis)
-    return ctx.reshape(y, [*sizes[:axis], ctx.size(matrix, 0), *sizes[axis + 1 :]])
+    sizes[axis] = ctx.size(matrix, 0)
+    return ctx.reshape(y, sizes)

@@ -8,7 +8,7 @@ from builder.graph_types import Node
 from builder.lowering import Containers, path_of
 
 
-def module_scope(node: Node, containers: Containers = MappingProxyType({})) -> str:
+def module_scope(node: Node, containers: Containers) -> str:
     """The module of the node, such as `encoder.layers.3.self_attn`; empty if unknown.
 
     A trace in memory has the whole path. For a script or a file, torch keeps the name of each

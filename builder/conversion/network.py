@@ -69,7 +69,8 @@ class NetworkBackend(operators.Operators):
         last = self.ctx.net.num_layers
         if first == last:
             return
-        stem, source = self.names.stem(node), node.sourceRange()
+        stem = self.names.stem(node)
+        source = node.sourceRange()
         for index in range(first, last):
             layer = self.ctx.net.get_layer(index)
             if not layer.name.startswith("(Unnamed"):

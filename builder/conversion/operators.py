@@ -94,7 +94,9 @@ def convert(
 
         def by_row(values: list[Any]) -> list[ITensor]:
             results = evaluate(ctx, node, values)
-            return convert(ctx, node, values, policy, name) if results is None else results
+            if results is None:
+                return convert(ctx, node, values, policy, name)
+            return results
 
         return _listed(packing.result(ctx, node, key, values, by_row), node)
     if key not in CONVERTERS:
@@ -113,7 +115,7 @@ def _converted(
     if converter.is_users:
         extension.check_node(converter.schema, node, converter.build)
     bound = bind(ctx, converter, values)
-    dtype = policy.dtype(converter.operator, name, bound)
+    dtype = precision.computed(ctx, policy, converter.operator, name, bound)
     if dtype is not None:
         precision.apply(ctx, bound, dtype)
     for predicate in converter.when:

@@ -58,7 +58,9 @@ UNPACK = "unpack it first: pad_packed_sequence(packed, total_length=x.size(1))"
 
 def is_packed(value: object) -> bool:
     """Whether the value is a part of a packed sequence, or a list that contains one."""
-    return any(map(is_packed, value)) if isinstance(value, list) else isinstance(value, Packed)
+    if isinstance(value, list):
+        return any(map(is_packed, value))
+    return isinstance(value, Packed)
 
 
 def result(
@@ -85,8 +87,9 @@ def _go_together(ctx: ConversionContext, node: Node, values: list[Any]) -> bool:
     first = values[0]
     rank = ctx.rank(first.padded) - 1
     others = [v for v in values[1:] if hasattr(v, "shape")]
-    alike = all(v.lengths is first.lengths for v in values if isinstance(v, Rows))
-    return alike and (node.kind() == "aten::linear" or all(ctx.rank(v) < rank for v in others))
+    if any(v.lengths is not first.lengths for v in values if isinstance(v, Rows)):
+        return False
+    return node.kind() == "aten::linear" or all(ctx.rank(v) < rank for v in others)
 
 
 def _size(ctx: ConversionContext, value: Packed, axis: int) -> Any:
@@ -112,9 +115,9 @@ def _select(ctx: ConversionContext, value: Packed, axis: int, index: int) -> Any
             "the number of rows at a step depends on data, except at the first step", UNPACK
         )
     batch = value.lengths.batch
-    return (
-        replace(batch, zero_dim=True) if isinstance(batch, DynamicScalar) else torch.tensor(batch)
-    )
+    if isinstance(batch, DynamicScalar):
+        return replace(batch, zero_dim=True)
+    return torch.tensor(batch)
 
 
 def _rank(ctx: ConversionContext, value: Packed) -> int:

@@ -53,7 +53,9 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     """PyTorch's number of windows. With ceil_mode, a window that starts in the trailing padding is
     dropped.
     """
-    span, step, pad = pool.reach(axis), pool.stride[axis], pool.padding[axis]
+    span = pool.reach(axis)
+    step = pool.stride[axis]
+    pad = pool.padding[axis]
     more = step - 1 if pool.ceil else 0
     rest = ctx.arithmetic("add", length, 2 * pad - span + more)
     count = ctx.arithmetic("add", rest if step == 1 else ctx.arithmetic("floordiv", rest, step), 1)
@@ -108,7 +110,8 @@ def _all_dropped(pool: Pool, x: ITensor) -> bool:
             return False
         padding, stride = pool.padding[axis], pool.stride[axis]
         rest = length + 2 * padding - pool.window[axis]
-        down, up = rest // stride, -(-rest // stride)
+        down = rest // stride
+        up = -(-rest // stride)
         if up != down and up * stride < length + padding:
             return False
     return True
@@ -122,4 +125,4 @@ def _without_dropped(ctx: ConversionContext, y: ITensor, x: ITensor, pool: Pool)
     if all(y.shape[axis] == size for axis, size in lengths.items()):
         return y
     sizes = [lengths.get(axis, ctx.size(y, axis)) for axis in range(ctx.rank(y))]
-    return ctx.slice(y, [0] * len(sizes), sizes, [1] * len(sizes))
+    return ctx.slice(y, [0] * len(sizes), sizes)

@@ -40,16 +40,19 @@ HALF: dict[str, torch.dtype] = {
 class Scheme:
     """An 8-bit precision: the operands of products are quantized to `dtype`, and everything else
     computes in `rest`. A product whose quantization has an SQNR below `least_sqnr` dB also computes
-    in `rest`.
+    in `rest`, and with `weights_only` so does a product of two computed tensors.
     """
 
     dtype: torch.dtype
     rest: str
     least_sqnr: float | None = None
+    weights_only: bool = False
 
 
 SCHEMES = {
-    entry.name: Scheme(getattr(torch, entry.quantized), entry.rest, entry.least_sqnr)
+    entry.name: Scheme(
+        getattr(torch, entry.quantized), entry.rest, entry.least_sqnr, entry.weights_only
+    )
     for entry in TABLE
     if entry.quantized and entry.rest
 }
@@ -196,7 +199,7 @@ def quantizes(graph: Graph) -> bool:
     return any(graph.findNode(kind, True) is not None for kind in kinds)
 
 
-def constrain(net: Any, first: int, spared: tuple[str, ...] = ()) -> None:
+def constrain(net: Any, first: int, spared: tuple[str, ...]) -> None:
     """For a weakly typed TensorRT, constrain the floating-point layers from index `first` on to
     float32, except those of the types `spared`.
     """
@@ -220,6 +223,23 @@ def _is(tensor: ITensor, half: torch.dtype) -> bool:
     from builder.conversion import dtypes
 
     return dtypes.from_trt(tensor.dtype) == half
+
+
+def computed(
+    ctx: ConversionContext, policy: Policy, operator: str, name: str, arguments: SimpleNamespace
+) -> torch.dtype | None:
+    """The dtype to which the policy casts the arguments: float32 for a product of 8-bit operands if
+    half does not have one of their scales. TensorRT wants both scales in one dtype.
+    """
+    from builder.conversion import quantized
+
+    dtype = policy.dtype(operator, name, arguments)
+    if dtype is None or dtype != policy.half or operator not in REDUCED:
+        return dtype
+    tensors = (value for value in vars(arguments).values() if is_tensor(value))
+    found = (ctx.facts(tensor).quantized for tensor in tensors)
+    fits = all(quantized.fits(one.scale, dtype) for one in found if one)
+    return dtype if fits else torch.float32
 
 
 def apply(ctx: ConversionContext, arguments: SimpleNamespace, dtype: torch.dtype) -> None:

@@ -87,4 +87,6 @@ def again(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> ITenso
     dtype.
     """
     quantized = ctx.facts(tensor).quantized
-    return dequantize(ctx, quantized, dtype) if quantized and fits(quantized.scale, dtype) else None
+    if quantized and fits(quantized.scale, dtype):
+        return dequantize(ctx, quantized, dtype)
+    return None

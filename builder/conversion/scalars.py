@@ -161,7 +161,8 @@ def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
     for counter in reversed(
         [symbol for symbol in ctx.counters if symbol in difference.free_symbols]
     ):
-        slope, trip_count = sympy.diff(difference, counter), ctx.counters[counter]
+        slope = sympy.diff(difference, counter)
+        trip_count = ctx.counters[counter]
         if slope.is_number:
             first, last = (0, trip_count - 1) if slope > 0 else (trip_count - 1, 0)
             low, high = low.subs(counter, first), high.subs(counter, last)

@@ -72,8 +72,6 @@ class ShapeTensorInputs:
             if _is_short(tensor):
                 self._could.append(tensor)
         self._seen = network.num_inputs
-        could, self._could = (
-            self._could,
-            [tensor for tensor in self._could if not tensor.is_shape_tensor],
-        )
+        could = self._could
+        self._could = [tensor for tensor in self._could if not tensor.is_shape_tensor]
         return len(could) != len(self._could)

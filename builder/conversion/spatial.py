@@ -29,7 +29,8 @@ def as_image(ctx: ConversionContext, x: ITensor, axes: int) -> tuple[Any, Callab
 
     One spatial axis becomes two, the last of size 1: TensorRT's windows are 2-D or 3-D.
     """
-    unbatched, flat = ctx.rank(x) == axes + 1, axes == 1
+    unbatched = ctx.rank(x) == axes + 1
+    flat = axes == 1
     added = ([0] if unbatched else []) + ([axes + 2] if flat else [])
     removed = ([0] if unbatched else []) + ([axes + 2] if flat else [])
     return ctx.unsqueeze(x, added), lambda y: ctx.squeeze(y, removed)
@@ -66,7 +67,8 @@ def windows(
     rest = length + padding - window
     if stride == 1:
         return rest + 1
-    return (sympy.ceiling if up else sympy.floor)(rest / stride) + 1
+    rounded = sympy.ceiling if up else sympy.floor
+    return rounded(rest / stride) + 1
 
 
 def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64) -> ITensor:

@@ -70,7 +70,7 @@ def heads(x: Tensor, num_heads: int) -> Tensor:
     return x.reshape([x.size(0), x.size(1), num_heads, -1]).transpose(1, 2)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, mask_type: int | None) -> Tensor:
+def attend(q: Tensor, k: Tensor, mask: Tensor | None, mask_type: int | None) -> Tensor:
     # mask_type 0: (queries, keys), 1: (batch, keys), 2: (batch, heads, queries, keys). A mask that
     # is not bool masks its nonzero positions.
     scores = torch.matmul(q * float(q.size(-1)) ** -0.5, k.transpose(-2, -1))
@@ -114,7 +114,7 @@ def native_multi_head_attention(
     q = heads(torch.ops.aten.linear(query, qkv_weight[:d], qkv_bias[:d]), num_head)
     k = heads(torch.ops.aten.linear(key, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_head)
     v = heads(torch.ops.aten.linear(value, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_head)
-    weights = attend(q, k, v, mask, mask_type)
+    weights = attend(q, k, mask, mask_type)
     result = torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if need_weights:
         if average_attn_weights:
@@ -163,7 +163,7 @@ def transformer_encoder_layer(
     q = heads(torch.ops.aten.linear(x, qkv_weight[:d], qkv_bias[:d]), num_heads)
     k = heads(torch.ops.aten.linear(x, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_heads)
     v = heads(torch.ops.aten.linear(x, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_heads)
-    weights = attend(q, k, v, mask, mask_type)
+    weights = attend(q, k, mask, mask_type)
     x = src + torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if not norm_first:
         x = torch.layer_norm(x, [d], norm_weight_1, norm_bias_1, eps)

@@ -19,6 +19,25 @@ def bag_ends(offsets: Tensor, length: int, include_last_offset: bool) -> Tensor:
     return torch.cat([torch.narrow(offsets, 0, 1, offsets.size(0) - 1), last], 0)
 
 
+def membership(offsets: Tensor, length: int, include_last_offset: bool) -> Tensor:
+    # [bags, indices]: whether the index is in the bag
+    count = offsets.size(0)
+    if include_last_offset:
+        count = count - 1
+    positions = torch.arange(length).unsqueeze(0)
+    starts = torch.narrow(offsets, 0, 0, count).unsqueeze(1)
+    ends = bag_ends(offsets, length, include_last_offset).unsqueeze(1)
+    return torch.logical_and(positions >= starts, positions < ends)
+
+
+def largest(rows: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
+    # the maximum of each bag's rows; zeros for an empty bag
+    outside = torch.logical_not(inside).unsqueeze(2)
+    each = rows.unsqueeze(0).expand([inside.size(0), -1, -1])
+    bags = torch.amax(torch.masked_fill(each, outside, -math.inf), [1])
+    return torch.where((sizes == 0).unsqueeze(1), torch.zeros_like(bags), bags)
+
+
 def bags_of(
     weight: Tensor,
     indices: Tensor,
@@ -28,13 +47,7 @@ def bags_of(
     include_last_offset: bool,
     padding_idx: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    count = offsets.size(0)
-    if include_last_offset:
-        count = count - 1
-    positions = torch.arange(indices.size(0)).unsqueeze(0)
-    starts = torch.narrow(offsets, 0, 0, count).unsqueeze(1)
-    ends = bag_ends(offsets, indices.size(0), include_last_offset).unsqueeze(1)
-    inside = torch.logical_and(positions >= starts, positions < ends)
+    inside = membership(offsets, indices.size(0), include_last_offset)
     if padding_idx is not None:
         if padding_idx >= 0:
             inside = torch.logical_and(inside, (indices != padding_idx).unsqueeze(0))
@@ -43,10 +56,7 @@ def bags_of(
         rows = rows * per_sample_weights.unsqueeze(1)
     sizes = torch.sum(inside, [1])
     if mode == 2:
-        outside = torch.logical_not(inside).unsqueeze(2)
-        each = rows.unsqueeze(0).expand([count, -1, -1])
-        bags = torch.amax(torch.masked_fill(each, outside, -math.inf), [1])
-        bags = torch.where((sizes == 0).unsqueeze(1), torch.zeros_like(bags), bags)
+        bags = largest(rows, inside, sizes)
     else:
         bags = torch.matmul(inside.to(rows.dtype), rows)
         if mode == 1:

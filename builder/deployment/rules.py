@@ -18,7 +18,7 @@ from builder.deployment.models import Model, folder_bytes
 from builder.deployment.server_facts import ServerFacts
 from builder.errors import PublishError
 from builder.serving import features
-from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, versions
+from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, section, versions
 
 ERROR, WARNING = "error", "warning"
 """Severities. ERROR: the server would not serve all of it. WARNING: it serves it, with a risk."""
@@ -366,6 +366,13 @@ def _newer_fields(model: Model, models: Models, server: ServerFacts) -> Iterator
         is_set = field in model.config.DESCRIPTOR.fields_by_name and model.config.HasField(field)
         if is_set and server.release and server.release.tag < tag:
             yield f"{server.name} cannot read {field} of config.pbtxt, which is from {tag} on"
+
+
+@_rule(MODEL_RULES, "P24", "correct config.pbtxt")
+def _refused_values(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    for field, broken in section.refused(model.config).items():
+        for text in broken:
+            yield f"{field} of config.pbtxt: {text}"
 
 
 @_rule(

@@ -1,5 +1,5 @@
-"""Writes files that the user may edit. Each contains the digest of its lines, which tells edited
-files from files that can be replaced.
+"""Writes files that the user may edit. Each contains the digest of its lines, so that edited files
+are not replaced.
 """
 
 from __future__ import annotations

@@ -5,5 +5,3 @@ from .ladder import Ladder as Ladder
 from .ladder import Step as Step
 from .ladder import climb as climb
 from .ladder import step_of_parity as step_of_parity
-from .nodes import Culprit as Culprit
-from .reduction import Reduction as Reduction

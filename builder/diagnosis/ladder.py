@@ -222,7 +222,8 @@ def _partitioned(converted: stages.Converted) -> Iterator[Step]:
     """Compare each segment run by torch and its network run by the reference, or the one network of
     a whole model.
     """
-    partitioned, networks = converted.partitioned, list(converted.networks)
+    partitioned = converted.partitioned
+    networks = list(converted.networks)
     if partitioned is None:
         yield _step("network", _network(networks[0], converted))
         return
@@ -253,10 +254,7 @@ def compared_segment(
         known = dict(zip(own, given, strict=True))
         known |= whole.values(*given, names=set(names.values()))
         # a tensor without axes has one axis at the boundary of a segment
-        shaped = {
-            name: _with_axis(known[value], name, segment, partition)
-            for name, value in names.items()
-        }
+        shaped = {name: _with_axis(known[value], name, partition) for name, value in names.items()}
         made = segment.lowered.run(*(shaped[name] for name in segment.inputs))
         outputs = {n: to_numpy(t) for n, t in zip(segment.outputs, made, strict=True)}
         truth = {name: to_numpy(shaped[name]) for name in segment.outputs}
@@ -264,9 +262,7 @@ def compared_segment(
         yield golden.name, parity.compare(outputs, truth, spec.tolerance, precision=precision)
 
 
-def _with_axis(
-    tensor: torch.Tensor, name: str, segment: Segment, partition: Partition
-) -> torch.Tensor:
+def _with_axis(tensor: torch.Tensor, name: str, partition: Partition) -> torch.Tensor:
     own = name in (*partition.inputs, *partition.outputs)
     return tensor.reshape(1) if not tensor.dim() and not own else tensor
 

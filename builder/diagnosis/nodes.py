@@ -196,7 +196,8 @@ def _culprit(values: Values, name: str, shown: str, agreed: int, *, alone: bool)
     from builder.conversion import converted_by
     from builder.lowering import source_location
 
-    node, compared = node_of(values.conversion.lowered, name), values.compared[shown]
+    node = node_of(values.conversion.lowered, name)
+    compared = values.compared[shown]
     read = [v.debugName() for v in node.inputs() if v.debugName() in values.truth]
     truth = [values.truth[one] for one in (*read, name)]
     outputs = [values.outputs.get(one) for one in (*read, name)]

@@ -41,7 +41,10 @@ class Found(Exception):
 
     def __init__(self, step: str, before: Recorded | None, after: Recorded, problem: str) -> None:
         super().__init__(problem)
-        self.step, self.before, self.after, self.problem = step, before, after, problem
+        self.step = step
+        self.before = before
+        self.after = after
+        self.problem = problem
 
 
 class PassWatch(Paranoid):
@@ -53,7 +56,9 @@ class PassWatch(Paranoid):
         self, inputs: Sequence[torch.Tensor], golden: Golden, tolerance: Tolerance
     ) -> None:
         super().__init__(inputs)
-        self.inputs, self.golden, self.tolerance = tuple(inputs), golden, tolerance
+        self.inputs = tuple(inputs)
+        self.golden = golden
+        self.tolerance = tolerance
         self.last: Recorded | None = None
 
     def check(self, graph: Graph, step: Pass) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.diagnosis import nodes
 from builder.errors import EnvironmentProblem
-from builder.manifest import TensorSpec
+from builder.manifest import TensorSpec, axis_ranges
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 TRIES = 60
 """The maximum number of candidate files that are lowered and compared."""
-MODEL, MANIFEST, INPUTS, TEST = "reduced.pt", "reduced.yaml", "inputs.npz", "test_reduced.py"
+MODEL = "reduced.pt"
+MANIFEST = "reduced.yaml"
+INPUTS = "inputs.npz"
+TEST = "test_reduced.py"
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ def of_network(
 
     Returns its files, or why there are none. Raises EnvironmentProblem if they cannot be written.
     """
-    precision, keep = values.conversion.precision, tuple(order.spec.keep_fp32)
+    precision = values.conversion.precision
+    keep = tuple(order.spec.keep_fp32)
     search = _network_search(values, keep)
     found = search.smallest(culprit.value)
     if found is None:
@@ -196,7 +200,10 @@ class _Search:
         profiles: Sequence[Any],
         fails: Fails,
     ) -> None:
-        self.lowered, self.truth, self.specs, self.fails = lowered, truth, specs, fails
+        self.lowered = lowered
+        self.truth = truth
+        self.specs = specs
+        self.fails = fails
         self.profiles, self.tries, self.note = profiles, 0, ""
 
     def smallest(self, value: str) -> Candidate | None:
@@ -237,7 +244,8 @@ class _Search:
                 break
             smaller = self.attempt(inputs_known | {name}, value)
             if smaller is not None and smaller.nodes < found.nodes:
-                found, inputs_known = smaller, inputs_known | {name}
+                found = smaller
+                inputs_known = inputs_known | {name}
         return found
 
     def attempt(self, known: Collection[str], value: str) -> Candidate | None:
@@ -328,12 +336,10 @@ def _write_inputs(path: Path, found: Candidate) -> None:
 def _manifest(found: Candidate, precision: str) -> str:
     import yaml
 
-    dims: dict[str, Any] = {}
-    for spec in found.specs:
-        dims |= {
-            name: dict(zip(("min", "opt", "max"), span, strict=True))
-            for name, span in spec.dims.items()
-        }
+    dims = {
+        name: dict(zip(("min", "opt", "max"), span, strict=True))
+        for name, span in axis_ranges(found.specs).items()
+    }
     data: dict[str, Any] = {
         "inputs": [
             {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}

@@ -59,7 +59,8 @@ def build(
 def _compile(conversion: Conversion, settings: Any, options: BuildOptions) -> bytes:
     from polygraphy.backend.trt import EngineBytesFromNetwork
 
-    network, timing_cache = (conversion.builder, conversion.network), config.timing_cache(options)
+    network = (conversion.builder, conversion.network)
+    timing_cache = config.timing_cache(options)
     save = str(timing_cache) if timing_cache else None
     try:
         return bytes(EngineBytesFromNetwork(network, config=settings, save_timing_cache=save)())

@@ -87,9 +87,9 @@ def _measured(chosen: BuildOptions) -> dict[str, Any]:
 
 def _tactic_sources(chosen: BuildOptions) -> list[Any] | None:
     sources = chosen.tactic_sources
-    return (
-        None if sources is None else [_member("TacticSource", s, "tactic_sources") for s in sources]
-    )
+    if sources is None:
+        return None
+    return [_member("TacticSource", s, "tactic_sources") for s in sources]
 
 
 def _hardware_level(chosen: BuildOptions) -> Any:
@@ -104,7 +104,10 @@ def set_tf32(config: Any, wanted: bool) -> None:
     """Set TF32. A new config has it enabled, but float32 means float32 here unless the precision
     requires TF32.
     """
-    (config.set_flag if wanted else config.clear_flag)(trt.BuilderFlag.TF32)
+    if wanted:
+        config.set_flag(trt.BuilderFlag.TF32)
+    else:
+        config.clear_flag(trt.BuilderFlag.TF32)
 
 
 def pools(chosen: BuildOptions) -> dict[Any, int]:

@@ -89,13 +89,15 @@ def free_memory() -> int | None:
     if device is None or library.nvmlInit_v2() != 0:
         return None
     found = library.nvmlDeviceGetHandleByUUID(device.uuid.encode(), ctypes.byref(handle)) == 0
-    return (
-        int(memory[1]) if found and library.nvmlDeviceGetMemoryInfo(handle, memory) == 0 else None
-    )
+    if found and library.nvmlDeviceGetMemoryInfo(handle, memory) == 0:
+        return int(memory[1])
+    return None
 
 
 def _device(library: Any, index: int) -> Device:
-    handle, name, size = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    handle = ctypes.c_int()
+    name = ctypes.create_string_buffer(256)
+    size = ctypes.c_size_t()
     identifier = (ctypes.c_ubyte * 16)()
     library.cuDeviceGet(ctypes.byref(handle), index)
     library.cuDeviceGetName(name, len(name), handle)

@@ -120,9 +120,21 @@ def named_values(network: INetworkDefinition) -> Iterator[tuple[str, str]]:
     """(layer, value) for each floating-point tensor with the name of a value of the lowered graph,
     in the network's order. The layer is named as in keep_fp32.
     """
+    for name, tensor in _named_layers(network):
+        floating = tensor.dtype.name in ("FLOAT", "HALF", "BF16")
+        if floating and tensor.name.startswith("%"):
+            yield name, tensor.name.removeprefix("%")
+
+
+def made_by(network: INetworkDefinition) -> Iterator[tuple[str, str]]:
+    """(tensor, layer) for the output tensors of each layer that is named as in keep_fp32."""
+    for name, tensor in _named_layers(network):
+        yield tensor.name, name
+
+
+def _named_layers(network: INetworkDefinition) -> Iterator[tuple[str, Any]]:
     for layer in map(network.get_layer, range(network.num_layers)):
         name = re.sub(r"(_\d+)\.\d+$", r"\1", layer.name)
         for tensor in map(layer.get_output, range(layer.num_outputs)):
-            floating = tensor.dtype.name in ("FLOAT", "HALF", "BF16")
-            if floating and "::" in name and tensor.name.startswith("%"):
-                yield name, tensor.name.removeprefix("%")
+            if "::" in name:
+                yield name, tensor

@@ -86,7 +86,10 @@ def refit(plan: Plan, conversion: Any, before: Digests, options: BuildOptions) -
     weights.
     """
     started = time.monotonic()
-    new = {f"{name}/{role}": (name, role, w) for name, role, w in _weights(conversion.network)}
+    new = {
+        f"{name}/{role}": (name, role, weights)
+        for name, role, weights in _weights(conversion.network)
+    }
     after = digests(conversion.network)
     if after.keys() != before.keys():
         raise EngineError("the networks have different weights")

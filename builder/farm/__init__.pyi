@@ -4,7 +4,6 @@ from . import remote as remote
 from . import schedule as schedule
 from . import sharing as sharing
 from .config import LOCAL as LOCAL
-from .config import SCHEMA_PATH as SCHEMA_PATH
 from .config import Farm as Farm
 from .config import Retries as Retries
 from .config import Target as Target

@@ -52,7 +52,8 @@ class Posted:
     def __init__(
         self, library: Any, repository: str, counts: Callable[[], Mapping[str, Any]]
     ) -> None:
-        self.library, self.name = library, f"{PREFIX}{uuid.uuid4().hex[:8]}"
+        self.library = library
+        self.name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
         self.counts = counts
         self.response: Any = None
         self.sent = 0.0

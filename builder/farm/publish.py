@@ -42,7 +42,9 @@ def _standing(found: Publication, repository: Path) -> str:
         folders = [(repository / name, files) for name, files in found.folders.items()]
         if not all(_same(folder, files, hashes) for folder, files in folders):
             return ""
-        return "edited" if edits.notes(repository / found.name, hashes) else "unchanged"
+        if edits.notes(repository / found.name, hashes):
+            return "edited"
+        return "unchanged"
 
 
 def _same(folder: Path, files: Mapping[str, str], hashes: Hashes) -> bool:

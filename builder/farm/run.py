@@ -78,12 +78,8 @@ def build_on_farm(
     out = Path(out)
     store = _store_url(settings, farm)
     without: dict[str, ManifestError] = {}
-    specs = settings.specs(models, without)
-    chosen = matrix.combinations(specs, farm)
-    for target in farm.targets:
-        tidy(out / target.name)
-        preflight.check(out / target.name)
-    signing.prepare()
+    chosen = matrix.combinations(settings.specs(models, without), farm)
+    _prepare(out, farm)
     outcomes = _not_built(chosen, without, farm)
     wanted = [one for one in chosen if not one.because]
     with cluster.connected(farm) as library:
@@ -100,6 +96,14 @@ def build_on_farm(
     outcomes += [*failed, *(_outcome(task) for task in builds)]
     _publish(outcomes, Folders(store), out, settings, require_all)
     return sorted(outcomes, key=lambda one: (one.model, one.target))
+
+
+def _prepare(out: Path, farm: Farm) -> None:
+    """Check that the repository of each target can be written, and that results can be signed."""
+    for target in farm.targets:
+        tidy(out / target.name)
+        preflight.check(out / target.name)
+    signing.prepare()
 
 
 def _not_built(

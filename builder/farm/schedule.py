@@ -148,7 +148,9 @@ class Schedule:
             *(known.LocalRayletDiedError, known.ObjectLostError, known.RaySystemError),
             known.RuntimeEnvSetupError,  # the container `image` did not start
         )
-        return f"{type(error).__name__}: {str(error).strip()}" if isinstance(error, lost) else ""
+        if isinstance(error, lost):
+            return f"{type(error).__name__}: {str(error).strip()}"
+        return ""
 
     def _lost(self, ref: Any, task: Task, reason: str, event: Event | None = None) -> None:
         """Schedule a restart of the task, unless its attempts are used up."""
@@ -175,7 +177,8 @@ class Schedule:
             return
         self._looked = now
         alive = cluster.nodes(self.library)
-        here = [*self.running.items(), *((None, t) for q in self.waiting.values() for t in q)]
+        waiting = [(None, task) for queue in self.waiting.values() for task in queue]
+        here = [*self.running.items(), *waiting]
         unserved: dict[str, float] = {}
         for ref, task in here:
             if any(cluster.fits(node, task.wanted) for node in alive):

@@ -8,6 +8,7 @@ in comparison, and each build repeats them.
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -36,12 +37,10 @@ def recordings(chosen: Chosen, farm: Farm, store: Folders) -> dict[str, Task]:
 
     Only models with two builds or more have one, if it saves time and the store lacks the goldens.
     """
-    groups: dict[tuple[str, str | None], list[tuple[Combination, job.Job]]] = {}
+    groups = defaultdict[tuple[str, str | None], list[tuple[Combination, job.Job]]](list)
     for one, done in chosen:
         if not done.rebuild:  # such builds record the goldens themselves
-            groups.setdefault((one.spec.name, done.settings.get("precision")), []).append(
-                (one, done)
-            )
+            groups[one.spec.name, done.settings.get("precision")].append((one, done))
     several = [group for group in groups.values() if len(group) > 1]
     with ThreadPoolExecutor(READERS) as pool, Hashes() as hashes:
         wanted = list(pool.map(lambda group: _is_wanted(group[0], store, hashes), several))

@@ -107,7 +107,8 @@ def _built(
             shown[VERIFIED] = verification.verified(order.out, server, report)
             store.keep(key, order.out, job.model, shown)
         return {**about, "ok": True, "state": "found", "result": shown}
-    file, rebuild = models / job.file, job.rebuild
+    file = models / job.file
+    rebuild = job.rebuild
     (result,) = build_repository(
         file, order.out, settings, rebuild=rebuild, jobs=1, progress=report
     )

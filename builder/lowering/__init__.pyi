@@ -7,6 +7,7 @@ from .arguments import NUMBER as NUMBER
 from .arguments import TENSOR as TENSOR
 from .arguments import TUPLE as TUPLE
 from .arguments import Part as Part
+from .arguments import contains as contains
 from .arguments import describe as describe
 from .arguments import field_names as field_names
 from .arguments import join as join

@@ -15,7 +15,12 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.graph_types import Type
 
-TENSOR, NUMBER, TUPLE, LIST, DICT, FIXED = "tensor", "number", "tuple", "list", "dict", "fixed"
+TENSOR = "tensor"
+NUMBER = "number"
+TUPLE = "tuple"
+LIST = "list"
+DICT = "dict"
+FIXED = "fixed"
 NUMBERS = frozenset(["FloatType", "IntType", "BoolType", "NumberType"])
 """Types of number arguments. An input with one element passes the number."""
 _FIELDS = re.compile(r"^NamedTuple\((.*)\)$", re.DOTALL)
@@ -155,6 +160,11 @@ def join(prefix: str, part: str | int) -> str:
     return f"{prefix}.{part}" if prefix else part
 
 
+def contains(name: str, other: str) -> bool:
+    """Whether `other` is this name, or that of an element below it."""
+    return other == name or other.startswith((f"{name}.", f"{name}_"))
+
+
 PACKED_SEQUENCE = ["data", "batch_sizes", "sorted_indices", "unsorted_indices"]
 """The fields of torch.nn.utils.rnn.PackedSequence."""
 
@@ -166,7 +176,10 @@ def field_names(tuple_type: Type) -> list[str] | None:
     match = _FIELDS.match(tuple_type.str())
     if not match:
         return None
-    depth, names, start, text = 0, [], 0, match[1] + ","
+    depth = 0
+    names = []
+    start = 0
+    text = match[1] + ","
     for at, char in enumerate(text):
         depth += (char in "([") - (char in ")]")
         if char == "," and depth == 0:

@@ -16,7 +16,10 @@ class Emit:
     def __init__(
         self, graph: Graph, at: Node, origin: Node | None = None, shared: ir.Constants | None = None
     ) -> None:
-        self.graph, self.at, self.origin, self.shared = graph, at, origin or at, shared
+        self.graph = graph
+        self.at = at
+        self.origin = origin or at
+        self.shared = shared
 
     def constant(self, value: object) -> Value:
         """A constant: a number, a string, None or a list of them."""

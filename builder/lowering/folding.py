@@ -40,7 +40,7 @@ def propagate_constants(graph: Graph, kinds: Collection[str] | None = None) -> N
     """Compute nodes that depend only on constants, except quantization and nodes that read its
     results.
 
-    A write to a constant is kept, so that functionalise refuses it: it changes the module's state,
+    A write to a constant is kept, so that functionalize refuses it: it changes the module's state,
     but torch removes it if that constant is not read. `kinds` are the kinds of the graph's nodes,
     if known.
     """
@@ -105,7 +105,8 @@ _KIND = re.compile(r"= (\w+::\w+)")
 @contextmanager
 def _state_in_sight(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
     """Inside the block, every constant that is written is an output of the graph."""
-    state, count = _written_constants(graph, kinds), sum(1 for _ in graph.outputs())
+    state = _written_constants(graph, kinds)
+    count = sum(1 for _ in graph.outputs())
     for value in state:
         graph.registerOutput(value)
     yield
@@ -183,7 +184,8 @@ def _unknown_to_torch(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
     """Inside the block, each quantizer reads one of its integer arguments (a bound, a dtype) from
     an input of the graph, so that torch cannot fold it. Its other inputs can still be folded.
     """
-    first, known = sum(1 for _ in graph.inputs()), []
+    first = sum(1 for _ in graph.inputs())
+    known = []
     for node in ir.nodes_of(graph, *(kind for kind in QUANTIZERS if kind in kinds)):
         at = _whole_number(node)
         if at is not None:

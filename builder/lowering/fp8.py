@@ -41,11 +41,10 @@ def fake_quantize_fp8(
     """Round x to multiples of float8_e4m3fn values by `scale` (float32: one element, or one for
     each index of `axis`), ties to even, saturated. Returns the dtype of x.
     """
-    factor = (
-        scale
-        if axis is None
-        else scale.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
-    )
+    if axis is None:
+        factor = scale
+    else:
+        factor = scale.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
     steps = (x.float() / factor).clamp(-FP8_LIMIT, FP8_LIMIT)
     return (steps.to(torch.float8_e4m3fn).float() * factor).to(x.dtype)
 

@@ -42,11 +42,11 @@ def evaluating(module: torch.jit.ScriptModule) -> Iterator[None]:
 
 def frozen_graph(
     module: torch.jit.ScriptModule,
-    method: str = "forward",
-    fallback_modules: frozenset[str] = frozenset(),
+    method: str,
+    fallback_modules: frozenset[str],
     *,
-    keep_objects: bool = False,
-    steps: Steps | None = None,
+    keep_objects: bool,
+    steps: Steps | None,
 ) -> tuple[Any, Any]:
     """The graph of `method` with attributes folded to constants, and its schema.
 
@@ -112,7 +112,8 @@ def lower_attributes(graph: Graph, module: Any) -> None:
     `module` is the graph's first input. `training` is false in any mode of the module.
     """
     owner_input = next(iter(graph.inputs()))
-    owners, containers = {owner_input.unique(): module}, list[tuple[str, Any]]()
+    owners = {owner_input.unique(): module}
+    containers = list[tuple[str, Any]]()
     # in program order: an object comes before its attributes
     for node in ir.nodes_of(graph, "prim::GetAttr"):
         owner = owners.get(node.inputsAt(0).unique())

@@ -66,7 +66,8 @@ class LoweredGraph:
 
         A name that an input already has is changed: `x_out` for `x`.
         """
-        known, names = {*used, *self.outputs}, list[str]()
+        known = {*used, *self.outputs}
+        names = list[str]()
         for name in self.results:
             if name in used:
                 others = (f"{name}_out{number}" for number in ("", *range(2, len(known) + 3)))
@@ -207,10 +208,8 @@ def _hash(total: Any, tensor: torch.Tensor) -> None:
 def _scales(tensor: torch.Tensor) -> str:
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return f"{tensor.q_scale()!r} {tensor.q_zero_point()} "
-    scales, zero_points = (
-        tensor.q_per_channel_scales().tolist(),
-        tensor.q_per_channel_zero_points().tolist(),
-    )
+    scales = tensor.q_per_channel_scales().tolist()
+    zero_points = tensor.q_per_channel_zero_points().tolist()
     return f"{scales} {zero_points} {tensor.q_per_channel_axis()} "
 
 

@@ -103,14 +103,12 @@ def schema(node: Node) -> Schema | None:
 
 
 @contextmanager
-def inserting(graph: Graph, node: Node, origin: Node | None = None) -> Iterator[None]:
-    """Insert nodes before `node` inside the block. Nodes without a source range get that of
-    `origin` (or `node`).
-    """
+def inserting(graph: Graph, node: Node) -> Iterator[None]:
+    """Insert nodes before `node` inside the block. Nodes without a source range get its range."""
     before = node.prev()
     with graph.insert_point_guard(node):
         yield
-    inherit(before, node, origin or node)
+    inherit(before, node, node)
 
 
 def adopt(node: Node, origin: Node) -> None:
@@ -211,9 +209,9 @@ def replace(node: Node, values: Iterable[Value]) -> None:
     node.destroy()
 
 
-def bypass(node: Node, index: int = 0) -> None:
-    """Replace all uses of the node's only output by its input `index`, and destroy the node."""
-    replace(node, [node.inputsAt(index)])
+def bypass(node: Node) -> None:
+    """Replace all uses of the node's only output by its first input, and destroy the node."""
+    replace(node, [node.inputsAt(0)])
 
 
 def return_tuple(graph: Graph, values: Sequence[Value]) -> None:

@@ -48,7 +48,8 @@ def source_location(node: Node) -> str:
     """
     if node.kind().endswith("Construct") and node.outputsSize():
         node = located(node.output())
-    frames, text = _frames(node), _marked(node.sourceRange())
+    frames = _frames(node)
+    text = _marked(node.sourceRange())
     if not frames:
         module = _module(node) or path_of(node.getModuleHierarchy(), {})
         return f"graph, in module {module}" if module else "graph"
@@ -76,8 +77,9 @@ def source_line(node: Node) -> str:
     within = module and f" in module {module}"
     near = [node, *(value.node() for value in reversed(list(node.inputs()))), node.prev()]
     found = [frames for frames in map(_frames, near) if frames]
-    frames = next((frames for frames in found if frames[0][0] != _BUILTIN), next(iter(found), None))
-    if frames:
+    own = [frames for frames in found if frames[0][0] != _BUILTIN]
+    if found:
+        frames = (own or found)[0]
         return _described(_own(frames) or frames[0]) + within
     return f"a node of kind {node.kind()}{within} (the file has no source for it)"
 
@@ -92,8 +94,9 @@ def located(value: Value) -> Node:
     neighbors: containers that are built have none of their own.
     """
     node = value.node()
-    near = [node, *(given.node() for given in node.inputs()), *(use.user for use in value.uses())]
-    return next((one for one in near if one.sourceRange()), node)
+    producers = [given.node() for given in node.inputs()]
+    users = [use.user for use in value.uses()]
+    return next((one for one in (node, *producers, *users) if one.sourceRange()), node)
 
 
 def _own(frames: Sequence[Frame]) -> Frame | None:
@@ -143,4 +146,5 @@ def _near(node: Node) -> Frame | None:
 
 
 def _described(frame: Frame, text: str = "") -> str:
-    return f"{frame[0]}:{frame[1]}: {text}" if text else f"{frame[0]}:{frame[1]}"
+    place = f"{frame[0]}:{frame[1]}"
+    return f"{place}: {text}" if text else place

@@ -64,7 +64,8 @@ def lower(
     """
     if isinstance(module_or_graph, torch.export.ExportedProgram):
         module_or_graph = ExportedModule(module_or_graph)
-    steps, kept = Steps(keep_text=keep_text), frozenset(fallback_modules)
+    steps = Steps(keep_text=keep_text)
+    kept = frozenset(fallback_modules)
     graph, names, defaults = _start(module_or_graph, params, method, kept, steps)
     context = Context(
         unroll_limit=unroll_limit,
@@ -77,18 +78,17 @@ def lower(
         keep=frozenset(keep),
         precision=precision,
     )
-    runs_passes = stop_after != LOWER_GRAPH
-    records = run_passes(
-        graph,
-        context,
-        None if runs_passes else (),
-        stop_after=stop_after if runs_passes else None,
-        keep_text=keep_text,
-        paranoid=_paranoid(paranoid, specs),
-        start=steps.snapshot,
-    )
-    lowered = _lowered(module_or_graph, graph, context, (*steps.records, *records))
-    return replace(lowered, containers=_lists(module_or_graph))
+    records = [*steps.records]
+    if stop_after != LOWER_GRAPH:
+        records += run_passes(
+            graph,
+            context,
+            stop_after=stop_after,
+            keep_text=keep_text,
+            paranoid=_paranoid(paranoid, specs),
+            start=steps.snapshot,
+        )
+    return _lowered(module_or_graph, graph, context, tuple(records))
 
 
 def _lowered(
@@ -104,6 +104,7 @@ def _lowered(
         decided_at=context.decided_at,
         too_long=context.too_long,
         groups=context.groups,
+        containers=_lists(module_or_graph),
     )
 
 
@@ -117,9 +118,9 @@ def _outputs(module_or_graph: Any, context: Context) -> tuple[str, ...]:
 def _lists(module_or_graph: Any) -> Containers:
     if isinstance(module_or_graph, ExportedModule):
         return containers(module_or_graph.script)
-    return (
-        containers(module_or_graph) if isinstance(module_or_graph, torch.jit.ScriptModule) else {}
-    )
+    if isinstance(module_or_graph, torch.jit.ScriptModule):
+        return containers(module_or_graph)
+    return {}
 
 
 def for_precision(

@@ -148,9 +148,10 @@ class _Marker:
 
     def _attribute(self, node: Node) -> None:
         path, owner = self.owners.get(node.inputsAt(0).unique(), ("", None))
-        found = owner.getattr(node.s("name")) if owner is not None else None
+        name = node.s("name")
+        found = owner.getattr(name) if owner is not None else None
         if isinstance(found, torch._C.ScriptModule):
-            self.owners[node.output().unique()] = (f"{path}.{node.s('name')}".lstrip("."), found)
+            self.owners[node.output().unique()] = (f"{path}.{name}".lstrip("."), found)
 
     def _inline(self, node: Node) -> list[Node]:
         """Replace the call by the called method's nodes, and return them."""
@@ -188,11 +189,10 @@ def _fence(graph: Graph, node: Node) -> None:
 
 def _mark_between_fences(block: NodeList, depth: int = 0) -> None:
     for node in list(block.nodes()):
-        edge = (
-            node.output().toIValue()
-            if node.kind() == "prim::Constant" and not node.hasUses()
-            else None
-        )
+        if node.kind() == "prim::Constant" and not node.hasUses():
+            edge = node.output().toIValue()
+        else:
+            edge = None
         if isinstance(edge, str) and edge.startswith(_EDGE):
             depth += 1 if edge.endswith("in") else -1
             node.destroy()

@@ -37,7 +37,7 @@ from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
 from builder.lowering.passes.environment import refuse_nested_tensors, resolve_environment
 from builder.lowering.passes.exceptions import eliminate_exceptions
 from builder.lowering.passes.fallback import mark_fallback
-from builder.lowering.passes.functionalise import functionalise
+from builder.lowering.passes.functionalize import functionalize
 from builder.lowering.passes.fuse import fuse_addmm_branches, fuse_flatten_linear, fuse_linear
 from builder.lowering.passes.interface import flatten_inputs
 from builder.lowering.passes.masks import masks_to_where
@@ -85,15 +85,15 @@ PIPELINE: tuple[Pass, ...] = (
     torch_passes.peephole_lists,  # the length of a list that is built here is a trip count
     unroll_loops,
     # Replace memory by values.
-    remove_dropout,  # before functionalise: dropout returns its input
-    # before functionalise: an observer declares a write, and a disabled one does not write
+    remove_dropout,  # before functionalize: dropout returns its input
+    # before functionalize: an observer declares a write, and a disabled one does not write
     unify_fake_quantize,
-    functionalise,
+    functionalize,
     fold_string_lengths,
     torch_passes.propagate_constants,  # conditions on the content of a list are static now
     resolve_static_ifs,
     unroll_loops,  # over a dictionary: its number of items is known now
-    flatten_outputs,  # after functionalise: dictionaries that are filled step by step are complete
+    flatten_outputs,  # after functionalize: dictionaries that are filled step by step are complete
     torch_passes.lower_tuples,  # needs plain outputs
     torch_passes.propagate_constants,
     resolve_static_ifs,
@@ -295,7 +295,8 @@ def _records(
             text = canonical(graph) if keep_text else ""
             yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)
             continue
-        text, start = canonical(graph) if keep_text else "", time.perf_counter()
+        text = canonical(graph) if keep_text else ""
+        start = time.perf_counter()
         _run(step, graph, context)
         seconds = time.perf_counter() - start
         after = verify(graph, step, before)

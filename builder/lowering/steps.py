@@ -45,7 +45,9 @@ class Steps:
         seconds = time.perf_counter() - self._started
         nodes, text = self._read(graph) if changed else (self._nodes, self._text)
         self.records.append(PassRecord(name, self._nodes, nodes, seconds, self._text, text))
-        self._nodes, self._text, self._started = nodes, text, time.perf_counter()
+        self._nodes = nodes
+        self._text = text
+        self._started = time.perf_counter()
 
     def _read(self, graph: Graph) -> tuple[int, str]:
         self.snapshot = Snapshot.after(graph, self.snapshot)

@@ -26,7 +26,9 @@ class PassRecord:
     @property
     def changed(self) -> bool:
         """Whether the text differs, or the number of nodes if no text was kept."""
-        return self.before != self.after if self.before else self.nodes_before != self.nodes_after
+        if self.before:
+            return self.before != self.after
+        return self.nodes_before != self.nodes_after
 
     def diff(self, *, color: bool = False) -> str:
         """A unified diff of the graph's text around this pass, colored for a terminal if `color`;

@@ -31,10 +31,8 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  PyYAML reads it as a class attribute
 
 
-_INT, _FLOAT = (
-    re.compile(r"^[-+]?[0-9]+$"),
-    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
-)
+_INT = re.compile(r"^[-+]?[0-9]+$")
+_FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:null", re.compile(r"^(~|null|Null|NULL|)$"), [*"~nN", ""]
 )
@@ -156,7 +154,8 @@ class _Walk:
     def mapping(self, node: yaml.MappingNode, route: Route) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key, line = str(key_node.value), key_node.start_mark.line + 1
+            key = str(key_node.value)
+            line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 self.document.mistakes.append(
                     Mistake(self.document.file, line, "a list or mapping cannot be a key")

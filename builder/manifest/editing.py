@@ -171,8 +171,11 @@ def _set(text: str, root: yaml.MappingNode, key: str, value: object) -> str:
     found = next((pair for pair in root.value if pair[0].value == key), None)
     newline = "\r\n" if "\r\n" in text else "\n"
     if found is None:
-        return text if value == [] else _appended(text, root, f"{key}: {_yaml(value)}", newline)
-    begin, end = found[0].start_mark.index, _end(found[1])
+        if value == []:
+            return text
+        return _appended(text, root, f"{key}: {_yaml(value)}", newline)
+    begin = found[0].start_mark.index
+    end = _end(found[1])
     if value == []:
         begin = text.rfind("\n", 0, begin) + 1
         end = text.find("\n", end) + 1 or len(text)
@@ -202,20 +205,18 @@ def _end(node: Any) -> int:
 
 def _yaml(value: Any) -> str:
     """Plain letters unchanged, everything else as JSON, which is valid YAML."""
-    if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
     text = str(value)
-    if text.isalnum() and not text.isdigit():
+    if not isinstance(value, list) and text.isalnum() and not text.isdigit():
         return text
     return json.dumps(value, ensure_ascii=False)
 
 
 def _refusal(path: Path, values: Mapping[str, Any]) -> UsageError:
-    lines = "; ".join(f"{key}: {_yaml(value)}" for key, value in values.items() if value != [])
+    lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value != []]
     return UsageError(
         "the manifest cannot be changed without changing its other values",
         where=str(path),
-        fix=f"write by hand: {lines}",
+        fix=f"write by hand: {'; '.join(lines)}",
     )
 
 

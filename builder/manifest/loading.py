@@ -193,6 +193,7 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         inputs=tuple(_tensor(item, written) for item in data["inputs"]),
         profiles=(*_static_profiles(data, written[0], batch_sizes), *written),
         batch_sizes=batch_sizes,
+        defaults={i["name"]: i["default"] for i in data["inputs"] if "default" in i},
         tolerance=Tolerance(**data.get("tolerance", {})),
         batching=Batching(**_tuples(data.get("batching", {}))),
         fallback=_fallback(data.get("fallback", {})),
@@ -261,7 +262,8 @@ def _batch_sizes(data: Mapping[str, Any], dims: Profile) -> tuple[int, ...]:
 def _static_profiles(
     data: Mapping[str, Any], dims: Profile, sizes: Sequence[int]
 ) -> Iterator[Profile]:
-    """A profile of one batch for each size, those nearest to the usual batch first.
+    """A profile of one batch for each size, those nearest to the usual batch first. The profile of
+    `dims` is not repeated.
 
     They precede the profile of `dims`: where two profiles have the same distance to a request,
     Triton's TensorRT backend takes the first.
@@ -271,7 +273,8 @@ def _static_profiles(
     axis = _batch_axis(data)
     usual = dims[axis][1]
     for size in sorted(sizes, key=lambda size: (abs(size - usual), size)):
-        yield {**dims, axis: (size, size, size)}
+        if dims[axis] != (size, size, size):
+            yield {**dims, axis: (size, size, size)}
 
 
 def _batch_axis(data: Mapping[str, Any]) -> str:

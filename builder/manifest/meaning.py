@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.manifest import states
+from builder.manifest import defaults, states
 from builder.manifest.document import Document, Route
 from builder.manifest.schema import label
 from builder.manifest.suggest import did_you_mean, nearest
@@ -195,7 +195,8 @@ def _batch_sizes_are_possible(document: Document) -> None:
             "write the profiles one by one under 'profiles'",
         )
         return
-    low, high = (_mapping(dims[next(iter(firsts))]).get(end) for end in ("min", "max"))
+    span = _mapping(dims[next(iter(firsts))])
+    low, high = span.get("min"), span.get("max")
     for index, size in enumerate(_list(written)):
         known = all(isinstance(n, int) for n in (size, low, high))
         if known and not low <= size <= high:
@@ -264,7 +265,9 @@ def _lengths(item: dict[str, Any]) -> set[str]:
 def _not_a_value(value: object, dtype: str) -> str | None:
     """Why a number cannot be an element of this dtype."""
     if dtype == "bool":
-        return None if isinstance(value, bool) else f"{value!r} is not true or false"
+        if isinstance(value, bool):
+            return None
+        return f"{value!r} is not true or false"
     if isinstance(value, bool):
         return f"{value!r} is not a number"
     if not isinstance(value, int | float) or dtype.startswith(("float", "bfloat")):
@@ -274,7 +277,9 @@ def _not_a_value(value: object, dtype: str) -> str | None:
     bits = int(dtype.lstrip("uint"))
     low = 0 if dtype.startswith("u") else -(1 << bits - 1)
     high = (1 << bits) - 1 if dtype.startswith("u") else (1 << bits - 1) - 1
-    return None if low <= value <= high else f"{value!r} is beyond the range of {dtype}"
+    if low <= value <= high:
+        return None
+    return f"{value!r} is beyond the range of {dtype}"
 
 
 def _goldens_exist(document: Document, folder: Path) -> None:
@@ -339,4 +344,6 @@ _RULES: tuple[Callable[[Document], None], ...] = (
     _versions_are_kept,
     states.are_tensors,
     states.need_no_sequences,
+    defaults.are_values,
+    defaults.have_a_shape,
 )

@@ -90,7 +90,9 @@ def described(value: object) -> str:
     kind = _NOUNS[_PYTHON_NOUNS[type(value)]]
     if isinstance(value, bool):
         return json.dumps(value)
-    return kind if isinstance(value, list | dict) else f"{kind} {json.dumps(value)}"
+    if isinstance(value, list | dict):
+        return kind
+    return f"{kind} {json.dumps(value)}"
 
 
 def _unknown_keys(error: Any, route: Route) -> Iterator[Finding]:
@@ -122,17 +124,15 @@ def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
-    wanted = (
-        error.validator_value
-        if isinstance(error.validator_value, list)
-        else [error.validator_value]
-    )
+    if isinstance(error.validator_value, list):
+        wanted = error.validator_value
+    else:
+        wanted = [error.validator_value]
     nouns = " or ".join(_NOUNS[str(kind)] for kind in wanted)
-    fix = (
-        "remove the quotes"
-        if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit()
-        else None
-    )
+    if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit():
+        fix = "remove the quotes"
+    else:
+        fix = None
     yield route, f"{label(route)} must be {nouns}, not {described(error.instance)}", fix, False
 
 
@@ -152,9 +152,10 @@ def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
 
 def _too_small(error: Any, route: Route) -> Iterator[Finding]:
     in_shape = len(route) > 1 and route[-2] == "shape"
-    fix = (
-        "name the axis and write its range in 'dims'" if in_shape and error.instance == -1 else None
-    )
+    if in_shape and error.instance == -1:
+        fix = "name the axis and write its range in 'dims'"
+    else:
+        fix = None
     yield (
         route,
         f"{label(route)} must be at least {error.validator_value}, not {error.instance}",
@@ -173,7 +174,8 @@ def _too_big(error: Any, route: Route) -> Iterator[Finding]:
 
 
 def _too_long(error: Any, route: Route) -> Iterator[Finding]:
-    limit, has = error.validator_value, len(error.instance)
+    limit = error.validator_value
+    has = len(error.instance)
     yield route, f"{label(route)} must have at most {limit} characters, not {has}", None, False
 
 
@@ -194,6 +196,8 @@ def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
         return " must be a .py or .so file, not {value}", None
     if "::" in pattern:
         return ": {value} is not an operator name", "for example 'aten::nonzero'"
+    if route == ("batch_sizes",):
+        return " must be auto or a list of whole numbers, not {value}", None
     if route[-2:-1] == ("compute_capabilities",):
         return ": {value} is not a compute capability", "for example '8.9'"
     return ": {value} is not a valid name", "use letters, digits and _, but not _ alone"

@@ -13,6 +13,9 @@ Range = tuple[int, int, int]
 Profile = Mapping[str, Range]
 """One TensorRT optimization profile: a range for each named dynamic axis."""
 
+Default = int | float | bool | list[int | float | bool]
+"""The value of all elements of an optional input, or of the elements of its last axis."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -36,6 +39,11 @@ class TensorSpec:
     def at(self, profile: Profile, which: int) -> tuple[int, ...]:
         """The concrete shape at the profile's min (0), opt (1) or max (2)."""
         return tuple(axis if isinstance(axis, int) else profile[axis][which] for axis in self.shape)
+
+
+def axis_ranges(tensors: Iterable[TensorSpec]) -> dict[str, Range]:
+    """The range of each axis of the tensors."""
+    return {axis: span for tensor in tensors for axis, span in tensor.dims.items()}
 
 
 def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
@@ -201,6 +209,8 @@ class ModelSpec:
     """The value with which an input is padded, by name, so that requests of different lengths can
     be joined to one batch.
     """
+    defaults: Mapping[str, Default] = field(default_factory=dict)
+    """The value of each optional input, by name, which the server uses for a request without it."""
     triton: Mapping[str, Any] = field(default_factory=dict)
     """Fields of Triton's ModelConfig, as protobuf's JSON form has them."""
     limits: Limits = Limits()
@@ -233,11 +243,10 @@ class ModelSpec:
 
         State is excluded: it would be rounded in each request and drift.
         """
+        if self.io != "fp16":
+            return frozenset()
         kept = {state.input for state in self.state}
-        wide = (
-            (t.name or "" for t in self.inputs if t.dtype == "float32") if self.io == "fp16" else ()
-        )
-        return frozenset(wide) - kept
+        return frozenset(t.name or "" for t in self.inputs if t.dtype == "float32") - kept
 
     @property
     def server_state(self) -> tuple[State, ...]:

@@ -76,4 +76,6 @@ def _mappings(value: object) -> list[dict[str, Any]]:
 
 
 def _texts(value: object) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [item for item in value if isinstance(item, str)]
+    return []

@@ -33,6 +33,5 @@ from .served import PublishedModel as PublishedModel
 from .streams import recorded_streams as recorded_streams
 from .structure import length_of as length_of
 from .structure import rebuilt as rebuilt
-from .tolerances import default_tolerance as default_tolerance
 from .user_inputs import sets as sets
 from .verification import verify as verify

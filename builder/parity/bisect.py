@@ -55,15 +55,13 @@ def compare_value(
     return compare(*arrays, tolerance, precision=precision).outputs[0]
 
 
-def first_difference(
-    conversion: Conversion, inputs: Sequence[torch.Tensor], tolerance: Tolerance = DEFAULT
-) -> str:
+def first_difference(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> str:
     """`%name = aten::softmax at model.py:12: ...` of the first value that differs, in program
     order.
     """
     truth, outputs = graph_and_network(conversion, inputs)
     for name, output in outputs.items():
-        found = compare_value(name, output, truth[name], conversion.precision, tolerance)
+        found = compare_value(name, output, truth[name], conversion.precision, DEFAULT)
         if not found.passed:
             return f"{_location(conversion, name)}: output {name!r}: {found.problem}"
     return "the outputs: all values before them are equal"

@@ -42,7 +42,8 @@ def arguments(
     schema = getattr(getattr(module, "forward", None), "schema", None)
     if schema is None:
         return None
-    left, named = iter(tensors), [spec.name for spec in specs if spec.name]
+    left = iter(tensors)
+    named = [spec.name for spec in specs if spec.name]
     given, fixed = {}, dict(constants)
     fixed |= {a.name: a.default_value for a in schema.arguments[1:] if a.has_default_value()}
     try:

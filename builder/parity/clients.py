@@ -120,7 +120,9 @@ class HttpClient:
         return Response(outputs, dict(response.get("parameters", {})))
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
-        return nullcontext() if kind == BODY else Regions(kind, self._client, golden, self._connect)
+        if kind == BODY:
+            return nullcontext()
+        return Regions(kind, self._client, golden, self._connect)
 
     def close(self) -> None:
         self._client.close()
@@ -165,7 +167,9 @@ class GrpcClient:
         return Response(outputs, settings)
 
     def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
-        return nullcontext() if kind == BODY else Regions(kind, self._client, golden)
+        if kind == BODY:
+            return nullcontext()
+        return Regions(kind, self._client, golden)
 
     def close(self) -> None:
         self._client.close()

@@ -170,7 +170,9 @@ def _missing(name: str, outputs: Arrays, expected: Arrays) -> str:
         for other in outputs
         if other not in expected and _alike(outputs[other], expected[name])
     ]
-    return f"is missing; {twins[0]!r} has its shape and dtype" if twins else "is missing"
+    if twins:
+        return f"is missing; {twins[0]!r} has its shape and dtype"
+    return "is missing"
 
 
 def _extra(name: str, outputs: Arrays, expected: Arrays) -> str:
@@ -192,20 +194,22 @@ def _values(
     name: str, got: Array, want: Array, tolerance: Tolerance, precision: str
 ) -> OutputComparison:
     known = dtypes.by_numpy(want.dtype)
-    rtol, atol = limits(want, known.name if known else "", tolerance, precision)
+    dtype = known.name if known else ""
+    rtol, atol = limits(want, dtype, tolerance, precision)
     if not want.size:
         return OutputComparison(name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0)
     error, magnitude = _error(got, want)
     allowed = atol + rtol * magnitude
     passes = error <= allowed
     relative = np.divide(error, magnitude, out=np.zeros_like(error), where=magnitude > 0)
-    absolute_at, relative_at = _index_of_max(error), _index_of_max(relative)
+    absolute_at = _index_of_max(error)
+    relative_at = _index_of_max(relative)
     noise = _noise(error, want)
-    problem = None if passes.all() else _excess(got, want, passes, error)
     shares = _shares(error, allowed)
-    most = noise_limit(known.name if known else "", tolerance, precision)
-    if problem is None and most is not None and noise > most:
-        problem = f"the error's root mean square is {noise:.3g} of the golden's, more than {most:g}"
+    if passes.all():
+        problem = _too_noisy(noise, noise_limit(dtype, tolerance, precision))
+    else:
+        problem = _excess(got, want, passes, error)
     return OutputComparison(
         name,
         problem,
@@ -220,6 +224,12 @@ def _values(
         float(shares.max()),
         _spread(got, want, shares),
     )
+
+
+def _too_noisy(noise: float, most: float | None) -> str | None:
+    if most is not None and noise > most:
+        return f"the error's root mean square is {noise:.3g} of the golden's, more than {most:g}"
+    return None
 
 
 def _shares(error: Array, allowed: Array) -> Array:
@@ -245,7 +255,9 @@ def _spread(got: Array, want: Array, shares: Array) -> Spread:
 def _noise(error: Array, want: Array) -> float:
     """The noise over the elements with a finite error."""
     finite = error[np.isfinite(error)]
-    return float(np.sqrt(np.mean(np.square(finite)))) / scale(want) if finite.size else 0.0
+    if finite.size:
+        return float(np.sqrt(np.mean(np.square(finite)))) / scale(want)
+    return 0.0
 
 
 def _error(got: Array, want: Array) -> tuple[Array, Array]:

@@ -164,7 +164,9 @@ class _Instrument:
         given = list(node.inputs())
         outcomes = set(_BOUNDED[kind])
         if kind == "aten::clamp":
-            outcomes -= {w for w, v in zip((_LOWER, _UPPER), given[1:3], strict=False) if _none(v)}
+            for outcome, limit in zip((_LOWER, _UPPER), given[1:3], strict=False):
+                if _none(limit):
+                    outcomes.discard(outcome)
         numbers = [n for value in given[1:] if (n := _number(value)) is not None]
         self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
         self._want(node, kind, sorted(outcomes))
@@ -186,7 +188,10 @@ class _Instrument:
         _observations()
         site = self._constant(node, self.count)
         observer = self.graph.create(f"{_NAMESPACE}::{kind}", [site, *values], 0)
-        observer.insertAfter(node) if after else observer.insertBefore(node)
+        if after:
+            observer.insertAfter(node)
+        else:
+            observer.insertBefore(node)
 
     def _constant(self, node: Any, value: Any) -> Any:
         self.graph.setInsertPoint(node)
@@ -288,4 +293,6 @@ def _number(value: Any) -> float | int | None:
     known = value.toIValue()
     if isinstance(known, torch.Tensor) and known.numel() == 1 and not known.is_complex():
         known = known.item()
-    return known if isinstance(known, int | float) and not isinstance(known, bool) else None
+    if isinstance(known, int | float) and not isinstance(known, bool):
+        return known
+    return None

@@ -53,7 +53,10 @@ class GoldenSearch:
     def __init__(
         self, module: Any, spec: ModelSpec, record: Record, optional: Collection[str] = ()
     ) -> None:
-        self.module, self.spec, self.record, self.optional = module, spec, record, optional
+        self.module = module
+        self.spec = spec
+        self.record = record
+        self.optional = optional
         self.coverage = Coverage(module)
         self.present: set[tuple[str, bool]] = set()
         """(output, whether it is a tensor) of the goldens, where outputs may be None."""

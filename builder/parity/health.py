@@ -116,7 +116,8 @@ def _request(model: PublishedModel, client: Client) -> tuple[Golden, Any] | None
     position = None
     if model.keeps_state:
         recorded = streams.recorded_streams(model, goldens)
-        goldens, position = [stream.requests[0] for stream in recorded], streams.alone()
+        goldens = [stream.requests[0] for stream in recorded]
+        position = streams.alone()
     if not goldens:
         return None
     golden = min(goldens, key=lambda one: _bytes(one.inputs))

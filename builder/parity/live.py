@@ -11,7 +11,7 @@ from builder import serving
 from builder.parity import served
 from builder.parity.results import ModelParity
 from builder.parity.shared_memory import BODY
-from builder.parity.verification import REPEAT, verify
+from builder.parity.verification import verify
 from builder.serving import Installation, Server
 from builder.store import published
 
@@ -43,21 +43,15 @@ def serving_models(
 
 def verify_served(
     repository: Path,
-    models: Sequence[str] | None = None,
     *,
-    installation: Installation | None = None,
-    repeat: int = REPEAT,
-    progress: Callable[[str, str], None] | None = None,
+    installation: Installation | None,
+    repeat: int,
+    progress: Callable[[str, str], None] | None,
 ) -> list[ModelParity]:
     """As `verify`, with a tritonserver that runs during the call."""
     if progress:
         progress("tritonserver", "start")
-    with serving_models(repository, models, installation=installation) as server:
+    with serving_models(repository, installation=installation) as server:
         return verify(
-            repository,
-            server.http_url,
-            server.grpc_url,
-            models,
-            repeat=repeat,
-            progress=progress,
+            repository, server.http_url, server.grpc_url, repeat=repeat, progress=progress
         )

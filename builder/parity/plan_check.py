@@ -110,7 +110,10 @@ class _Check:
     def __init__(
         self, goldens: Sequence[Golden], spec: ModelSpec, options: BuildOptions, tools: Tools
     ) -> None:
-        self.goldens, self.spec, self.options, self.tools = goldens, spec, options, tools
+        self.goldens = goldens
+        self.spec = spec
+        self.options = options
+        self.tools = tools
         self.steps: list[str] = []
         self.wrong: Golden | None = None
         self.first: str | None = None

@@ -15,8 +15,15 @@ import torch
 
 from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
-from builder.manifest import ModelSpec, Profile, TensorSpec, manifest_location, shared_first_axis
-from builder.parity import inputs, sequences
+from builder.manifest import (
+    ModelSpec,
+    Profile,
+    TensorSpec,
+    axis_ranges,
+    manifest_location,
+    shared_first_axis,
+)
+from builder.parity import inputs, omitted, sequences
 from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
 from builder.parity.coverage import Outcome
@@ -25,7 +32,8 @@ from builder.parity.structure import ListTooLong, check_lengths, leaves, length_
 from builder.parity.user_inputs import user_inputs
 from builder.triton import ROLLED, Golden, moved
 
-GOLDEN_MAX_BYTES, GOLDEN_MAX_SECONDS = 64 << 20, 60
+GOLDEN_MAX_BYTES = 64 << 20
+GOLDEN_MAX_SECONDS = 60
 MEASURABLE_SECONDS = 2.0
 """Maximum memory of one golden's inputs, and maximum time of the module for it. Larger sizes are
 reduced, with a warning, because every later step runs each golden again.
@@ -52,10 +60,11 @@ def record(
 
     For a model with state, also record whole sequences (see sequences). If the first axis looks
     like a batch, "p<i>-row" is the first row of the opt golden alone, which shows whether rows
-    depend on each other. Goldens named "p0-reach<n>" reach branches, comparisons and bounds that
-    the others do not. Nested outputs are flattened in order and named `output_names`, else
-    `spec.outputs`, else output, or output_0, output_1, ... Raises ModelFileError if the module
-    fails on all generated inputs, or returns values other than tensors.
+    depend on each other. "p0-without-<name>" leaves out an optional input. Goldens named
+    "p0-reach<n>" reach branches, comparisons and bounds that the others do not. Nested outputs are
+    flattened in order and named `output_names`, else `spec.outputs`, else output, or output_0,
+    output_1, ... Raises ModelFileError if the module fails on all generated inputs, or returns
+    values other than tensors.
     """
     return record_goldens(module, spec, output_names).goldens
 
@@ -64,7 +73,8 @@ def record(
 class Recording:
     """The goldens of a module, and the branches, comparisons and bounds that they do not reach.
 
-    `reduced` has a line for each golden that is smaller than its profile's size.
+    `reduced` has a line for each golden that is smaller than its profile's size, and for each
+    default that differs from forward's own.
     """
 
     goldens: tuple[Golden, ...]
@@ -191,7 +201,10 @@ class _Recorder:
         paths: tuple[str, ...] = (),
         optional: Collection[str] = (),
     ) -> None:
-        self.module, self.spec, self.names, self.paths = module, spec, names, paths
+        self.module = module
+        self.spec = spec
+        self.names = names
+        self.paths = paths
         self.styles = list(inputs.styles(spec))
         self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
         self.reduced: list[str] = []
@@ -212,13 +225,28 @@ class _Recorder:
             opt = opt or golden
             self.search.note(golden)
             yield golden
+        if opt is not None:
+            yield from self._without(opt)
         if opt is not None and not self.spec.state:
-            profile = {**_dims(self.spec), **(self.spec.profiles or ({},))[0]}
+            profile = {**axis_ranges(self.spec.inputs), **(self.spec.profiles or ({},))[0]}
             yield from self.search.more(opt, inputs.sizes_of(profile)["opt"])
+
+    def _without(self, opt: Golden) -> Iterator[Golden]:
+        """Goldens that leave out optional inputs. A line in `reduced` where the module's own
+        default gives other outputs than the manifest's.
+        """
+        for name, left_out, tensors in omitted.variants(self.spec, self._tensors(opt)):
+            golden = replace(self._recorded(name, tensors), omitted=left_out)
+            if len(left_out) == 1:
+                with _evaluating(self.module):
+                    found = omitted.other_default(self.module, self.spec, golden)
+                self.reduced += [found] if found else []
+            self.search.note(golden)
+            yield golden
 
     def _usual(self) -> Iterator[Golden]:
         for index, profile in enumerate(self.spec.profiles or ({},)):
-            merged = {**_dims(self.spec), **profile}
+            merged = {**axis_ranges(self.spec.inputs), **profile}
             batches: list[Golden] = []
             for kind, sizes in inputs.sizes_of(merged).items():
                 name = f"p{index}-{kind}"
@@ -235,8 +263,8 @@ class _Recorder:
             if batches:
                 yield from self._rolled(f"p{index}", batches[-1])
         yield from sequences.record(self.spec, self.record, self.styles[0])
-        for name, tensors in user_inputs(self.spec):
-            golden = self._recorded(name, tensors)
+        for name, left_out, tensors in user_inputs(self.spec):
+            golden = replace(self._recorded(name, tensors), omitted=left_out)
             yield golden
             if self.left_out and self._count(golden) > 1:
                 yield self._recorded(f"{name}-row", self._rows(golden))
@@ -300,14 +328,15 @@ class _Recorder:
         if self.spec.state:
             return False
         one_row = self._batch_like(profile)
-        return any(not one_row or self._count(own) > 1 for _, own in user_inputs(self.spec))
+        return any(not one_row or self._count(own) > 1 for *_, own in user_inputs(self.spec))
 
     def _count(self, golden: Golden | Sequence[torch.Tensor]) -> int:
         """The number of rows of the inputs."""
         tensors = self._tensors(golden) if isinstance(golden, Golden) else golden
-        pairs = zip(self.spec.inputs, tensors, strict=True)
-        counts = (t.shape[s.shape.index(self.batch)] for s, t in pairs if self.batch in s.shape)
-        return next(counts, 1)
+        for spec, tensor in zip(self.spec.inputs, tensors, strict=True):
+            if self.batch in spec.shape:
+                return tensor.shape[spec.shape.index(self.batch)]
+        return 1
 
     def _allowed(self, sizes: Mapping[str, int], profile: Profile) -> Mapping[str, int]:
         """The sizes, or the nearest valid ones if an exported program relates its axes."""
@@ -333,7 +362,8 @@ class _Recorder:
         GOLDEN_MAX_BYTES and the estimated time, from that of the previous golden, is within
         GOLDEN_MAX_SECONDS.
         """
-        lows, kept = {axis: max(span[0], 1) for axis, span in profile.items()}, dict(sizes)
+        lows = {axis: max(span[0], 1) for axis, span in profile.items()}
+        kept = dict(sizes)
         while self._costs_too_much(kept) and any(kept[axis] > lows[axis] for axis in kept):
             axis = max(kept, key=lambda axis: kept[axis] / lows[axis])
             kept[axis] = max(kept[axis] // 2, lows[axis])
@@ -487,7 +517,7 @@ class _Recorder:
     @property
     def _rows_needed(self) -> str:
         """How many rows the user's inputs must have: they show whether rows are independent."""
-        profile = {**_dims(self.spec), **(self.spec.profiles or ({},))[0]}
+        profile = {**axis_ranges(self.spec.inputs), **(self.spec.profiles or ({},))[0]}
         return " with two rows or more" if self._batch_like(profile) else ""
 
     def _failed(
@@ -590,9 +620,7 @@ class _evaluating:
             self.module.train()
 
 
-def _dims(spec: ModelSpec) -> dict[str, tuple[int, int, int]]:
-    return {name: span for tensor in spec.inputs for name, span in tensor.dims.items()}
-
-
 def _names(count: int) -> tuple[str, ...]:
-    return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
+    if count == 1:
+        return ("output",)
+    return tuple(f"output_{index}" for index in range(count))

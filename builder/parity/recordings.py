@@ -27,7 +27,9 @@ class Recordings:
     """
 
     def __init__(self, url: str, key: str, *, rebuild: bool = False) -> None:
-        self.folders, self.key, self.rebuild = Folders(url), key, rebuild
+        self.folders = Folders(url)
+        self.key = key
+        self.rebuild = rebuild
         self.warnings: list[str] = []
 
     def exists(self) -> bool:
@@ -91,11 +93,17 @@ def _read(found: FileSet, folder: Path) -> Recording:
 def _is_whole(golden: Golden, folder: Path) -> bool:
     """Whether the golden's file reproduces it with the same bits, dtypes, shapes and order."""
     again = goldens.load_one(folder / f"{golden.name}.npz")
-    return _same_arrays(golden.inputs, again.inputs) and _same_arrays(golden.outputs, again.outputs)
+    return (
+        golden.omitted == again.omitted
+        and _same_arrays(golden.inputs, again.inputs)
+        and _same_arrays(golden.outputs, again.outputs)
+    )
 
 
 def _same_arrays(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
-    return list(one) == list(other) and all(same_bits(one[name], other[name]) for name in one)
+    if list(one) != list(other):
+        return False
+    return all(same_bits(one[name], other[name]) for name in one)
 
 
 def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -22,6 +22,7 @@ from builder.manifest import (
     State,
     TensorSpec,
     arrays,
+    axis_ranges,
     manifest_location,
     shared_first_axis,
 )
@@ -161,10 +162,7 @@ def _drawn(spec: ModelSpec, name: str, sequence: int, number: int, style: Style)
     """Random sequences, the first at the optimum sizes, the others at different ones. One sequence
     is one row of the batch.
     """
-    profile = {
-        **{axis: span for tensor in spec.inputs for axis, span in tensor.dims.items()},
-        **spec.profiles[0],
-    }
+    profile = {**axis_ranges(spec.inputs), **spec.profiles[0]}
     kinds = list(inputs.sizes_of(profile).values())
     sizes = dict(kinds[(sequence + number) % len(kinds)] if sequence else kinds[0])
     if batch := sequence_axis(spec):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +52,20 @@ class PublishedModel:
             {n: a for n, a in side.items() if n not in kept}
             for side in (golden.inputs, golden.outputs)
         )
-        return Golden(golden.name, *sides)
+        inputs, outputs = sides
+        return replace(golden, inputs=inputs, outputs=outputs)
 
     def wire(self, golden: Golden) -> Golden:
-        """The golden in the endpoint's form: served dtypes, shape [1] for 0-d tensors, and at most
-        max_batch_size rows.
+        """The golden in the endpoint's form: served dtypes, shape [1] for 0-d tensors, at most
+        max_batch_size rows, and without the omitted inputs.
 
         Rows are limited because other sizes may have profiles with smaller batches only.
         """
-        inputs = {name: self._wire("inputs", name, array) for name, array in golden.inputs.items()}
+        inputs = {
+            name: self._wire("inputs", name, array)
+            for name, array in golden.inputs.items()
+            if name not in golden.omitted
+        }
         outputs = {
             name: self._wire("outputs", name, array) for name, array in golden.outputs.items()
         }

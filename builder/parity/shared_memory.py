@@ -163,7 +163,8 @@ class Regions:
             self._stack.close()
 
     def _open(self, stack: ExitStack, array: NDArray[Any]) -> _Region:
-        name, size = f"trt-build-tensor-{os.getpid()}-{uuid.uuid4().hex}", max(array.nbytes, 1)
+        name = f"trt-build-tensor-{os.getpid()}-{uuid.uuid4().hex}"
+        size = max(array.nbytes, 1)
         handle = self._memory.create(name, size)
         stack.callback(self._memory.destroy, handle)
         # first, because an interrupt may come in between; unknown names do no harm

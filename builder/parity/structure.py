@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from builder.errors import ModelFileError
-from builder.lowering import field_names, join
+from builder.lowering import contains, field_names, join
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -118,7 +118,8 @@ def _list(inner: Any, tensors: Tensors, name: str, lists: Collection[str]) -> li
 
 def _dictionary(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> dict[Any, Any]:
     """A dictionary of tensors or of `lists`. For other values, the names may not show the keys."""
-    prefix, whole = f"{name}." if name else "", kind.getKeyType().kind() == "IntType"
+    prefix = f"{name}." if name else ""
+    whole = kind.getKeyType().kind() == "IntType"
     if whole:
         prefix = join(name, 0)[:-1]
     inner = kind.getValueType()
@@ -131,4 +132,4 @@ def _dictionary(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) 
 
 def _below(tensors: Tensors, name: str) -> bool:
     """Whether a tensor has this name, or a name below it in the structure."""
-    return any(other == name or other.startswith((f"{name}.", f"{name}_")) for other in tensors)
+    return any(contains(name, other) for other in tensors)

@@ -95,7 +95,7 @@ BY_DTYPE = {
 EXACT = Row(0.0, 0.0, "integers and truth values are decisions and must be equal")
 
 
-def default_tolerance(dtype: str, precision: str = "fp32") -> Tolerance:
+def default_tolerance(dtype: str, precision: str) -> Tolerance:
     """The tolerance for an output of torch's `dtype` that was computed in `precision`.
 
     `atol` is relative to the golden's root mean square.
@@ -127,7 +127,9 @@ def noise_limit(dtype: str, wanted: Tolerance, precision: str) -> float | None:
     if wanted.noise is not None:
         return wanted.noise
     stated = wanted.rtol is not None or wanted.atol is not None
-    return None if stated or dtype not in BY_DTYPE else BY_PRECISION[precision].noise
+    if stated or dtype not in BY_DTYPE:
+        return None
+    return BY_PRECISION[precision].noise
 
 
 def scale(golden: NDArray[Any]) -> float:

@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 
 from builder.errors import UsageError
 from builder.manifest import ModelSpec, Profile, TensorSpec, check_array_file
+from builder.parity import omitted
 from builder.triton import dtypes
 
 _KEY = re.compile(r"(?:(?P<set>\d+)/)?(?:input:)?(?P<name>.+)")
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """("user-<n>", tensors in the spec's order) for each set in `spec.goldens`.
+def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, tuple[str, ...], list[torch.Tensor]]]:
+    """("user-<n>", omitted optional inputs, tensors in the spec's order) for each set in
+    `spec.goldens`. Omitted inputs have their defaults.
 
     Raises UsageError for a file that is not an .npz, a missing or unknown input, an incorrect
     dtype, or a shape outside every profile.
@@ -35,11 +37,17 @@ def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, list[torch.Tensor]]]:
     for number, arrays in sorted(_sets(spec).items()):
         if _is_sequence(spec, arrays):
             continue
-        _check(spec, spec.inputs, arrays)
-        yield (
-            f"user-{number}",
-            [torch.from_numpy(np.array(arrays[t.name or ""])) for t in spec.inputs],
-        )
+        given = [t for t in spec.inputs if t.name in arrays or t.name not in spec.defaults]
+        _check(spec, given, arrays)
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        sizes = omitted.sizes_of(given, {name: t.shape for name, t in tensors.items()})
+        left_out = {
+            name: omitted.filled(one, spec.defaults[name], sizes)
+            for one in spec.inputs
+            if (name := one.name or "") not in tensors
+        }
+        made = {**tensors, **left_out}
+        yield f"user-{number}", tuple(left_out), [made[t.name or ""] for t in spec.inputs]
 
 
 def user_sequences(spec: ModelSpec) -> Iterator[tuple[str, list[dict[str, torch.Tensor]]]]:

@@ -72,7 +72,8 @@ def verify(
         for number, name in enumerate(chosen, 1):
             if progress:
                 progress(name, f"verify ({number} of {len(chosen)})")
-            folder, own = repository / name, (extra or {}).get(name, ())
+            folder = repository / name
+            own = (extra or {}).get(name, ())
             try:
                 with shaped(folder):
                     found.append(_model(folder, clients, repeat, own, shared_memory))
@@ -254,7 +255,8 @@ def _in_parallel(
     )
     if "grpc" not in clients or not batched or not small:
         return
-    client, name = clients["grpc"], f"grpc x{CONCURRENT}"
+    client = clients["grpc"]
+    name = f"grpc x{CONCURRENT}"
     sent = list(itertools.islice(itertools.cycle(small), max(CONCURRENT, len(small))))
     with ThreadPoolExecutor(CONCURRENT) as pool:
         results = list(pool.map(lambda golden: _ask(client, name, model, golden, 0), sent))

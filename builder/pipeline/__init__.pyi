@@ -4,6 +4,7 @@ from . import segment_goldens as segment_goldens
 from . import stages as stages
 from . import state as state
 from .compiled import compile as compile
+from .order import Ended as Ended
 from .order import Order as Order
 from .order import Progress as Progress
 from .order import options_of as options_of

@@ -131,7 +131,9 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
 def _alike(partition: Partition, name: str) -> Collection[str]:
     """The output and those that have the same place in the other elements of its list."""
     group = partition.groups.get(name)
-    return [name] if group is None else [n for n, g in partition.groups.items() if g == group]
+    if group is None:
+        return [name]
+    return [n for n, g in partition.groups.items() if g == group]
 
 
 def unknown_outputs(model: SplitModel) -> dict[str, str]:
@@ -168,7 +170,8 @@ def endpoint(
             name, spec.dtype, tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape)
         )
     recorded = _recorded([name], goldens) or _recorded(alike, goldens)
-    ranks, known = {array.ndim for array in recorded}, dtypes.by_numpy(recorded[0].dtype)
+    ranks = {array.ndim for array in recorded}
+    known = dtypes.by_numpy(recorded[0].dtype)
     if np.iscomplexobj(recorded[0]):
         raise PublishError(
             f"output {name!r} is {recorded[0].dtype}, and Triton has no complex numbers",
@@ -217,7 +220,8 @@ def endpoints(network: Any, side: str) -> tuple[IO, ...]:
     from builder.conversion import dtypes
     from builder.triton import IO
 
-    count, get = (getattr(network, f"num_{side}s"), getattr(network, f"get_{side}"))
+    count = getattr(network, f"num_{side}s")
+    get = getattr(network, f"get_{side}")
     tensors = [get(i) for i in range(count)]
     return tuple(IO(t.name, name_of(dtypes.from_trt(t.dtype)), tuple(t.shape)) for t in tensors)
 
@@ -236,7 +240,8 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
     from builder import triton
 
     facts = next((plan.facts for plan in model.built), {})
-    flags, unknown = model.partitioned.partition.flags, unknown_outputs(model)
+    flags = model.partitioned.partition.flags
+    unknown = unknown_outputs(model)
     return triton.ModelArtifact(
         spec=named(model),
         inputs=inputs_of(model),
@@ -290,7 +295,8 @@ def _parts(
         if not isinstance(part, branches.SplitBranch):
             found.append(SegmentFiles("torch", part.inputs, part.outputs, saved(part)))
             continue
-        condition, read = part.branch.condition, tuple(part.branch.values)
+        condition = part.branch.condition
+        read = tuple(part.branch.values)
         both = [
             _side(side, plans, (*location, number, index)) for index, side in enumerate(part.sides)
         ]

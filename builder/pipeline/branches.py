@@ -55,7 +55,9 @@ def parts(
         part if not isinstance(part, partition.Branch) else _split(part, shapes, spec, partitioner)
         for part in partition.take_apart(segment.lowered, ifs)
     ]
-    return tuple(found) if any(isinstance(part, SplitBranch) for part in found) else ()
+    if any(isinstance(part, SplitBranch) for part in found):
+        return tuple(found)
+    return ()
 
 
 def _split(
@@ -114,13 +116,13 @@ def _is_worthwhile(partitioned: PartitionedConversion, spec: ModelSpec) -> bool:
     """
     from builder.partition import cost
 
+    if any(isinstance(part, SplitBranch) for found in partitioned.parts.values() for part in found):
+        return True
     pairs = zip(partitioned.partition.segments, partitioned.conversions, strict=True)
     engines = [segment for segment, conversion in pairs if conversion is not None]
-    saved = sum(cost.seconds_saved(segment.nodes, segment.flops, 0) for segment in engines)
-    inner = any(
-        isinstance(part, SplitBranch) for found in partitioned.parts.values() for part in found
-    )
-    return inner or (bool(engines) and (spec.fallback.min_block_size == 1 or saved > 0))
+    if engines and spec.fallback.min_block_size == 1:
+        return True
+    return sum(cost.seconds_saved(segment.nodes, segment.flops, 0) for segment in engines) > 0
 
 
 def engines(

@@ -24,10 +24,10 @@ Arrays = Mapping[str, Any]
 
 
 def batches(
-    spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden]
+    spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden] | None
 ) -> list[list[torch.Tensor]]:
     """Tensors in the order and dtypes of the spec's inputs, with at most the optimum size of a
-    shared batch axis.
+    shared batch axis. With `goldens` None only those of files.
 
     Raises UsageError, with the line of the manifest, for a file that does not have the model's
     inputs.
@@ -35,7 +35,12 @@ def batches(
     found: list[list[torch.Tensor]] = []
     for index, item in enumerate(calibration.data):
         where = manifest_location(spec, "calibration", "data", index)
-        read = list(_sets(spec, item, where) if isinstance(item, Path) else _of_goldens(goldens))
+        if isinstance(item, Path):
+            read = list(_sets(spec, item, where))
+        elif goldens is None:
+            continue
+        else:
+            read = _of_goldens(goldens)
         if not read:
             raise UsageError(f"{item} has no arrays for calibration", where=where)
         for arrays in read:
@@ -43,6 +48,22 @@ def batches(
             _check_axes(spec, tensors, where)
             found += _partitioned(spec, tensors)
     return found
+
+
+def data_of_files(spec: ModelSpec) -> tuple[Golden, ...]:
+    """The inputs in the manifest's calibration files, as goldens without outputs. Raises
+    UsageError like `batches`.
+    """
+    from builder.parity import to_numpy
+    from builder.triton import Golden
+
+    if spec.calibration is None:
+        return ()
+    names = [str(tensor.name) for tensor in spec.inputs]
+    return tuple(
+        Golden(f"calibration-{number}", dict(zip(names, map(to_numpy, batch), strict=True)), {})
+        for number, batch in enumerate(batches(spec, spec.calibration, None))
+    )
 
 
 def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:

@@ -127,24 +127,26 @@ class CompiledModule(torch.nn.Module):
     ) -> None:
         super().__init__()
         spec, graph = recorded.lowered.spec, recorded.lowered.graph
-        self.warnings, self.answered_by = warnings, _kind(runner)
-        self._runner, self._specs, self._profiles = runner, spec.inputs, spec.profiles
+        self.warnings = warnings
+        self.answered_by = _kind(runner)
+        self._runner = runner
+        self._specs, self._profiles = spec.inputs, spec.profiles
         self._names, self._results = graph.inputs, graph.results
-        self._outputs, self._lists = recorded.lowered.outputs, tuple(graph.too_long)
+        self._outputs = recorded.lowered.outputs
+        self._lists = tuple(graph.too_long)
         self._constants = dict(spec.constants)
         self._program: ExportedModule | None = None
         self._result: Any = None
         """The type of forward's result if a part of it may be None."""
         if isinstance(original, ExportedModule):
-            self._program, self._arguments = original, []
+            self._program = original
+            self._arguments = []
             self._leaves, self._structure = original.result
             return
-        self._arguments = [
-            (a.name, a.default_value if a.has_default_value() else _REQUIRED)
-            for a in original._c._get_method("forward").schema.arguments[1:]
-        ]
+        schema = original._c._get_method("forward").schema
+        self._arguments = _arguments(schema)
         if graph.flags:
-            self._result = original._c._get_method("forward").schema.returns[0].type
+            self._result = schema.returns[0].type
         else:
             self._leaves, self._structure = _structure(original, recorded)
 
@@ -331,7 +333,8 @@ def _problem(runner: Runner, goldens: Sequence[Golden], spec: ModelSpec) -> str 
 
 def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any]:
     """The structure of the original's result, and its leaves. A leaf of None is None."""
-    spec, golden = recorded.lowered.spec, recorded.goldens[0]
+    spec = recorded.lowered.spec
+    golden = recorded.goldens[0]
     tensors = [to_torch(array) for array in golden.inputs.values()]
     with evaluating(original), torch.no_grad():
         outputs = call_module(original, spec.inputs, tensors, spec.constants)
@@ -350,6 +353,14 @@ def _like(leaf: Any, tensor: torch.Tensor) -> Any:
     return tensor if isinstance(leaf, torch.Tensor) else type(leaf)(tensor.item())
 
 
+def _arguments(schema: Any) -> list[tuple[str, Any]]:
+    """The name and the default value of each argument of forward."""
+    return [
+        (argument.name, argument.default_value if argument.has_default_value() else _REQUIRED)
+        for argument in schema.arguments[1:]
+    ]
+
+
 def _kind(runner: Runner) -> str:
     artifact = runner.artifact
     if not runner.engines:
@@ -357,7 +368,9 @@ def _kind(runner: Runner) -> str:
     if not artifact.segments:
         return "plan" if artifact.plan else "torch"
     plans = [_has_plan(files) for files in artifact.segments]
-    return "plan" if all(plans) else "plan+torch" if any(plans) else "torch"
+    if all(plans):
+        return "plan"
+    return "plan+torch" if any(plans) else "torch"
 
 
 def _has_plan(files: Any) -> bool:

@@ -76,11 +76,9 @@ def without_pytorch() -> str | None:
 
 
 def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
-    segment, conversion, plan = (
-        model.segments[number],
-        model.partitioned.conversions[number],
-        model.plans[number],
-    )
+    segment = model.segments[number]
+    conversion = model.partitioned.conversions[number]
+    plan = model.plans[number]
     name = f"{model.spec.name}.{number}.{segment.kind}"
     specs = tuple(spec for spec in segment.specs if spec is not None)
     spec = replace(
@@ -121,7 +119,8 @@ def _by_backend(
 def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifact:
     from builder import triton
 
-    segment, goldens = model.segments[number], model.segment_goldens[number]
+    segment = model.segments[number]
+    goldens = model.segment_goldens[number]
     outputs = zip(segment.outputs, segment.output_specs, strict=True)
     return triton.ModelArtifact(
         spec=spec,

@@ -121,7 +121,8 @@ class Runner:
         """
         from builder.lowering import present
 
-        artifact, values = self.artifact, dict(inputs)
+        artifact = self.artifact
+        values = dict(inputs)
         hidden = (*artifact.flags.values(), *artifact.too_long.values())
         outputs = [*(tensor.name for tensor in artifact.outputs), *hidden]
         if artifact.segments:

@@ -78,7 +78,7 @@ def convert_or_partition(
     lowered: LoweredGraph,
     spec: ModelSpec,
     names: Sequence[str],
-    earlier: Kept = Kept(),
+    earlier: Kept,
 ) -> Conversion | PartitionedConversion:
     """One conversion of the whole graph if TensorRT supports all of it and the manifest keeps
     nothing in torch, else the segments. `names` are the names of the outputs, `earlier` the result
@@ -197,7 +197,8 @@ class _Partitioner:
         self.lowered, self.spec = lowered, spec
         self.defects, self.is_branch = defects, is_branch
         self.by_manifest = bool(kept)
-        self.kept, self.branches = kept | earlier.nodes, earlier.branches
+        self.kept = kept | earlier.nodes
+        self.branches = earlier.branches
         self.late: list[UnsupportedOperator] = []
 
     def run(self) -> Conversion | PartitionedConversion:
@@ -313,9 +314,8 @@ def _of_branches(
 ) -> Iterator[str]:
     for number, found in inner.items():
         splits = [part for part in found if isinstance(part, branches.SplitBranch)]
-        count = sum(
-            c is not None for part in splits for side in part.sides for c in side.conversions
-        )
+        sides = [side for part in splits for side in part.sides]
+        count = sum(one is not None for side in sides for one in side.conversions)
         yield (
             f"in torch segment {number}: {len(splits)} branch{'es' * (len(splits) != 1)} on data "
             f"with {count} engine{'s' * (count != 1)} inside, which the fused layout runs if that "

@@ -31,11 +31,12 @@ GAIN = 0.98
 """The mixed plan must take at most this share of the time. The measurement noise is 2 %."""
 
 
-def wanted(recorded: Recorded) -> bool:
+def wanted(checked: Checked) -> bool:
     """Whether the fp16 plan is also built: the precision is `mixed` and plans can run."""
     from builder.parity import plan_check
 
-    return recorded.lowered.spec.precision == "mixed" and plan_check.possible()
+    spec = checked.built.converted.prepared.spec
+    return spec.precision == "mixed" and plan_check.possible()
 
 
 def in_half(recorded: Recorded) -> Recorded:
@@ -59,7 +60,8 @@ def choose(mixed: Checked, half: Callable[[], Checked], times: Time | None = Non
         return mixed
     if other.layout != "single":
         return mixed
-    found = [(times or _on_gpu)((_plan(mixed), _plan(other)), one) for one in _timed(mixed)]
+    timed = times or _on_gpu
+    found = [timed((_plan(mixed), _plan(other)), golden) for golden in _timed(mixed)]
     if not found:
         return mixed
     ratio = math.exp(statistics.fmean(math.log(first / second) for first, second in found))

@@ -1,7 +1,8 @@
 """The steps after TensorRT or trt-build fails on a model: fewer nodes in TensorRT, then none. 1.
 
 The nodes that the error names, else the branches and loops of the failed network, else the whole
-network stay in torch, and the model is converted again. 2. Torch serves the original module, with
+network stay in torch, and the model is converted again. A network of 8 bits that TensorRT does not
+build is first built in fp16. 2. Torch serves the original module, with
 only the passes that flatten its interface. Each step is a warning with the node, its source line
 and the fix. With `fallback.require_full` nothing is retried.
 """
@@ -27,6 +28,7 @@ from builder.errors import (
 from builder.manifest import ModelSpec
 from builder.pipeline import stages
 from builder.pipeline.fallback import Kept, made_by
+from builder.pipeline.order import Ended
 
 if TYPE_CHECKING:
     from builder.graph_types import Node
@@ -79,6 +81,9 @@ def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> 
             return attempt(recorded, kept)
         except stages.NetworkFailure as failure:
             error = error or _failure(failure.error, recorded.lowered.spec)
+            if _fails_in_8_bits(failure, kept):
+                recorded = _in_half(recorded, error)
+                continue
             wider = _without(failure, kept)
             if wider == kept:
                 break
@@ -97,14 +102,26 @@ def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> 
         raise error from failure
 
 
-def by_torch(recorded: Recorded, crash: str, attempt: Callable[[Recorded, Kept], Result]) -> Result:
-    """The result of `attempt` for the original module, after `crash` ended the build: a crash, or
-    the limit of a stage.
-    """
-    fix = "`trt-build repo --no-isolate` shows the location"
-    if crash.endswith("was ended"):  # by processes.TimedOut
-        fix = "raise limits.stage_seconds in the manifest"
-    error = EngineError(crash, fix=fix)
+def _fails_in_8_bits(failure: stages.NetworkFailure, kept: Kept) -> bool:
+    """Whether TensorRT did not build a network of 8 bits, for no node that could stay in torch."""
+    quantized = failure.converted.prepared.spec.precision in precisions.QUANTIZED
+    return quantized and isinstance(failure.error, EngineError) and not _culprits(failure, kept)
+
+
+def _in_half(recorded: Recorded, error: TrtBuildError) -> Recorded:
+    """The same model in fp16, with a warning."""
+    lowered = recorded.lowered
+    warning = f"built in fp16 instead of {lowered.spec.precision}: {_words(error)}"
+    spec = replace(lowered.spec, precision="fp16", calibration=None)
+    lowered = replace(lowered, spec=spec)
+    return replace(recorded, lowered=lowered, warnings=(*recorded.warnings, warning))
+
+
+def by_torch(
+    recorded: Recorded, ended: Ended, attempt: Callable[[Recorded, Kept], Result]
+) -> Result:
+    """The result of `attempt` for the original module, after a process that built it ended."""
+    error = EngineError(ended.message, fix=ended.fix)
     return attempt(_original(recorded, error), Kept())
 
 
@@ -140,14 +157,23 @@ def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
     if len(part.location) > 1:
         reason = f"engines inside branches stay in torch: {part.label}: {_words(error)}"
         return replace(kept, branches=False, reasons=(*kept.reasons, reason))
-    named = set(re.findall(r"%([\w.]+)", error.where or ""))
-    by_name = {i for i, node in nodes.items() if named & made_by(node)}
-    control = {i for i, node in nodes.items() if any(True for _ in node.blocks())}
-    culprits = by_name - kept.nodes or control - kept.nodes or set(nodes)
+    culprits = _culprits(failure, kept) or set(nodes)
+    control = {i for i in culprits if any(True for _ in nodes[i].blocks())}
     reason = f"in torch: {_named([nodes[i] for i in sorted(culprits)])}: {_words(error)}"
     if culprits <= control:
         reason += "; torch.where on both results instead of the branch lets TensorRT run it"
     return replace(kept, nodes=kept.nodes | frozenset(culprits), reasons=(*kept.reasons, reason))
+
+
+def _culprits(failure: stages.NetworkFailure, kept: Kept) -> set[int]:
+    """The nodes that the error names, else the branches and loops of the network, without those
+    that already stay in torch.
+    """
+    nodes = dict(_nodes(failure.network, failure.converted))
+    named = set(re.findall(r"%([\w.]+)", unforeseen.as_defect(failure.error).where or ""))
+    by_name = {i for i, node in nodes.items() if named & made_by(node)}
+    control = {i for i, node in nodes.items() if any(True for _ in node.blocks())}
+    return by_name - kept.nodes or control - kept.nodes
 
 
 def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:

@@ -26,6 +26,8 @@ def artifact(
     reason = why_not_ensemble(model)
     if model.spec.pad and not reason:
         reason = "`pad` needs one process, which pads inputs and crops outputs"
+    if model.spec.defaults and not reason:
+        reason = "`default` needs one process, which fills in the inputs that a request leaves out"
     if layout == "ensemble" and reason and len(model.segments) > 1:
         raise UsageError(
             f"model {model.spec.name!r} cannot be an ensemble: {reason}",
@@ -126,7 +128,7 @@ def _why_no_step(number: int, segment: Segment) -> str | None:
     return None
 
 
-def why_fused(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> str | None:
+def why_fused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
     """The reason for the fused layout by the rule of `auto` (docs/partition.md), or None: fused,
     unless Triton's own TensorRT backend serves the engines and the transitions take less than a
     tenth of the compute time.

@@ -57,11 +57,9 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
             f" {step.spec.precision}"
         )
     maker = _maker(lowered.graph)
-    return (
-        f"{maker} creates tensors on the CPU, and the backend may run it on a GPU"
-        if maker
-        else None
-    )
+    if maker:
+        return f"{maker} creates tensors on the CPU, and the backend may run it on a GPU"
+    return None
 
 
 def _has_tf32_argument(node: Any) -> bool:

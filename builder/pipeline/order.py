@@ -21,6 +21,16 @@ AMPERE = (8, 0)
 
 
 @dataclass(frozen=True)
+class Ended:
+    """How a process that built a model ended without a result, and the fix: after a crash, or at
+    the limit of a stage.
+    """
+
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True)
 class Order:
     """One model to build, picklable. `request` is everything that it is built from, `last` the
     parts of its last plans by label, `because` the reason for the build, `threads` the number of
@@ -46,8 +56,8 @@ class Order:
     """The treatment of manual edits of a published config (builder.store.edits)."""
     stage: Path | None = None
     """The staging folder of the model; None creates one."""
-    crashed: str = ""
-    """The crash of an earlier process that built this model. Torch then serves it."""
+    ended: Ended | None = None
+    """How an earlier process that built this model ended. Torch then serves it."""
     share: bool = False
     """Whether goldens and timing caches are read from and written to the store."""
     accept_incompatible: bool = False
@@ -85,7 +95,8 @@ def here(options: BuildOptions, flavour: str) -> BuildOptions:
     """The options resolved for this host: RTX builds for all targets, TensorRT for the GPU of the
     host. Raises UsageError if that GPU is not a target.
     """
-    device, targets = gpu.current(), options.compute_capabilities
+    device = gpu.current()
+    targets = options.compute_capabilities
     if flavour == "tensorrt-rtx" or not targets or device is None:
         return options
     if not any(serves(options, device.capability, target) for target in targets):
@@ -125,7 +136,9 @@ def _flags(order: Order) -> list[str]:
 
 
 def _unless_auto(order: Order) -> list[str]:
-    return [] if order.torch_steps == "auto" else ["--torch-steps", order.torch_steps]
+    if order.torch_steps == "auto":
+        return []
+    return ["--torch-steps", order.torch_steps]
 
 
 SPELLED = {

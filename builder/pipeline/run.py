@@ -102,7 +102,7 @@ def check(
 
 
 def check_recorded(
-    recorded: Recorded, order: Order, clock: Clock, compile: stages.Compile | None = None
+    recorded: Recorded, order: Order, clock: Clock, compile: stages.Compile | None
 ) -> Checked:
     """Run the stages from the goldens to the artifact; see `check`."""
     compiled = compile or _not_built(order)
@@ -110,8 +110,8 @@ def check_recorded(
     def attempt(source: Recorded, kept: Kept) -> Checked:
         return _attempt(source, kept, order, clock, compiled, has_plans=compile is not None)
 
-    if order.crashed:
-        return ladder.by_torch(recorded, order.crashed, attempt)
+    if order.ended:
+        return ladder.by_torch(recorded, order.ended, attempt)
     return ladder.descend(recorded, attempt)
 
 
@@ -176,7 +176,7 @@ def publish(
     compiled = compiler(order.options, clock, plans)
     recorded = record(order, clock)
     checked = check_recorded(recorded, order, clock, compiled)
-    if faster.wanted(recorded):
+    if faster.wanted(checked):
         checked = _faster(checked, recorded, order, clock, compiled, plans)
     clock.reached(checked)
     labels = {part.label for part in checked.built.converted.networks}

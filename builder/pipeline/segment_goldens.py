@@ -64,8 +64,8 @@ def golden_of(
     from builder.parity import to_numpy
     from builder.triton import Golden
 
-    sides = ({key: to_numpy(one) for key, one in side.items()} for side in (inputs, outputs))
-    return Golden(name, *sides)
+    given = {key: to_numpy(tensor) for key, tensor in inputs.items()}
+    return Golden(name, given, {key: to_numpy(tensor) for key, tensor in outputs.items()})
 
 
 def _random(segments: Sequence[Segment]) -> str | None:
@@ -100,7 +100,7 @@ def _defect() -> str:
     )
 
 
-def _raise_unless(comparison: Any, message: str, where: str, random: str | None = None) -> None:
+def _raise_unless(comparison: Any, message: str, where: str, random: str | None) -> None:
     if not comparison.passed:
         raise ParityError(
             f"{message}: {'; '.join(comparison.problems)}",

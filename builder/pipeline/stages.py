@@ -12,14 +12,22 @@ publish    Published   the model's folder in the repository
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from builder.errors import InPlaceError, TrtBuildError
-from builder.manifest import ModelSpec
-from builder.pipeline import branches, fallback, patterns, reduced_precision, segment_goldens, state
+from builder.manifest import ModelSpec, axis_ranges
+from builder.pipeline import (
+    branches,
+    calibration,
+    fallback,
+    patterns,
+    reduced_precision,
+    segment_goldens,
+    state,
+)
 from builder.pipeline.branches import Location
 from builder.pipeline.order import Order
 
@@ -34,7 +42,7 @@ if TYPE_CHECKING:
     from builder.lowering import LoweredGraph, Paranoid
     from builder.parity import Recording, Recordings
     from builder.pipeline.artifacts import SplitModel
-    from builder.quantization import Quantized
+    from builder.quantization import Beyond, Quantized
     from builder.triton import EnsembleArtifact, Golden, ModelArtifact
 
     Compile = Callable[[Conversion, str], Plan]
@@ -103,7 +111,8 @@ class Recorded:
 class Prepared:
     """The model in the form for conversion and serving.
 
-    `quantized` is None without 8-bit precision.
+    `quantized` is None without 8-bit precision. `data` are the inputs in the manifest's calibration
+    files, as goldens without outputs, if float16's range must be checked with them.
     """
 
     source: Lowered
@@ -113,6 +122,7 @@ class Prepared:
     goldens: Goldens
     quantized: Quantized | None = None
     warnings: tuple[str, ...] = ()
+    data: Goldens = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,9 @@ class Converted:
     @property
     def partitioned(self) -> fallback.PartitionedConversion | None:
         """The partition; None if one network is the whole model."""
-        return self.result if isinstance(self.result, fallback.PartitionedConversion) else None
+        if isinstance(self.result, fallback.PartitionedConversion):
+            return self.result
+        return None
 
 
 @dataclass(frozen=True)
@@ -329,7 +341,7 @@ def _lists(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
 
 
 def _of_named(lowered: Lowered, found: Recording) -> Recording:
-    """The recording without what it says of elements of lists one by one."""
+    """The recording without its notes on single elements of lists."""
     unseen = tuple(one for one in found.unseen if one[0] not in lowered.groups)
     return replace(found, unseen=unseen)
 
@@ -343,7 +355,7 @@ def _relations(lowered: Lowered) -> Iterator[str]:
 
     if isinstance(lowered.module, frontends.ExportedModule):
         inputs = lowered.spec.inputs
-        spans = {axis: (span[0], span[2]) for spec in inputs for axis, span in spec.dims.items()}
+        spans = {axis: (low, high) for axis, (low, _, high) in axis_ranges(inputs).items()}
         for text in lowered.module.axes.relations(inputs).needed(spans):
             yield f"the program requires {text} in every request, which the server does not check"
 
@@ -361,14 +373,19 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     UsageError.
     """
     source, goldens, quantized = recorded.lowered, recorded.goldens, None
-    spec, graph = own_half(spec or source.spec), source.graph
+    spec = own_half(spec or source.spec)
+    graph = source.graph
     warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
     if reduced_precision.wanted(spec):
         reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
-        spec, graph, quantized = reduced.spec, reduced.lowered, reduced.quantized
+        spec = reduced.spec
+        graph = reduced.lowered
+        quantized = reduced.quantized
         warnings = (*warnings, *reduced.warnings)
+    data = calibration.data_of_files(spec) if _keeps_in_float32(spec) else ()
+    *_, data = state.batch_first(spec, graph, source.outputs, data)
     spec, graph, goldens = state.batch_first(spec, graph, source.outputs, goldens)
-    return Prepared(source, spec, graph, source.outputs, goldens, quantized, warnings)
+    return Prepared(source, spec, graph, source.outputs, goldens, quantized, warnings, data)
 
 
 def convert(
@@ -482,36 +499,69 @@ def check_reference(converted: Converted) -> None:
 
 
 def keep_in_float32(converted: Converted) -> Converted:
-    """The networks with layers kept in float32 if their values on the goldens exceed float16, with
-    a warning for each network (`keep_fp32: auto`, the default). Unchanged if the manifest lists
-    layers, or the precision is not reduced.
+    """The networks with layers kept in float32 if their values exceed float16 on the goldens or on
+    the manifest's calibration files, with a warning for each network (`keep_fp32: auto`, the
+    default). Unchanged if the manifest lists layers, or the precision is not reduced.
     """
     spec = converted.prepared.spec
-    if not (spec.keep_fp32_auto and _has_half(spec.precision)):
+    if not _keeps_in_float32(spec):
         return converted
     from builder.quantization import overflow
 
-    networks, warnings = [], list(converted.warnings)
+    beyond = _beyond_half(converted)
+    networks = []
+    warnings = list(converted.warnings)
     for part in converted.networks:
         conversion, found = overflow.spare(
-            part.conversion, _batches(part), keep_fp32=spec.keep_fp32
+            part.conversion, beyond[part.location], keep_fp32=spec.keep_fp32
         )
         networks.append(replace(part, conversion=conversion))
         warnings += [f"{part.label}: {warning}" for warning in found]
     return replace(converted, networks=tuple(networks), warnings=tuple(warnings))
 
 
-def _has_half(precision: str) -> bool:
+def _keeps_in_float32(spec: ModelSpec) -> bool:
     from builder.conversion import reduces
 
-    return reduces(precision)
+    return spec.keep_fp32_auto and reduces(spec.precision)
 
 
-def _batches(part: Network) -> list[list[torch.Tensor]]:
+def _beyond_half(converted: Converted) -> dict[Location, list[Beyond]]:
+    """The values of each network that exceed float16. The networks run on the calibration files one
+    batch at a time, because the tensors of all batches may not fit in memory.
+    """
+    from builder.quantization import overflow
+
+    found: dict[Location, list[Beyond]] = {part.location: [] for part in converted.networks}
+    if not any(overflow.has_half(part.conversion) for part in converted.networks):
+        return found
+    by_location = {part.location: part.goldens for part in converted.networks}
+    data = ([golden] for golden in converted.prepared.data)
+    for goldens in (by_location, *(_on(converted, golden) for golden in data)):
+        for part in converted.networks:
+            batches = _batches(part.conversion, goldens.get(part.location, ()))
+            found[part.location] += overflow.beyond_half(part.conversion.lowered, batches)
+    return found
+
+
+def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Goldens]:
+    """The inputs of each network, by its location, where the model's inputs are those of the
+    goldens.
+    """
+    if converted.partitioned is None:
+        return {(): tuple(goldens)}
+    spec, found = converted.prepared.spec, converted.partitioned
+    recorded = segment_goldens.record(found.partition, goldens, spec, compares=False)
+    inner = any(len(part.location) > 1 for part in converted.networks)
+    by_location: dict[Location, Goldens] = {(n,): one for n, one in enumerate(recorded)}
+    return {**by_location, **(branches.record(found, recorded, spec) if inner else {})}
+
+
+def _batches(conversion: Conversion, goldens: Sequence[Golden]) -> list[list[torch.Tensor]]:
     from builder.parity import to_torch
 
-    names = [str(spec.name) for spec in part.conversion.inputs]
-    return [[to_torch(golden.inputs[name]) for name in names] for golden in part.goldens]
+    names = [str(spec.name) for spec in conversion.inputs]
+    return [[to_torch(golden.inputs[name]) for name in names] for golden in goldens]
 
 
 def check_plans(built: Built, options: BuildOptions) -> Built:
@@ -524,7 +574,9 @@ def check_plans(built: Built, options: BuildOptions) -> Built:
     if not plan_check.possible():
         return built
     converted = built.converted
-    spec, plans, networks = converted.prepared.spec, dict(built.plans), []
+    spec = converted.prepared.spec
+    plans = dict(built.plans)
+    networks = []
     warnings = list(converted.warnings)
     for part in converted.networks:
         with _fails(part, converted):
@@ -607,7 +659,7 @@ def publish_artifact(
     out: Path,
     finish: Callable[[Path], None],
     compare: Callable[[Path, Path], None],
-    stage: Path | None = None,
+    stage: Path | None,
 ) -> Path:
     """Move the model into the repository `out`, from the staging folder `stage` or a new one.
     `finish` adds files to the folder first, and `compare` compares it with the folder that it

@@ -99,7 +99,8 @@ def state_axes(spec: ModelSpec) -> dict[str, int]:
     """The batch axis of each state input whose batch axis is not the first."""
     from builder.parity import sequence_axis
 
-    kept, batch = {state.input for state in spec.server_state}, sequence_axis(spec)
+    kept = {state.input for state in spec.server_state}
+    batch = sequence_axis(spec)
     found = {
         str(t.name): t.shape.index(batch)
         for t in spec.inputs
@@ -109,7 +110,8 @@ def state_axes(spec: ModelSpec) -> dict[str, int]:
 
 
 def _first(tensor: TensorSpec, moved: Mapping[str, int]) -> TensorSpec:
-    shape, axis = tensor.shape, moved.get(str(tensor.name), 0)
+    shape = tensor.shape
+    axis = moved.get(str(tensor.name), 0)
     return replace(tensor, shape=(shape[axis], *shape[:axis], *shape[axis + 1 :]))
 
 

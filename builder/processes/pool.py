@@ -147,7 +147,9 @@ class _Running:
     def reproduce(self) -> str:
         """The task's command as shell text, with the variables of the worker's GPU."""
         pinned = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        return " ".join([*pinned, self.task.reproduce]) if self.task.reproduce else ""
+        if self.task.reproduce:
+            return " ".join([*pinned, self.task.reproduce])
+        return ""
 
 
 @dataclass
@@ -177,7 +179,9 @@ class _Pool:
     def _until_next_deadline(self) -> float | None:
         """The time to the next deadline in seconds; None if no task has a deadline."""
         next_one = min(running.deadline for running in self.active.values())
-        return None if next_one == math.inf else max(0.0, next_one - time.monotonic())
+        if next_one == math.inf:
+            return None
+        return max(0.0, next_one - time.monotonic())
 
     def _end_late(self) -> None:
         """Kill each worker whose stage took too long. Its supervisor then reports its end."""
@@ -217,7 +221,8 @@ class _Pool:
         try:
             kind, *words = connection.recv()
         except (OSError, EOFError) as error:  # its supervisor has also ended
-            kind, words = "ended", [1, f"{type(error).__name__}"]
+            kind = "ended"
+            words = [1, f"{type(error).__name__}"]
         if kind == "pid":
             running.pid = words[0]
             running.begin()

@@ -44,13 +44,33 @@ def watch_input(graph: Graph, node: Node, index: int, observer: int) -> None:
     node.replaceInput(index, ir.insert(graph, "trt_build::observe", args, node).output())
 
 
-def watch_value(graph: Graph, value: Value, observer: int) -> None:
-    """Insert a node that passes a value of the graph's top-level block to an observer whenever it
-    is computed.
+def values(graph: Graph) -> list[Value]:
+    """The inputs of the graph, then the values that it computes at any depth, in program order.
+    Values that a loop carries are with the loop.
     """
+    found = list(graph.inputs())
+    for node in ir.walk(graph):
+        if node.kind() != "prim::Constant":
+            found += node.outputs()
+        for block in ir.blocks_of(node):
+            found += block.inputs()
+    return found
+
+
+def watch_value(graph: Graph, value: Value, observer: int) -> None:
+    """Insert a node that passes a value of the graph to an observer whenever it is computed.
+    Parameters of an empty block are not observed.
+    """
+    maker = value.node()
+    following = next(iter(maker.owningBlock().nodes()), None)
+    if following is None:
+        return
     number = graph.insertConstant(observer)
-    number.node().moveAfter(value.node())
     seen = graph.create("trt_build::observe", [value, number], 1)
+    if maker.kind() == "prim::Param":
+        number.node().moveBefore(following)
+    else:
+        number.node().moveAfter(maker)
     seen.insertAfter(number.node())
     value.replaceAllUsesAfterNodeWith(seen, seen.output())
 

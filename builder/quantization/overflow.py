@@ -1,4 +1,5 @@
-"""Find values beyond float16's range, by running the goldens with torch and observers.
+"""Find values beyond float16's range, by running goldens and calibration data with torch and
+observers.
 
 Values that float16 cannot represent become infinite in an engine. So the layers that compute or
 read such a value stay in float32. The large negative numbers that mask attention are an exception,
@@ -9,16 +10,17 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from builder.conversion import Conversion, convert_again, precision
-from builder.engine import INetworkDefinition, named_values
-from builder.graph_types import Value
-from builder.lowering import LoweredGraph
+from builder.engine import made_by, named_values
+from builder.graph_types import Graph, Value
+from builder.lowering import LoweredGraph, ir
 from builder.quantization import observing
+from builder.quantization.products import PRODUCTS
 from builder.quantization.statistics import FLOATS
 
 LIMIT = torch.finfo(torch.float16).max
@@ -26,6 +28,15 @@ LIMIT = torch.finfo(torch.float16).max
 
 
 SOFTMAX = frozenset({"aten::softmax", "aten::_softmax", "aten::log_softmax"})
+PROMOTING = frozenset(
+    f"aten::{name}"
+    for name in "mul div true_divide remainder fmod atan2 hypot addcmul addcdiv lerp".split()
+)
+"""Operators that convert an integer operand to the dtype of the other one, and whose result can be
+small although that operand is large. The result of a sum is as large as the operand.
+"""
+SCALED = frozenset(f"aten::{name}" for name in "addmv baddbmm addbmm addr".split())
+"""Operators that multiply a product by alpha, their fifth argument, before they add it."""
 MASKING = frozenset(
     f"aten::{name}"
     for name in (
@@ -38,26 +49,29 @@ MASKING = frozenset(
 
 @dataclass
 class Extent:
-    """The smallest and the largest element of a tensor over all runs; NaN if any
-    element was NaN.
+    """The smallest and the largest finite element of a tensor over all runs. Integers count only if
+    `integers` is set.
     """
 
-    floating: bool = False
+    integers: bool = False
     least: float = 0.0
     greatest: float = 0.0
 
     def __call__(self, x: torch.Tensor) -> None:
-        if x.dtype in FLOATS and x.numel():
-            self.floating = True
-            low, high = (float(end) for end in torch.aminmax(x))
-            # NaN comes first, so that it is kept
-            self.least, self.greatest = min(low, self.least), max(high, self.greatest)
+        if not x.numel() or not (x.dtype in FLOATS or (self.integers and _is_integer(x))):
+            return
+        low, high = (float(end) for end in torch.aminmax(x))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            finite = x[torch.isfinite(x)]
+            if not finite.numel():
+                return
+            low, high = (float(end) for end in torch.aminmax(finite))
+        self.least, self.greatest = min(low, self.least), max(high, self.greatest)
 
     @property
     def magnitude(self) -> float:
-        """The largest finite magnitude; 0 if the tensor had an infinity or NaN."""
-        found = max(-self.least, self.greatest)
-        return found if self.floating and math.isfinite(found) else 0.0
+        """The largest finite magnitude."""
+        return max(-self.least, self.greatest)
 
 
 @dataclass(frozen=True)
@@ -74,43 +88,51 @@ class Beyond:
 def beyond_half(
     lowered: LoweredGraph, batches: Iterable[Sequence[torch.Tensor]]
 ) -> tuple[Beyond, ...]:
-    """Each value outside loops and branches whose magnitude exceeds 65504 on the batches, in
-    program order. Batches have tensors in the order of the graph's inputs.
+    """Each value whose finite elements exceed 65504 on the batches: inputs first, then in program
+    order, then constant factors. Batches have tensors in the order of the graph's inputs.
 
-    Values that are infinite or NaN in torch are excluded, because no precision can represent them.
+    An integer counts if an operator of PROMOTING reads it. Elements that are infinite or NaN in
+    torch are ignored, because no precision can represent them.
     """
     graph = lowered.graph.copy()
     # a copy renumbers its values, in the same order
-    own = [value.debugName() for node in lowered.graph.nodes() for value in node.outputs()]
-    copied = [value.debugName() for node in graph.nodes() for value in node.outputs()]
-    names = dict(zip(copied, own, strict=True))
-    values = [
-        value
-        for node in graph.nodes()
-        for value in node.outputs()
-        if node.kind() != "prim::Constant" and value.type().kind() == "TensorType"
-    ]
+    own = (value.debugName() for value in observing.values(lowered.graph))
+    names = {v.debugName(): name for v, name in zip(observing.values(graph), own, strict=True)}
+    values = [value for value in observing.values(graph) if value.type().kind() == "TensorType"]
     found = [
-        (value, names[value.debugName()], _readers(value, names), Extent()) for value in values
+        (names[value.debugName()], _readers(value, names), Extent(_is_promoted(value)))
+        for value in values
     ]
-    masks = {name for value, name, *_ in found if _is_mask(value)}
+    masks = {names[value.debugName()] for value in values if _is_mask(value)}
     for number, value in enumerate(values):
         observing.watch_value(graph, value, number)
     observing.run(graph, [seen for *_, seen in found], batches)
-    return tuple(
-        Beyond(name, readers, seen.magnitude)
-        for _, name, readers, seen in found
-        if seen.magnitude > LIMIT and not (name in masks and seen.greatest <= LIMIT)
+    observed = (
+        Beyond(name, readers, seen.magnitude * factor)
+        for value, (name, readers, seen) in zip(values, found, strict=True)
+        if seen.magnitude * (factor := _before_alpha(value)) > LIMIT
+        and not (name in masks and seen.greatest * factor <= LIMIT)
     )
+    return (*observed, *_factors(lowered.graph))
 
 
-def layers(network: INetworkDefinition, found: Iterable[Beyond]) -> tuple[str, ...]:
+def layers(conversion: Conversion, found: Iterable[Beyond]) -> tuple[str, ...]:
     """The layers of a network that compute or read the values, as patterns for keep_fp32, without
     duplicates.
     """
-    of = {value: layer for layer, value in named_values(network)}
+    of = _layer_of_value(conversion)
     named = (name for one in found for name in (one.value, *one.readers))
     return tuple(dict.fromkeys(glob.escape(of[name]) for name in named if name in of))
+
+
+def _layer_of_value(conversion: Conversion) -> dict[str, str]:
+    """The layer that computes each value. The tensors of outputs have the names of the outputs, and
+    integer results, such as those of argmax, have no float layer.
+    """
+    made = dict(made_by(conversion.network))
+    tensors = conversion.tensors.items()
+    of = {value: made[tensor.name] for value, tensor in tensors if tensor.name in made}
+    return of | {value: layer for layer, value in named_values(conversion.network)}
 
 
 def report(found: Sequence[Beyond], kept: Sequence[str]) -> str:
@@ -122,21 +144,56 @@ def report(found: Sequence[Beyond], kept: Sequence[str]) -> str:
     )
 
 
-def spare(
-    conversion: Conversion, batches: Iterable[Sequence[torch.Tensor]], keep_fp32: Sequence[str] = ()
-) -> tuple[Conversion, tuple[str, ...]]:
-    """(the conversion with overflowing layers in float32, the warning about them).
+def has_half(conversion: Conversion) -> bool:
+    """Whether the precision of the conversion has float16."""
+    return precision.HALF.get(precision.rest(conversion.precision)) == torch.float16
 
-    Returns the same conversion and () if there are none, or the precision has no float16. `batches`
-    are inputs of the conversion; `keep_fp32` are its existing patterns.
+
+def spare(
+    conversion: Conversion, found: Sequence[Beyond], keep_fp32: Sequence[str] = ()
+) -> tuple[Conversion, tuple[str, ...]]:
+    """(the conversion with the layers of the values in float32, the warning about them).
+
+    Returns the same conversion and () if the network has no such layers. `keep_fp32` are the
+    existing patterns of the conversion.
     """
-    if precision.HALF.get(precision.rest(conversion.precision)) != torch.float16:
-        return conversion, ()
-    found = beyond_half(conversion.lowered, batches)
-    kept = layers(conversion.network, found)
+    kept = layers(conversion, found)
     if not kept:
         return conversion, ()
     return convert_again(conversion, (*keep_fp32, *kept)), (report(found, kept),)
+
+
+def _before_alpha(value: Value) -> float:
+    """How much larger than its result the product in the value's operator is, about."""
+    node = value.node()
+    alpha = ir.constant(node.inputsAt(4)) if node.kind() in SCALED else None
+    return 1 / abs(alpha) if isinstance(alpha, int | float) and 0 < abs(alpha) < 1 else 1.0
+
+
+def _factors(graph: Graph) -> Iterator[Beyond]:
+    """Constant factors, divisors and weights beyond float16. Conversion saturates a constant, which
+    is right for the negative factor of a mask, but makes any other product wrong.
+    """
+    for node in ir.walk(graph):
+        if node.kind() not in PROMOTING and node.kind() not in PRODUCTS:
+            continue
+        readers = tuple(value.debugName() for value in node.outputs())
+        masks = _is_mask(node.output())
+        for value in ir.inputs(node):
+            seen = Extent(integers=True)
+            constant = ir.constant(value)
+            if isinstance(constant, int | float | torch.Tensor):
+                seen(torch.as_tensor(constant))
+            if seen.magnitude > LIMIT and not (masks and seen.greatest <= LIMIT):
+                yield Beyond(value.debugName(), readers, seen.magnitude)
+
+
+def _is_integer(x: torch.Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+
+
+def _is_promoted(value: Value) -> bool:
+    return any(use.user.kind() in PROMOTING for use in value.uses())
 
 
 def _is_mask(value: Value) -> bool:

@@ -33,7 +33,8 @@ def _of_convolution(node: Node, weight: torch.Tensor) -> int | None:
     A transposed weight is (in, out / groups, ...): its channels are an axis only if there is one
     group.
     """
-    transposed, groups = ir.constant(node.inputsAt(6)), ir.constant(node.inputsAt(8))
+    transposed = ir.constant(node.inputsAt(6))
+    groups = ir.constant(node.inputsAt(8))
     if not transposed:
         return 0
     return 1 if groups == 1 else None
@@ -77,6 +78,11 @@ class Product:
     node: Any
     name: str
     operands: tuple[Operand, ...]
+
+    @property
+    def weight(self) -> torch.Tensor | None:
+        """The static operand that is not fake-quantized, or None."""
+        return next((one.weight for one in self.operands if one.weight is not None), None)
 
 
 def products(graph: Graph, containers: Containers = MappingProxyType({})) -> list[Product]:

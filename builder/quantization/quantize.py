@@ -18,7 +18,7 @@ from builder.quantization import batch_norm, nodes, observing, trained
 from builder.quantization.additions import additions
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
-from builder.quantization.results import OWN, Layer, Quantized
+from builder.quantization.results import COMPUTED, OWN, Layer, Quantized
 from builder.quantization.statistics import NOT_FINITE, Error, Histogram, Range
 
 Batches = Sequence[Sequence[torch.Tensor]]
@@ -96,7 +96,11 @@ class _Work:
         self.method, self.percentile, self.skip = method, percentile, skip
         self.products = products(lowered.graph, lowered.containers)
         self.additions = additions(lowered.graph, self.products, lowered.containers)
-        self.reasons = {n: r for n, p in enumerate(self.products) if (r := self._left_alone(p))}
+        self.reasons = {
+            number: reason
+            for number, product in enumerate(self.products)
+            if (reason := self._left_alone(product))
+        }
         self._leave_additions()
 
     def run(self) -> Quantized:
@@ -128,6 +132,8 @@ class _Work:
             return "it runs in torch"
         if not product.operands:
             return trained.unfit(product.node) or OWN
+        if self.scheme.weights_only and product.weight is None:
+            return COMPUTED
         return trained.unfit(product.node)
 
     def _named(self, product: Product) -> str:
@@ -151,7 +157,8 @@ class _Work:
     def _wanted(self, graph: Graph) -> Iterable[tuple[int, Product]]:
         found = products(graph)
         joined = [one.product for one in additions(graph, found)]
-        return [(n, p) for n, p in enumerate([*found, *joined]) if n not in self.reasons]
+        numbered = enumerate([*found, *joined])
+        return [(number, product) for number, product in numbered if number not in self.reasons]
 
     def scales(self) -> dict[tuple[int, int], torch.Tensor]:
         """The scale of every operand that is to be rounded. Products that cannot be quantized get a
@@ -224,7 +231,8 @@ class _Work:
         self, graph: Graph, node: Node, number: int, product: Product, scales: Scales
     ) -> None:
         for operand in product.operands:
-            value, scale = node.inputsAt(operand.place), scales[number, operand.place]
+            value = node.inputsAt(operand.place)
+            scale = scales[number, operand.place]
             node.replaceInput(
                 operand.place,
                 nodes.insert(graph, value, scale, operand.axis, self.scheme.dtype, node),

@@ -10,6 +10,7 @@ from builder.quantization import trained
 from builder.quantization.products import products
 
 OWN = "the module quantizes it itself"
+COMPUTED = "both operands are computed: TensorRT fuses attention in half, not in 8 bits"
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,10 @@ def own(lowered: LoweredGraph) -> Quantized | None:
         return None
     layers = []
     for product in products(lowered.graph, lowered.containers):
-        reason = (
-            "the module does not quantize its operands"
-            if product.operands
-            else trained.unfit(product.node) or OWN
-        )
+        if product.operands:
+            reason = "the module does not quantize its operands"
+        else:
+            reason = trained.unfit(product.node) or OWN
         location = source_location(product.node)
         layers.append(
             Layer(product.name, product.node.kind(), location, reason == OWN, None, reason)

@@ -76,4 +76,6 @@ class Error:
             return math.nan
         if not self.noise:
             return math.inf
-        return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
+        if self.signal:
+            return 10 * math.log10(self.signal / self.noise)
+        return -math.inf

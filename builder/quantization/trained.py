@@ -50,7 +50,8 @@ def _in_range(fake: Node) -> bool:
 
 
 def _wrong_axis(product: Node, fake: Node, second: bool) -> str:
-    weight, axis = ir.constant(fake.inputsAt(0)), ir.constant(fake.inputsAt(3))
+    weight = ir.constant(fake.inputsAt(0))
+    axis = ir.constant(fake.inputsAt(3))
     if not isinstance(weight, torch.Tensor):
         return CHANNELS
     channels = PRODUCTS[product.kind()][2](product, weight) if second else None

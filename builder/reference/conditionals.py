@@ -117,14 +117,10 @@ class Conditional:
         """Take over the steps of the branches. Tensors that they read from outside become inputs of
         this step.
         """
-        made = {tensor for part in branches for step in part for tensor in step.outputs}
-        read = [
-            *self.inputs,
-            *(tensor for part in branches for step in part for tensor in step.inputs),
-        ]
-        self.inputs = tuple(
-            {tensor: None for tensor in read if tensor is not None and tensor not in made}
-        )
+        steps = [step for part in branches for step in part]
+        made = {tensor for step in steps for tensor in step.outputs} | {None}
+        read = [*self.inputs, *(tensor for step in steps for tensor in step.inputs)]
+        self.inputs = tuple(dict.fromkeys(tensor for tensor in read if tensor not in made))
         self.regions = [
             region(list(part), self.results(branch))
             for branch, part in zip(BRANCHES, branches, strict=True)

@@ -26,7 +26,8 @@ def fold(nodes: Sequence[Node], region: Callable[..., Any]) -> list[Any]:
     all_loops = [unit for unit in units if unit[0].kind in LOOP_KINDS]
     if not all_loops:
         return list(nodes)
-    readers, unit_of = readers_of(nodes), {node: unit for unit in units for node in unit}
+    readers = readers_of(nodes)
+    unit_of = {node: unit for unit in units for node in unit}
     members = {id(unit): _members(unit, readers, unit_of) for unit in all_loops}
     outermost = []
     for unit in all_loops:
@@ -147,7 +148,8 @@ class LoopStep:
         trip count.
         """
         for node in self.by_kind["ITERATOR"]:
-            source, axis = frame[node.inputs[0]], node.layer.axis
+            source = frame[node.inputs[0]]
+            axis = node.layer.axis
             index = iteration if not node.layer.reverse or limit is None else limit - 1 - iteration
             if index >= source.shape[axis]:
                 raise node.error(
@@ -178,13 +180,16 @@ class LoopStep:
         parts = parts[::-1] if kind == "REVERSE" else parts
         filled = [*parts, *[_undefined(sample)] * (length - len(parts))]
         axis = node.layer.axis
-        return torch.stack(filled, axis) if filled else sample.unsqueeze(axis).narrow(axis, 0, 0)
+        if filled:
+            return torch.stack(filled, axis)
+        return sample.unsqueeze(axis).narrow(axis, 0, 0)
 
     def _sample(self, node: Node, outer: Values, state: Values) -> Tensor:
         """The value that an iteration would add, to get its shape if there was no iteration."""
         frame = {**outer, **state}
         for iterator in self.by_kind["ITERATOR"]:
-            source, axis = frame[iterator.inputs[0]], iterator.layer.axis
+            source = frame[iterator.inputs[0]]
+            axis = iterator.layer.axis
             shape = [n for i, n in enumerate(source.shape) if i != axis]
             iterator.put(frame, source.new_zeros(shape))
         self.body.evaluate(frame)
@@ -195,4 +200,6 @@ def _undefined(like: Tensor) -> Tensor:
     """NaN for values that TensorRT does not define (fewer iterations than the concatenation
     length), so that any use is detected.
     """
-    return torch.full_like(like, torch.nan) if like.is_floating_point() else torch.zeros_like(like)
+    if like.is_floating_point():
+        return torch.full_like(like, torch.nan)
+    return torch.zeros_like(like)

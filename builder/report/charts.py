@@ -135,18 +135,22 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
     scale = (right - left) / most
     drawing = _Drawing()
     for row, index in enumerate(shown):
-        one, y, spot = passes[index], row * ROW, f"{at}/{index}"
+        one = passes[index]
+        y = row * ROW
+        spot = f"{at}/{index}"
         before, after = one["before"], one["after"]
         drawing.text(0.0, y + 11.0, short(one["name"], 20))
         note = f"{one['name']}: {before} to {after} nodes"
-        same, other = min(before, after) * scale, changed[index] * scale
+        same = min(before, after) * scale
+        other = changed[index] * scale
         kind = "fewer" if after < before else "more"
         drawing.bar(left, y, same, "base", note, at=f"{spot}/after", value=after)
         drawing.bar(left + same, y, other, kind, note, at=f"{spot}/before", value=before)
         drawing.text(right + 4.0, y + 11.0, f"{after} ({after - before:+d})", "number")
     left_out = len(passes) - len(shown)
     more = f" The {left_out} smallest changes are left out." if left_out else ""
-    first, last = passes[0]["before"], passes[-1]["after"]
+    first = passes[0]["before"]
+    last = passes[-1]["after"]
     words = f"Nodes after each pass that changed their number: {first} before, {last} after.{more}"
     legend = (("fewer", "removed"), ("more", "added"))
     yield Chart("Lowering", words, len(shown) * ROW, tuple(drawing.shapes), legend)
@@ -287,16 +291,17 @@ def _strip(
     x, height = left, ROW - 4.0
     scale = (WIDTH - left) / sum(count for _, count in runs)
     for dtype, count in runs:
-        title, width = f"{count} layers in {dtype}", count * scale
+        title = f"{count} layers in {dtype}"
+        width = count * scale
         drawing.add("rect", "", title, x=x, y=top, width=width, height=height, class_=color[dtype])
         x += width
 
 
-def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Return about `count` round numbers from `low` to `high`."""
+def ticks(low: float, high: float) -> list[float]:
+    """Return about four round numbers from `low` to `high`."""
     if not high > low:
         return [low]
-    raw = (high - low) / count
+    raw = (high - low) / 4
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.99)
     first = math.ceil(low / step)
@@ -321,6 +326,10 @@ class _Plane:
     def y(self, value: float) -> float:
         share = (value - self.low[1]) / (self.high[1] - self.low[1])
         return self.height - self.bottom - share * (self.height - self.bottom - self.top)
+
+    def at(self, x: float, y: float) -> str:
+        """The point as text of a path."""
+        return f"{self.x(x):.1f} {self.y(y):.1f}"
 
     def draw(self, drawing: _Drawing, x_name: str, y_name: str) -> None:
         floor = self.height - self.bottom
@@ -350,11 +359,12 @@ def _scatter(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterato
     if not pairs:
         return
     low, high = _span([value for pair in pairs for value in pair])
-    plane, drawing = _Plane((low, low), (high, high), 240.0), _Drawing()
+    plane = _Plane((low, low), (high, high), 240.0)
+    drawing = _Drawing()
     plane.draw(drawing, "expected", "↑ answered")
-    ends = f"M{plane.x(low):.1f} {plane.y(low):.1f}L{plane.x(high):.1f} {plane.y(high):.1f}"
+    ends = f"M{plane.at(low, low)}L{plane.at(high, high)}"
     drawing.add("path", d=ends, class_="ideal")
-    points = "".join(f"M{plane.x(a):.1f} {plane.y(b):.1f}h0" for a, b in pairs)
+    points = "".join(f"M{plane.at(expected, actual)}h0" for expected, actual in pairs)
     drawing.add("path", d=points, class_="points", data_at=at, data_value=len(pairs))
     words = f"{len(pairs)} elements of all goldens; equal answers lie on the line."
     yield Chart(f"{short(name)}: expected and answered", words, plane.height, tuple(drawing.shapes))
@@ -368,7 +378,8 @@ def _histogram(name: str, data: Mapping[str, Sequence[float]], at: str) -> Itera
     scale = (right - left) / math.log10(1 + max(counts))
     drawing = _Drawing()
     for row, (label, count) in enumerate(zip(ERROR_BINS, counts, strict=True)):
-        y, kind = row * ROW, "bad" if row == len(ERROR_BINS) - 1 else "one"
+        y = row * ROW
+        kind = "bad" if row == len(ERROR_BINS) - 1 else "one"
         drawing.text(0.0, y + 11.0, label)
         width = math.log10(1 + count) * scale
         if count:
@@ -386,28 +397,27 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     if not known:
         return
     rates = [one["throughput"]["value"] for one in levels]
-    tops = [one["latency_ms"][n]["high"] for one in levels for n in known if n in one["latency_ms"]]
-    plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, max(tops) * 1.05 or 1.0), 220.0)
+    intervals = [level["latency_ms"] for level in levels]
+    top = max(found[name]["high"] for found in intervals for name in known if name in found)
+    plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, top * 1.05 or 1.0), 220.0)
     drawing = _Drawing()
     plane.draw(drawing, "requests/s", "↑ ms")
-    order = range(len(levels))
     for color, name in zip(COLORS, known, strict=False):
-        has = [index for index in order if name in levels[index]["latency_ms"]]
-        latencies = [levels[index]["latency_ms"][name]["value"] for index in has]
-        spots = [
-            (plane.x(rates[index]), plane.y(latency))
-            for index, latency in zip(has, latencies, strict=True)
-        ]
-        line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
+        spots = {
+            index: (plane.x(rates[index]), plane.y(level["latency_ms"][name]["value"]))
+            for index, level in enumerate(levels)
+            if name in level["latency_ms"]
+        }
+        line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots.values())
         drawing.add("path", d=line, class_=f"line {color}")
-        for index, spot in zip(has, spots, strict=True):
+        for index, spot in spots.items():
             pointer = f"{at}/{index}/latency_ms/{name}/value"
             _latency_point(drawing, plane, levels[index], name, spot, color, pointer)
-    for index in order:
-        first = levels[index]["latency_ms"].get(known[0])
-        if first:
+    for level in levels:
+        if first := level["latency_ms"].get(known[0]):
             y = plane.y(first["value"]) + 14.0
-            drawing.text(plane.x(rates[index]), min(y, 186.0), levels[index]["load"], "middle")
+            x = plane.x(level["throughput"]["value"])
+            drawing.text(x, min(y, 186.0), level["load"], "middle")
     legend = tuple(zip(COLORS, known, strict=False))
     words = f"Latency against throughput over {bench['protocol']}, with 95 % intervals."
     title = f"Latency against load, {bench['protocol']}"

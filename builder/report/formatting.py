@@ -43,7 +43,9 @@ def rate(value: float | None) -> str:
 
 def error(value: float | None) -> str:
     """Format an error, such as `1.2e-06`."""
-    return "" if value is None else f"{value:.1e}" if value else "0"
+    if value is None:
+        return ""
+    return f"{value:.1e}" if value else "0"
 
 
 def number(value: float | str) -> str:

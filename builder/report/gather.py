@@ -67,7 +67,8 @@ def gather(
 def _names(repository: Path, only: Sequence[str], found: Records) -> list[str]:
     """The names of published models, and of those that a recorded build could not publish."""
     published.require_repository(repository)
-    failed = {name for name, (one, *_) in found[records.BUILD].items() if not one.get("ok")}
+    built = found[records.BUILD]
+    failed = {name for name, (result, *_) in built.items() if not result.get("ok")}
     try:
         known = {folder.name for folder in history.models(repository)}
     except UsageError:
@@ -151,7 +152,7 @@ def _files(folder: Path, record: Mapping[str, Any]) -> Facts:
     """Return the size in bytes of the current version with its steps, and the digests."""
     files = published.versions(folder)[0].files if record else {}
     sizes = {name: path.stat().st_size for name, path in files.items() if path.is_file()}
-    steps = [step for step in record.get(published.STEPS) or () if isinstance(step, str)]
+    steps = published.recorded_steps(record)
     of_steps = 0
     for step in (step for step in steps if Path(step).name == step):
         own = published.versions(folder.parent / step)[:1]
@@ -176,7 +177,8 @@ def _graph(folder: Path, record: Mapping[str, Any]) -> list[Facts]:
         {
             "kind": one["kind"],
             "label": f"{number}: {_runs(one)}",
-            **{side: [tensor["name"] for tensor in one[side]] for side in ("inputs", "outputs")},
+            "inputs": [tensor["name"] for tensor in one["inputs"]],
+            "outputs": [tensor["name"] for tensor in one["outputs"]],
         }
         for number, one in enumerate(facts.get("segments") or ())
     ]
@@ -203,7 +205,10 @@ def _step(folder: Path) -> Facts:
 
 
 def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> Facts:
-    """Return the records. `current` is False if another version was measured."""
+    """Return the records of the current version, else the newest. `current` is False if another
+    version was measured.
+    """
+    entries = {kind: _of_one_version(found, identity) for kind, found in entries.items()}
     build, verify, bench = (
         [_stamped(one, identity) for one in entries[kind]]
         for kind in (records.BUILD, records.VERIFY, records.BENCH)
@@ -217,6 +222,13 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
             for kind in (records.LADDER, records.TUNE, records.BISECT)
         },
     }
+
+
+def _of_one_version(entries: Sequence[Facts], identity: str | None) -> list[Facts]:
+    """The entries of this version, else those of the version that was measured last."""
+    own = [one for one in entries if one.get(records.PUBLISHED) == identity]
+    last = entries[-1].get(records.PUBLISHED) if entries else None
+    return own or [one for one in entries if one.get(records.PUBLISHED) == last]
 
 
 def _stamped(one: Facts, identity: str | None) -> Facts:
@@ -250,12 +262,13 @@ def _judged(facts: Facts) -> Facts:
     problems = list(_problems(facts))
     verify, build = facts["verify"], facts["build"]
     checked = verify is not None and verify["current"]
+    passed = PASSED if checked else UNVERIFIED
     parity = facts["result"].get("parity") or {}
     seconds = (build or {}).get("seconds") or facts["result"].get("seconds") or {}
     share, origin = (verify["share"], "endpoint") if checked else (parity.get("share"), "build")
     return {
         **facts,
-        "status": FAILED if problems else PASSED if checked else UNVERIFIED,
+        "status": FAILED if problems else passed,
         "problems": problems,
         "answered_by": verify["answered_by"] if checked else None,
         "device": verify["device"] if checked else None,

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import builder
-from builder.errors import EnvironmentProblem, UsageError
-from builder.store import digest, published
+from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
+from builder.store import published
+from builder.triton import versions
 
 BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT = "build", "verify", "ladder", "bench", "tune", "bisect"
 KINDS = (BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT)
@@ -25,6 +26,8 @@ PUBLISHED, RECORDED, COMMAND = "published", "recorded_at", "command"
 """Keys that `keep` adds to each model: the identity of the publication, the time of the record, and
 the command.
 """
+MEASURED = (VERIFY, BENCH)
+"""Kinds whose entries are kept for each version of a model."""
 SECRET = ("--header",)
 """Options whose values may be passwords or tokens."""
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
@@ -35,7 +38,7 @@ def folder(repository: Path) -> Path:
     model.
     """
     whole = repository.resolve()
-    return whole.with_name(f"{whole.name}.results")
+    return whole.with_name(f"{whole.name}{published.RESULTS}")
 
 
 def path(repository: Path, kind: str) -> Path:
@@ -44,21 +47,25 @@ def path(repository: Path, kind: str) -> Path:
 
 
 def identity(folder: Path) -> str | None:
-    """The SHA-256 over files, steps and tolerance of the current version of a published model.
+    """The identity of the current version of a published model (builder.triton.versions.identity).
 
-    None if trt-build published nothing there. Edits of a config do not change it.
+    None if trt-build published nothing there.
     """
     record = published.sidecar(folder)
-    if record is None:
-        return None
-    return digest([record.get(key) for key in ("files", published.SEALS, "tolerance")])
+    return None if record is None else versions.identity(record)
+
+
+def _identities(folder: Path) -> set[str]:
+    """The identities of all versions of a published model."""
+    return {versions.identity(version.sidecar) for version in published.versions(folder)}
 
 
 def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
     """Write the `models` of `data`, each a mapping with its `name`, into the document of this kind.
 
-    Models of the earlier document that `data` does not name stay. Each model of `data` is stamped
-    with the time, the command line and the identity of the publication. Raises EnvironmentProblem.
+    Models of the earlier document that `data` does not name stay, and for MEASURED the entries of
+    other versions that the model still has. Each model of `data` is stamped with the time, the
+    command line and the identity of the publication. Raises EnvironmentProblem.
     """
     stamp = {
         RECORDED: datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -69,9 +76,110 @@ def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
     new = [{**one, **stamp, PUBLISHED: identities[one["name"]]} for one in data["models"]]
     file = path(repository, kind)
     before = _entries(published.read(file))
-    kept = [one for one in before if _name(one) not in identities]
+    kept = [
+        one
+        for one in before
+        if (name := _name(one)) not in identities
+        or (kind in MEASURED and _is_of_another_version(one, repository / str(name)))
+    ]
     write(file, {**data, "models": [*kept, *new]})
     return file
+
+
+def _is_of_another_version(one: Mapping[str, Any], folder: Path) -> bool:
+    """Whether an entry is of a version of the model in `folder` that is not the current one."""
+    return one.get(PUBLISHED) in _identities(folder) - {identity(folder)}
+
+
+def carry(source: Path, target: Path, names: Sequence[str]) -> str | None:
+    """Copy the MEASURED entries of the current versions of these models into the results of the
+    repository `target`, where it has the same version. The newest entries of a version stay.
+
+    Returns a warning if the results cannot be read or written: the models are published already.
+    """
+    try:
+        _carry(source, target, names)
+    except TrtBuildError as error:
+        return f"the figures were not copied: {error.where}: {error.message}"
+    return None
+
+
+def _carry(source: Path, target: Path, names: Sequence[str]) -> None:
+    for kind in MEASURED:
+        there, here = models(target, kind), models(source, kind)
+        added = []
+        for name in names:
+            current = identity(source / name)
+            new = [one for one in here.get(name, ()) if one.get(PUBLISHED) == current]
+            old = [one for one in there.get(name, ()) if one.get(PUBLISHED) == current]
+            if current in _identities(target / name) and _newest(new) > _newest(old):
+                there[name] = [one for one in there.get(name, ()) if one not in old]
+                added += new
+        if added:
+            entries = [one for entries in there.values() for one in entries]
+            document = published.read(path(target, kind)) or {"repository": str(target)}
+            write(path(target, kind), {**document, "models": [*entries, *added]})
+
+
+def _newest(entries: Sequence[Mapping[str, Any]]) -> str:
+    """The time of the newest entry, as text that sorts by time."""
+    return max((str(one.get(RECORDED)) for one in entries), default="")
+
+
+def forget(repository: Path, names: Sequence[str]) -> str | None:
+    """Remove the MEASURED entries of versions that these models no longer have.
+
+    Returns a warning if the results cannot be read or written.
+    """
+    try:
+        _forget(repository, names)
+    except TrtBuildError as error:
+        return f"the figures of removed versions stay: {error.where}: {error.message}"
+    return None
+
+
+def _forget(repository: Path, names: Sequence[str]) -> None:
+    for kind in MEASURED:
+        entries = [one for known in models(repository, kind).values() for one in known]
+        known = {name: _identities(repository / name) for name in names}
+        kept = [
+            one
+            for one in entries
+            if one["name"] not in known or one.get(PUBLISHED) in known[one["name"]]
+        ]
+        if len(kept) < len(entries):
+            file = path(repository, kind)
+            write(file, {**published.read(file), "models": kept})
+
+
+def figures(repository: Path, name: str) -> dict[str, list[dict[str, Any]]]:
+    """What `bench --record` measured, by the identity of the version. For each protocol the load
+    with the most requests per second: its rate, latencies, time and machine.
+
+    Raises UsageError if `keep` did not write the document.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in models(repository, BENCH).get(name, ()):
+        levels = one.get("levels") or ()
+        if one.get("problem") or not levels:
+            continue
+        best = max(levels, key=lambda level: level["throughput"]["value"])
+        latencies = {f"{p}_ms": _value(best["latency_ms"].get(p)) for p in ("p50", "p99")}
+        found.setdefault(str(one.get(PUBLISHED)), []).append(
+            {
+                "protocol": one.get("protocol"),
+                "memory": one.get("memory"),
+                "load": best["load"],
+                "requests_per_second": _value(best["throughput"]),
+                **latencies,
+                **{key: one.get(key) for key in (RECORDED, COMMAND, "host")},
+            }
+        )
+    return found
+
+
+def _value(estimate: Any) -> float | None:
+    return estimate.get("value") if isinstance(estimate, dict) else None
 
 
 def command(arguments: Sequence[str]) -> str:

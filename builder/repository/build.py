@@ -52,24 +52,16 @@ def build_repository(
     tensorrt_plan with TensorRT for RTX, whose plans Triton's backend does not load. Raises
     EnvironmentProblem if this machine cannot build, or cannot write to `out`.
     """
-    from builder.repository import preflight
-
     chosen = resolved(settings, keywords)
     without: dict[str, ManifestError] = {}
-    orders = chosen.orders(
-        chosen.specs(models, without),
-        Path(out),
-        rebuild=rebuild or graphs is not None,
-        graphs=Path(graphs) if graphs is not None else None,
-    )
-    results = _results(orders, chosen, progress or _silent, jobs, isolate)
+    specs = chosen.specs(models, without)
+    folder = Path(graphs) if graphs is not None else None
+    rebuild = rebuild or folder is not None
+    orders = chosen.orders(specs, Path(out), rebuild=rebuild, graphs=folder)
+    results = _results(orders, chosen, progress or _silent, jobs, isolate, kept=None)
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
-    for order, result in zip(orders, results, strict=True):
-        elsewhere = preflight.missing(
-            order.options.over(order.spec.build), order.flavour, models, out
-        )
-        result.warnings = (*result.warnings, *elsewhere)
+    _note_missing(orders, results, models, out)
     if write_env and any(result.ok for result in results):
         from builder import triton  # imports protobuf, which an unchanged model does not need
 
@@ -78,15 +70,24 @@ def build_repository(
     return sorted(results, key=lambda result: result.name)
 
 
+def _note_missing(
+    orders: Sequence[Order], results: Sequence[ModelResult], models: Path | str, out: Path | str
+) -> None:
+    """Add a warning for each target whose plans need another host."""
+    from builder.repository import preflight
+
+    for order, result in zip(orders, results, strict=True):
+        options = order.options.over(order.spec.build)
+        result.warnings += tuple(preflight.missing(options, order.flavour, models, out))
+
+
 def build_variant(
     spec: ModelSpec,
     out: Path | str,
-    settings: Settings | None = None,
+    settings: Settings,
     *,
+    kept: Kept | None,
     isolate: bool = True,
-    progress: Progress | None = None,
-    kept: Kept | None = None,
-    **keywords: Any,
 ) -> ModelResult:
     """Build one model by `spec`, instead of its manifest, into `out`.
 
@@ -94,9 +95,8 @@ def build_variant(
     batching is published from the checked artifact of that one. Otherwise like build_repository,
     which also documents the errors.
     """
-    chosen = resolved(settings, keywords)
-    orders = chosen.orders([spec], Path(out))
-    (result,) = _results(orders, chosen, progress or _silent, 1, isolate, kept)
+    orders = settings.orders([spec], Path(out))
+    (result,) = _results(orders, settings, _silent, 1, isolate, kept)
     if kept is not None:
         kept.digests.update(result.kept)
     return result
@@ -108,7 +108,7 @@ def _results(
     progress: Progress,
     jobs: int,
     isolate: bool,
-    kept: Kept | None = None,
+    kept: Kept | None,
 ) -> list[ModelResult]:
     """The result of each order. Unchanged models are not built."""
     from builder.repository import preflight, request
@@ -160,7 +160,7 @@ def _perform_all(
     progress: Progress,
     jobs: int,
     isolate: bool,
-    kept: Kept | None = None,
+    kept: Kept | None,
 ) -> list[ModelResult]:
     """The results of the orders, each built in a separate process unless `isolate` is False."""
     if not orders:

@@ -31,7 +31,8 @@ def explain(
     the store's last record of that name. `models` may be the folder of a published model, for its
     recorded request.
     """
-    chosen, folder = resolved(settings, keywords), Path(models)
+    chosen = resolved(settings, keywords)
+    folder = Path(models)
     kept = stores.Store(str(chosen.store)) if chosen.store else None
     if (folder / stores.SIDECAR).exists():
         with stores.shaped(folder):

@@ -11,7 +11,7 @@ from pathlib import Path
 from builder import frontends, processes
 from builder.engine import CACHE_VARIABLE, cache_folder, flavour, gpu
 from builder.manifest import Limits
-from builder.pipeline import Order
+from builder.pipeline import Ended, Order
 
 MODULES = (
     "builder.conversion",
@@ -107,12 +107,19 @@ def after_crash(order: Order, error: object) -> Order | None:
     TensorRT's part of the work did not end. None for other errors, and if the manifest requires one
     engine.
     """
-    crashed = isinstance(error, processes.Crashed) and error.is_fault
-    stage = error.stage.rpartition(" ")[2] if isinstance(error, processes.TimedOut) else ""
-    timed_out = stage in _TENSORRT_STAGES
-    if not (crashed or timed_out) or order.crashed or order.spec.fallback.require_full:
+    if order.ended or order.spec.fallback.require_full:
         return None
-    return replace(order, crashed=str(getattr(error, "message", error)))
+    if isinstance(error, processes.Crashed) and error.is_fault:
+        ended = Ended(error.message, "`trt-build repo --no-isolate` shows the location")
+    elif isinstance(error, processes.TimedOut) and _is_of_tensorrt(error.stage):
+        ended = Ended(error.message, "raise limits.stage_seconds in the manifest")
+    else:
+        return None
+    return replace(order, ended=ended)
+
+
+def _is_of_tensorrt(stage: str) -> bool:
+    return stage.rpartition(" ")[2] in _TENSORRT_STAGES
 
 
 def crashed(orders: Sequence[Order], errors: Sequence[object]) -> dict[int, Order]:
@@ -124,7 +131,7 @@ def crashed(orders: Sequence[Order], errors: Sequence[object]) -> dict[int, Orde
     }
 
 
-def caches_only(more: tuple[Path, ...] = ()) -> processes.Sandbox:
+def caches_only(more: tuple[Path, ...]) -> processes.Sandbox:
     """The sandbox of a worker that does not publish.
 
     It may write to the caches and the folders `more`.

@@ -182,7 +182,10 @@ class _Trials:
     def __init__(self, order: Order, found: Search, progress: Progress) -> None:
         from builder.engine import flavour
 
-        self.order, self.spec, self.found, self.progress = order, order.spec, found, progress
+        self.order = order
+        self.spec = order.spec
+        self.found = found
+        self.progress = progress
         recorded = record(order, pipeline.Clock(order.spec.name, lambda name, phase: None))
         # the smallest first
         goldens = sorted(
@@ -201,7 +204,8 @@ class _Trials:
         Raises ParityError if the model fails for a reason other than precision.
         """
         found = self.found
-        found.precision, found.problem = self.spec.precision, self.problem(())
+        found.precision = self.spec.precision
+        found.problem = self.problem(())
         if not found.problem:
             found.keep_fp32 = self.spec.keep_fp32
             return

@@ -9,15 +9,15 @@ from pathlib import Path
 from builder.engine import BuildOptions, gpu
 from builder.errors import EnvironmentProblem, UsageError
 from builder.pipeline import serves, target_name
-from builder.store import staging
+from builder.store import CONFIG, staging
 
 
 def check(out: Path) -> None:
     """Check that the repository's path can be written.
 
-    Raises UsageError if the path is a file or a broken link, and EnvironmentProblem if the path or
-    its parent is not writable. Raises PublishBlocked if it is a mount point, because models are
-    staged beside the repository and moved into it.
+    Raises UsageError if the path is a file, a broken link or in a published model, and
+    EnvironmentProblem if the path or its parent is not writable. Raises PublishBlocked if it is a
+    mount point, because models are staged beside the repository and moved into it.
     """
     for path in (out, *out.parents):
         if path.is_symlink() and not path.exists():
@@ -26,6 +26,12 @@ def check(out: Path) -> None:
                 fix="use another --out",
             )
     root = out.resolve()
+    for folder in (root, *root.parents):
+        if (folder / CONFIG).is_file():
+            raise UsageError(
+                f"{out} is in the published model {folder.name}, so it cannot be the repository",
+                fix=f"use the model's repository {folder.parent}, or another folder",
+            )
     for folder in (root, root.parent):
         nearest = next(path for path in (folder, *folder.parents) if path.exists())
         if not nearest.is_dir():

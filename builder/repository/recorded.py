@@ -52,7 +52,9 @@ def record_goldens(
 
 
 def _result(order: Order, result: Any) -> Recorded:
-    return result if isinstance(result, Recorded) else Recorded(order.spec.name, error=result)
+    if isinstance(result, Recorded):
+        return result
+    return Recorded(order.spec.name, error=result)
 
 
 def perform(order: Order, progress: Progress) -> Recorded:

@@ -99,7 +99,9 @@ def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if "request" in record or not order.store:
         return record
     last = store.last(order.store, order.spec.name) or {}
-    return last if (last.get("request") or {}).get("source") == wanted["source"] else {}
+    if (last.get("request") or {}).get("source") == wanted["source"]:
+        return last
+    return {}
 
 
 def stale_because(

@@ -10,7 +10,7 @@ from builder.errors import TrtBuildError
 
 if TYPE_CHECKING:
     from builder.lowering import PassRecord
-    from builder.pipeline import Stage
+    from builder.pipeline import Stage, stages
 
 
 @dataclass
@@ -64,7 +64,6 @@ class ModelResult:
 
     def reached(self, stage: Stage) -> None:
         """Fill in the facts of a stage of the pipeline."""
-        from builder.engine import layer_dtypes
         from builder.parity import plan_check
         from builder.pipeline import reduced_precision, stages
 
@@ -76,16 +75,7 @@ class ModelResult:
             self.quantized = reduced_precision.as_data(stage.quantized)
             self.warnings = stage.warnings
         elif isinstance(stage, stages.Converted):
-            self.warnings = stage.warnings
-            partitioned = stage.partitioned
-            self.segments = (
-                tuple(s.kind for s in partitioned.partition.segments) if partitioned else ()
-            )
-            self.operators = tuple(map(asdict, partitioned.operators)) if partitioned else ()
-            self.dtypes = tuple(
-                {"network": part.label, **layer_dtypes(part.conversion.network)}
-                for part in stage.networks
-            )
+            self._converted(stage)
         elif isinstance(stage, stages.Built):
             self.layers = sum(int(plan.facts["layers"]) for plan in stage.plans.values())
             self.plan_bytes = sum(len(plan.data) for plan in stage.plans.values())
@@ -94,6 +84,19 @@ class ModelResult:
             self.layout, self.layout_reason = stage.layout, stage.layout_reason
             self.parity = dict(stage.parity)
             self.warnings = stage.warnings
+
+    def _converted(self, stage: stages.Converted) -> None:
+        from builder.engine import layer_dtypes
+
+        self.warnings = stage.warnings
+        self.segments, self.operators = (), ()
+        if partitioned := stage.partitioned:
+            self.segments = tuple(part.kind for part in partitioned.partition.segments)
+            self.operators = tuple(map(asdict, partitioned.operators))
+        self.dtypes = tuple(
+            {"network": part.label, **layer_dtypes(part.conversion.network)}
+            for part in stage.networks
+        )
 
 
 SHOWN = (

@@ -73,6 +73,10 @@ class Access:
 
             self._context(ssl.create_default_context)
 
+    def client(self, protocol: str, url: str) -> Any:
+        """Return the client of this protocol ("grpc", else HTTP)."""
+        return self.grpc(url) if protocol == "grpc" else self.http(url)
+
     def http(self, url: str, **options: Any) -> Any:
         """Return a tritonclient.http client. Raises UsageError for an invalid address."""
         address, secure = parsed(url)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as pb
 
@@ -27,18 +28,13 @@ def cache(mebibytes: int = CACHE_MIB) -> str:
     return f"{CACHE_FLAG}=local,size={mebibytes << 20}"
 
 
-def cached(repository: Path) -> list[str]:
-    """The models whose config enables the response cache."""
-    return [folder.name for folder, config in _configs(repository) if config.response_cache.enable]
-
-
 def stale(repository: Path) -> list[str]:
     """The models that the response cache would answer for after they were replaced.
 
     Triton finds a response by the model's name, its version number and the inputs. A model without
     `versions` in its manifest has version 1 after each publication.
     """
-    return [name for name in cached(repository) if not keeps_versions(repository / name)]
+    return [one.name for one in _wanted(repository).cached if not keeps_versions(one)]
 
 
 def keeps_versions(folder: Path) -> bool:
@@ -47,22 +43,12 @@ def keeps_versions(folder: Path) -> bool:
     return isinstance(policy, dict) and bool(policy.get("keep"))
 
 
-def limited(repository: Path) -> list[str]:
-    """The models whose instances have a rate limiter."""
-    return [
-        folder.name
-        for folder, config in _configs(repository)
-        if any(group.HasField("rate_limiter") for group in config.instance_group)
-    ]
-
-
 def container_flags(repository: Path, *, changes: bool) -> list[str]:
     """The flags for a server in a container. `changes`: it loads models while it runs."""
-    with_cache = cached(repository) and not (changes and stale(repository))
-    return [
-        *([cache()] if with_cache else []),
-        *([RATE_LIMITER] if limited(repository) else []),
-    ]
+    wanted = _wanted(repository)
+    is_stale = not all(keeps_versions(folder) for folder in wanted.cached)
+    found = [cache()] if wanted.cached and not (changes and is_stale) else []
+    return [*found, RATE_LIMITER] if wanted.is_limited else found
 
 
 def server_flags(
@@ -70,14 +56,34 @@ def server_flags(
 ) -> list[str]:
     """The flags for a server on this machine. A `cache_mebibytes` of 0 is no response cache."""
     found = []
-    if cache_mebibytes and cached(repository) and installation.supports(CACHE_FLAG):
+    wanted = _wanted(repository)
+    if cache_mebibytes and wanted.cached and installation.supports(CACHE_FLAG):
         found.append(cache(cache_mebibytes))
         if installation.bundle:
             found.append(f"--cache-directory={installation.bundle / 'caches'}")
     rate_limiter, _, _ = RATE_LIMITER.partition("=")
-    if limited(repository) and installation.supports(rate_limiter):
+    if wanted.is_limited and installation.supports(rate_limiter):
         found.append(RATE_LIMITER)
     return found
+
+
+class _Wanted(NamedTuple):
+    """What the configs of a repository ask of the server."""
+
+    cached: list[Path]
+    """The folders of the models whose config enables the response cache."""
+
+    is_limited: bool
+    """Whether instances of a model have a rate limiter."""
+
+
+def _wanted(repository: Path) -> _Wanted:
+    configs = list(_configs(repository))
+    groups = [group for _, config in configs for group in config.instance_group]
+    return _Wanted(
+        [folder for folder, config in configs if config.response_cache.enable],
+        any(group.HasField("rate_limiter") for group in groups),
+    )
 
 
 def _configs(repository: Path) -> Iterator[tuple[Path, pb.ModelConfig]]:

@@ -39,7 +39,9 @@ class Installation:
         The server does not look for the stub in the bundle's folder, so a folder is created in
         `scratch`.
         """
-        return [f"--backend-directory={_lay_out(self.bundle, scratch)}"] if self.bundle else []
+        if self.bundle:
+            return [f"--backend-directory={_lay_out(self.bundle, scratch)}"]
+        return []
 
     def supports(self, flag: str) -> bool:
         """Whether `tritonserver --help` lists the flag. The server exits on an unknown flag."""

@@ -16,11 +16,10 @@ def check(repository: Path, models: Iterable[str] | None = None) -> None:
     `models` are the models that will be loaded, None for all. An invalid config is left for the
     server to report.
     """
-    folders = (
-        [repository / name for name in models]
-        if models is not None
-        else sorted(repository.iterdir())
-    )
+    if models is not None:
+        folders = [repository / name for name in models]
+    else:
+        folders = sorted(repository.iterdir())
     missing = [
         str(failure) for folder in folders if folder.is_dir() for failure in _missing(folder)
     ]

@@ -41,8 +41,9 @@ it is unloaded or loaded.
 WATCH_SECONDS = 1.0
 """Seconds between two checks of the Python models' processes."""
 CRASH_FIX = (
-    "Triton 24.10 ends on deeply nested JSON and on bodies in very many chunks. Use"
-    " docker/nginx.conf as a proxy for clients that you do not trust"
+    "the log above may name the model. A request can be the cause, too: Triton 24.10 ends on deeply"
+    " nested JSON and on bodies in very many chunks. Use docker/nginx.conf as a proxy for clients"
+    " that you do not trust"
 )
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals that end a tritonserver by its own fault.
@@ -100,7 +101,9 @@ class Server:
 
     def log(self) -> str:
         """The log so far; empty after the server stopped, unless a log file was requested."""
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        if self.log_path.exists():
+            return self.log_path.read_text(errors="replace")
+        return ""
 
     def ready(self) -> bool:
         """Whether all models are ready and the metrics endpoint answers.
@@ -286,14 +289,12 @@ def serve(
         *((flags.KEEP_SERVING,) if not exit_on_error else ()),
     ]
 
+    port = {"--http-port": http_port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
+
     def start_server(*extra: str) -> Server:
         server = start(
             repository,
-            port={
-                "--http-port": http_port,
-                "--grpc-port": grpc_port,
-                "--metrics-port": metrics_port,
-            },
+            port=port,
             address=address,
             options=[f"--log-verbose={log_verbose}", *chosen, *extra],
             log_path=log_path,
@@ -324,12 +325,13 @@ def _ready(
                 server.wait_ready(timeout, partly=partly)
                 break
             except ServerError as error:
-                known = not partly and log.failures(server.log())
-                serially = installation.supports(_LOAD_THREADS)
-                if not (server.crashed() and serially and restarts) or known:
+                has_reason = not partly and log.failures(server.log())
+                may_restart = restarts and installation.supports(_LOAD_THREADS)
+                if has_reason or not (server.crashed() and may_restart):
                     raise
                 first_crash = first_crash or str(error)
-                restarts, extra = restarts - 1, (f"{_LOAD_THREADS}=1",)
+                restarts = restarts - 1
+                extra = (f"{_LOAD_THREADS}=1",)
                 server.stop()
         yield server
 
@@ -356,12 +358,7 @@ def start(
     try:
         path = log_path or folder / "tritonserver.log"
         command = _command(installation, repository, port, address, folder, options)
-        process = _launch(command, installation, path)
-        try:
-            guard = _guard(process.pid, folder)
-        except BaseException:
-            guardian.end(process.pid)
-            raise
+        process, guard = _launch_guarded(command, installation, path, folder)
         return Server(process, address, port, folder, path, lock, guard)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -415,6 +412,18 @@ def _plain(path: Path, folder: Path) -> Path:
     link = folder / "repository"
     link.symlink_to(path)
     return link
+
+
+def _launch_guarded(
+    command: list[str], installation: Installation, log_path: Path, folder: Path
+) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+    """The server's process, and the one that ends it if this process dies."""
+    process = _launch(command, installation, log_path)
+    try:
+        return process, _guard(process.pid, folder)
+    except BaseException:
+        guardian.end(process.pid)
+        raise
 
 
 def _launch(
@@ -472,7 +481,9 @@ def _stopped(text: str, code: int) -> str:
     head = f"tritonserver stopped (signal {-code}, {signal.strsignal(-code)})"
     message = _failure_message(text, head)
     end = log.tail(text).replace("\n", "\n    ")
-    return message if end in message else f"{message}\n  last lines of its log:\n    {end}"
+    if end in message:
+        return message
+    return f"{message}\n  last lines of its log:\n    {end}"
 
 
 def _failure_message(text: str, head: str) -> str:

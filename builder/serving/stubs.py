@@ -37,7 +37,8 @@ class Stubs:
         A process also ends when its model is unloaded.
         """
         self.look()
-        ended, self.ended = sorted(self.ended), set()
+        ended = sorted(self.ended)
+        self.ended = set()
         return ended
 
     def running(self, model: str) -> int:
@@ -60,4 +61,6 @@ def _model(process: Path) -> str | None:
     `<repository>/<model>/<version>/model.py`.
     """
     program, *arguments = process.joinpath("cmdline").read_text().split("\0")
-    return Path(arguments[0]).parent.parent.name if Path(program).name == STUB else None
+    if Path(program).name == STUB:
+        return Path(arguments[0]).parent.parent.name
+    return None

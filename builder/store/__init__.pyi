@@ -7,7 +7,6 @@ from . import sources as sources
 from . import staging as staging
 from .canonical import digest as digest
 from .differences import because as because
-from .differences import changes as changes
 from .differences import display_text as display_text
 from .differences import flattened as flattened
 from .edits import COMPILED as COMPILED

@@ -19,7 +19,7 @@ from typing import Any
 
 from builder.errors import EnvironmentProblem, PublishError, UsageError
 from builder.store import retired, urls
-from builder.store.published import CONFIG, SIDECAR, SIGNATURE
+from builder.store.published import CONFIG, RESULTS, SIDECAR, SIGNATURE
 from builder.torchscript import sha256
 
 MARKS = ("size", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
@@ -39,7 +39,7 @@ def opened(url: str, *, writes: bool = False) -> Iterator[Mirror]:
 
 
 class Mirror:
-    """A copy of the folder at `url`, in `path`.
+    """A copy of the folder at `url`, in `path`, and of `<url>.results` beside it.
 
     Folders beside the copy are also written beside the URL, except those whose name begins with a
     dot.
@@ -164,7 +164,8 @@ class Mirror:
             )
 
     def _refuse_changes_of_others(self, models: Iterable[str]) -> None:
-        there, wanted = self._listed(), set(models) - {"."}
+        there = self._listed()
+        wanted = set(models) - {"."}
         differs = {
             name
             for name in {*there, *self.marks}
@@ -179,23 +180,27 @@ class Mirror:
 
     def _listed(self) -> dict[str, str]:
         """A mark of each file's content, by its path relative to the folder's parent."""
+        self.fs.invalidate_cache()
+        results = self.folder.with_name(f"{self.folder.name}{RESULTS}")
+        return {**self._files_in(self.folder), **self._files_in(results)}
+
+    def _files_in(self, folder: PurePosixPath) -> dict[str, str]:
         with _explained(self.url, "read"):
-            self.fs.invalidate_cache()
-            found = self.fs.find(str(self.folder), detail=True)
+            found = self.fs.find(str(folder), detail=True)
             return {
                 name: repr([str(info.get(mark)) for mark in MARKS])
                 for path, info in found.items()
-                if (name := self._name(path)) is not None
+                if (name := self._name(path, folder)) is not None
             }
         return {}
 
-    def _name(self, path: str) -> str | None:
-        """The path of a file relative to the folder's parent; None if it is outside the folder."""
+    def _name(self, path: str, folder: PurePosixPath) -> str | None:
+        """The path of a file relative to the parent of `folder`; None if it is outside of it."""
         found = PurePosixPath(path)
-        inside = found.is_relative_to(self.folder) and found != self.folder
+        inside = found.is_relative_to(folder) and found != folder
         if not inside or path.endswith("/") or ".." in found.parts:
             return None
-        return found.relative_to(self.folder.parent).as_posix()
+        return found.relative_to(folder.parent).as_posix()
 
     def _fetch(self, name: str) -> str:
         """Download a file and return its SHA-256."""

@@ -41,7 +41,9 @@ def because(
 
     Returns `there was none before` if `before` is None, and an empty text if nothing changed.
     """
-    return "there was none before" if before is None else ", ".join(changes(before, after, derived))
+    if before is None:
+        return "there was none before"
+    return ", ".join(changes(before, after, derived))
 
 
 def flattened(value: object, path: str = "") -> Iterator[tuple[str, Any]]:

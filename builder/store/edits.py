@@ -64,10 +64,10 @@ def _fields(text: str) -> dict[str, Any] | None:
 def edits(folder: Path, hashes: Hashes) -> list[Edit]:
     """The edited configs of a published model and of its steps."""
     record = published.sidecar(folder) or {}
-    steps = [step for step in record.get(published.STEPS, ()) if isinstance(step, str)]
+    steps = [folder.parent / Path(step).name for step in published.recorded_steps(record)]
     return [
         edit
-        for one in (folder, *(folder.parent / Path(step).name for step in steps))
+        for one in (folder, *steps)
         for edit in _edit(one, published.sidecar(one) or {}, hashes)
     ]
 

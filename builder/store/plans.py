@@ -52,7 +52,9 @@ class Plans:
         rebuild: bool = False,
         share: bool = False,
     ) -> None:
-        self.store, self.last, self.rebuild = store, last or {}, rebuild
+        self.store = store
+        self.last = last or {}
+        self.rebuild = rebuild
         self.share = share
         self.made: dict[str, Made] = {}
         self.warnings: list[str] = []
@@ -71,9 +73,11 @@ class Plans:
         if entry is not None:
             self.made[label] = Made(key, parts, True, "")
             return entry.plan
-        plan, reason = self._refitted(conversion, options, parts), "weights replaced by refit"
+        plan = self._refitted(conversion, options, parts)
+        reason = "weights replaced by refit"
         if plan is None:
-            plan, reason = self._compiled(conversion, options, compile), self._reason(label, parts)
+            plan = self._compiled(conversion, options, compile)
+            reason = self._reason(label, parts)
         self._keep(key, parts, plan, conversion, options)
         self.made[label] = Made(key, parts, False, reason)
         return plan
@@ -97,7 +101,9 @@ class Plans:
         It is not shared if the caller names it, or if a key includes its content.
         """
         is_own = options.timing_cache is None and not options.error_on_timing_cache_miss
-        return config.timing_cache(options) if self.share and self.store and is_own else None
+        if self.share and self.store and is_own:
+            return config.timing_cache(options)
+        return None
 
     def _timed(self, done: str, combine: Combine, act: Callable[[Timings], Any]) -> Any:
         def acted(store: Store) -> Any:

@@ -17,6 +17,8 @@ from builder.store.hashes import Hashes
 from builder.unforeseen import OUT_OF_RESOURCES
 
 SIDECAR, CONFIG = "trt-build.json", "config.pbtxt"
+RESULTS = ".results"
+"""The suffix of the folder beside a repository with the results of `--record`."""
 SIGNATURE = "trt-build.sig"
 """The signature of a model, beside its trt-build.json: see builder.triton.signatures."""
 REQUEST, PLANS, RESULT = "request", "plans", "result"
@@ -148,9 +150,16 @@ def _is_well_formed(record: dict[str, Any]) -> bool:
     return _shaped(record) and _stays_inside(record)
 
 
+def recorded_steps(record: Mapping[str, Any]) -> list[str]:
+    """The names of an ensemble's steps in its record, which may be damaged."""
+    return [step for step in record.get(STEPS) or () if isinstance(step, str)]
+
+
 def _stays_inside(record: dict[str, Any]) -> bool:
-    names = [*record.get(STEPS, ()), *record.get(SEALS, ()), *record.get(RETIRED, ())]
-    files, kept, number = record.get("files", {}), record.get(KEPT, {}), record.get(VERSION, 1)
+    names = [name for key in (STEPS, SEALS, RETIRED) for name in record.get(key, ())]
+    files = record.get("files", {})
+    kept = record.get(KEPT, {})
+    number = record.get(VERSION, 1)
     return (
         all(_is_file(name) for name in files)
         and all(_is_file(name) and "/" not in name for name in names)
@@ -346,8 +355,8 @@ def _of_step(
         return
     other = folder.parent / step
     own = sidecar(other)
-    sealed = SEALS not in record or _hash(other / SIDECAR, hashes) == record[SEALS].get(step)
-    if own is None or not sealed:
+    broken = SEALS in record and _hash(other / SIDECAR, hashes) != record[SEALS].get(step)
+    if own is None or broken:
         yield SIDECAR
     else:
         yield from _changed(other, own, hashes)

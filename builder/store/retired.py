@@ -55,7 +55,8 @@ def record(name: str, kept: Iterable[str], repository: Path, stage: Path) -> Non
     A step that no manifest ever named was moved in by a killed publication. Its age counts.
     """
     former = published.read(repository / name / published.SIDECAR)
-    since, named = former.get(RETIRED), published.step_names(repository / name)
+    since = former.get(RETIRED)
+    named = published.step_names(repository / name)
     known = since if isinstance(since, dict) else {}
     now = time.time()
     found = {

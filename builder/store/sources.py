@@ -30,7 +30,7 @@ _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)+", re.MULTIL
 def everything() -> str:
     """The version of all of trt-build's code and templates that may change what is published."""
     found = hashlib.sha256()
-    code = (p for p in ROOT.rglob("*") if not set(p.relative_to(ROOT).parts) & set(UNSEEN))
+    code = [p for p in ROOT.rglob("*") if not set(p.relative_to(ROOT).parts) & set(UNSEEN)]
     for path in sorted({*code, *config_templates().glob("*.pbtxt")}):
         if path.is_file():
             name = path.relative_to(ROOT.parent)

@@ -91,10 +91,12 @@ class Store:
             ) from error
         # some backends connect immediately, and each raises different errors
         except Exception as error:
-            self.fs, self.root = _Unreachable(error), url
-        protocols = (
-            self.fs.protocol if isinstance(self.fs.protocol, tuple | list) else (self.fs.protocol,)
-        )
+            self.fs = _Unreachable(error)
+            self.root = url
+        if isinstance(self.fs.protocol, tuple | list):
+            protocols = self.fs.protocol
+        else:
+            protocols = (self.fs.protocol,)
         self._moves = any(protocol in MOVING for protocol in protocols)
 
     def get(self, key: str) -> Entry | None:

@@ -10,7 +10,9 @@ def config_templates() -> Path:
     beside this file (`force-include` in pyproject.toml).
     """
     here = Path(__file__).resolve().parent
-    return here if (here / "base.pbtxt").is_file() else here.parents[1] / "templates"
+    if (here / "base.pbtxt").is_file():
+        return here
+    return here.parents[1] / "templates"
 
 
 def server_script() -> Path:

@@ -61,7 +61,7 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
     return ModelFileError(f"{path.name} {message}", where=str(path), fix=fix)
 
 
-def check_zip(path: Path, wanted: str = "a TorchScript file") -> None:
+def check_zip(path: Path, wanted: str) -> None:
     """Raise ModelFileError if the file is not a zip file. The message has its actual kind instead
     of `wanted`.
     """
@@ -186,11 +186,14 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
 
 
 def _examples(archive: zipfile.ZipFile, member: str) -> tuple[traced.Example | None, ...]:
-    return traced.examples(archive.read(member)) if member in archive.namelist() else ()
+    if member in archive.namelist():
+        return traced.examples(archive.read(member))
+    return ()
 
 
 def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:
-    member = next(f"{root}/{part}" for part in VERSIONS if f"{root}/{part}" in archive.namelist())
+    members = [f"{root}/{part}" for part in VERSIONS]
+    member = next(name for name in members if name in archive.namelist())
     text = archive.read(member)[:32].decode("ascii", "replace").strip()
     if not text.isdigit():
         raise _refuse(path, f"has an archive version {text!r} that is no number")

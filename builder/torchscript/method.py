@@ -42,4 +42,6 @@ def as_module(owner: Any, method: str) -> Any:
 
 def _parameter(argument: Any) -> str:
     text = f"{argument.name}: {argument.type.annotation_str}"
-    return f"{text} = {argument.default_value!r}" if argument.has_default_value() else text
+    if argument.has_default_value():
+        return f"{text} = {argument.default_value!r}"
+    return text

@@ -124,7 +124,8 @@ def _problems(data: bytes, folder: str, sizes: Mapping[str, int]) -> Iterator[st
         return
     yield from reader.found.problems
     for storage in dict.fromkeys(reader.found.storages):
-        member, needed = f"{folder}/{storage.key}", storage.count * storage.item_bytes
+        member = f"{folder}/{storage.key}"
+        needed = storage.count * storage.item_bytes
         if member not in sizes:
             yield f"the member {member!r} is missing; a tensor needs {needed} bytes of it"
         elif sizes[member] < needed:

@@ -24,6 +24,9 @@ SECONDS_PER_GIB = 10
 
 MODULES = ("torch",)
 
+_MOST_LINES = 12
+"""Of an error's text."""
+
 _TOO_LONG = "took more than {seconds} s to load"
 _REASONS = {
     -signal.SIGALRM: _TOO_LONG,
@@ -96,9 +99,11 @@ def _reason(outcome: str | processes.Crashed | processes.TimedOut, limits: proce
     return f"cannot be loaded: {_first_lines(outcome)}"
 
 
-def _first_lines(text: str, most: int = 12) -> str:
+def _first_lines(text: str) -> str:
     lines = text.strip().splitlines()
-    return "\n".join(lines[:most] + (["..."] if len(lines) > most else []))
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], "..."]
+    return "\n".join(lines)
 
 
 def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any) -> str:

@@ -24,7 +24,6 @@ from .batching import moved as moved
 from .config import config as config
 from .config import config_text as config_text
 from .config import parse_config as parse_config
-from .config import serve_as as serve_as
 from .edits import adopt_edits as adopt_edits
 from .edits import carry_over as carry_over
 from .edits import edits_adopted as edits_adopted

@@ -34,13 +34,15 @@ class Golden:
     """The original module's outputs for one set of inputs. Arrays have the module's dtypes and
     shapes.
 
-    `name` is "p<profile>-min|opt|max|odd|row|rolled", "p0-reach<n>" or "user-<n>"; bfloat16 arrays
-    are ml_dtypes.bfloat16.
+    `name` is "p<profile>-min|opt|max|odd|row|rolled", "p0-reach<n>", "p0-without-<input>" or
+    "user-<n>"; bfloat16 arrays are ml_dtypes.bfloat16.
     """
 
     name: str
     inputs: Mapping[str, NDArray[Any]]
     outputs: Mapping[str, NDArray[Any]]
+    omitted: tuple[str, ...] = ()
+    """Optional inputs that the request leaves out. `inputs` has their defaults."""
 
 
 @dataclass(frozen=True)

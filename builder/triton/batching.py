@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.errors import UsageError
-from builder.manifest import Range, shared_first_axis
+from builder.manifest import Range, axis_ranges, shared_first_axis
 from builder.triton.artifact import EnsembleArtifact, Golden, ModelArtifact
 
 ROW_RTOL, ROW_ATOL = 1e-2, 1e-3
@@ -96,10 +96,8 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
         or obstacle not in (None, _no_one(axis))
     ):
         return None
-    spans, reaches = (
-        [(profile[axis][0], profile[axis][2]) for profile in _profiles(artifact)],
-        _reaches(artifact, axis),
-    )
+    spans = [(profile[axis][0], profile[axis][2]) for profile in _profiles(artifact)]
+    reaches = _reaches(artifact, axis)
     most = max(range(len(spans)), key=lambda number: spans[number][1], default=0)
     others = [number for number, span in enumerate(spans) if span != spans[most]]
     if not others or spans[most][1] <= size:
@@ -145,7 +143,7 @@ def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
 
 
 def _profiles(artifact: ModelArtifact) -> list[dict[str, Range]]:
-    return [{**_dims(artifact), **profile} for profile in artifact.profiles]
+    return [{**axis_ranges(artifact.spec.inputs), **profile} for profile in artifact.profiles]
 
 
 def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
@@ -155,10 +153,6 @@ def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
         if low < least or high > most:
             return False
     return True
-
-
-def _dims(artifact: ModelArtifact) -> Mapping[str, Range]:
-    return {name: span for spec in artifact.spec.inputs for name, span in spec.dims.items()}
 
 
 def _reach(spans: Iterable[Range]) -> int:

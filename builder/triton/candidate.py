@@ -63,7 +63,7 @@ def add(source: Path, repository: Path) -> Candidate:
     versions.whole(current)
     digest = hashlib.sha256((source / SIDECAR).read_bytes()).hexdigest()[:8]
     name = f"{source.name}{INFIX}{digest}"
-    steps = [step for step in current.sidecar.get(published.STEPS) or () if isinstance(step, str)]
+    steps = published.recorded_steps(current.sidecar)
     with blocked(source.name, repository), staging.staging(repository) as stage:
         (stage / name).mkdir()
         versions.copied(current, stage / name)

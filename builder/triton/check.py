@@ -111,11 +111,15 @@ def _instances(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]
 
 def _optional(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """tensorrt_backend requires every input of the engine in every request, and otherwise fails the
-    whole batch.
+    whole batch. The Python runtime needs a default.
     """
     for tensor in config.input:
-        if tensor.optional:
-            yield f"input {tensor.name!r} is optional, which neither a plan nor the runtime can do"
+        if tensor.optional and config.backend != "python":
+            yield f"input {tensor.name!r} is optional, and only the Python runtime fills it in"
+        elif tensor.optional and tensor.name not in artifact.spec.defaults:
+            yield f"input {tensor.name!r} is optional, and the manifest has no default for it"
+    for name in artifact.spec.defaults.keys() - {tensor.name for tensor in config.input}:
+        yield f"input {name!r} has a default, and the endpoint does not have the input"
 
 
 def _warmup(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:

@@ -71,11 +71,13 @@ def serve_as(artifact: ModelArtifact) -> str:
     flavor (it has none for RTX). Raises UsageError and PublishError; see `_check_serve_as`.
     """
     _check_serve_as(artifact)
-    if artifact.padding or artifact.segments:
+    if artifact.padding or artifact.segments or artifact.spec.defaults:
         return "python"
     if artifact.serve_as == "auto":
         flavour = artifact.plan_facts.get("flavour")
-        return "tensorrt_plan" if artifact.plan and flavour == "tensorrt" else "python"
+        if artifact.plan and flavour == "tensorrt":
+            return "tensorrt_plan"
+        return "python"
     return artifact.serve_as
 
 
@@ -92,6 +94,12 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
         raise PublishError(
             f"model {artifact.spec.name!r} has `pad`, and only the Python runtime pads inputs",
             fix="--serve-as python, or remove `pad`",
+        )
+    if artifact.spec.defaults and artifact.serve_as in ("tensorrt_plan", "pytorch_libtorch"):
+        raise PublishError(
+            f"input {next(iter(artifact.spec.defaults))!r} of model {artifact.spec.name!r} has a"
+            " default, and only the Python runtime fills in missing inputs",
+            fix="--serve-as python, or remove `default`",
         )
     if artifact.segments and artifact.serve_as == "tensorrt_plan":
         raise PublishError(
@@ -116,7 +124,9 @@ def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:
     They differ if TensorRT lacks the type: float64, or int64 in some versions.
     """
     declared = module_dtypes(artifact)
-    return {**declared, **_engine_dtypes(artifact)} if platform == "tensorrt_plan" else declared
+    if platform == "tensorrt_plan":
+        return {**declared, **_engine_dtypes(artifact)}
+    return declared
 
 
 def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:
@@ -158,6 +168,8 @@ def _tensors(
     for ios, field in sides:
         for io in ios:
             _tensor(field.add(), io, dtype[io.name], max_batch, platform)
+    for tensor in message.input:
+        tensor.optional = tensor.name in artifact.spec.defaults
     if artifact.padding and max_batch:
         for tensor in message.input:
             tensor.allow_ragged_batch = tensor.name in artifact.padding.values
@@ -171,7 +183,8 @@ def _tensor(
     Triton has no empty dims: a rank without other axes is served as [1]. It has no dims of 0
     either: an axis without elements is served as a dynamic one.
     """
-    tensor.name, tensor.data_type = io.name, pb.DataType.Value(dtypes.by_name(dtype).config)
+    tensor.name = io.name
+    tensor.data_type = pb.DataType.Value(dtypes.by_name(dtype).config)
     dims = io.shape[1:] if max_batch else io.shape
     tensor.dims.extend([dim or -1 for dim in dims or (1,)])
     if not dims and max_batch:
@@ -233,7 +246,9 @@ def _source(artifact: ModelArtifact) -> str | None:
     must not change when another part of the file does. The ensemble has the digest.
     """
     path = artifact.spec.path
-    return sha256(path.read_bytes()) if path.is_file() and not artifact.step_of else None
+    if path.is_file() and not artifact.step_of:
+        return sha256(path.read_bytes())
+    return None
 
 
 def tensorrt_version(facts: Any) -> str | None:

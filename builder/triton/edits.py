@@ -36,11 +36,14 @@ def carry_over(former: Path, folder: Path) -> None:
 
     Raises PublishError if both changed a field, UsageError if the edited file is no config.
     """
-    before, edited = _generated(former), former / published.CONFIG
+    before = _generated(former)
+    edited = former / published.CONFIG
     if before is None or not edited.is_file():
         return
     file = folder / published.CONFIG
-    old, by_hand, new = parse_config(before, str(former)), _config_in(edited), _config_in(file)
+    old = parse_config(before, str(former))
+    by_hand = _config_in(edited)
+    new = _config_in(file)
     for field in pb.ModelConfig.DESCRIPTOR.fields:
         if field.name == "parameters":
             _parameters(old, by_hand, new)
@@ -124,14 +127,16 @@ def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
 
     Raises UsageError for edits that the manifest cannot express.
     """
-    before, edited = _generated(folder), folder / published.CONFIG
+    before = _generated(folder)
+    edited = folder / published.CONFIG
     if before is None:
         raise UsageError(
             f"{folder.name!r} does not record the config that was generated",
             where=str(folder),
             fix="build the model again",
         )
-    old, by_hand = parse_config(before, str(folder)), _config_in(edited)
+    old = parse_config(before, str(folder))
+    by_hand = _config_in(edited)
     found: dict[str, dict[str, Any]] = {}
     for field in pb.ModelConfig.DESCRIPTOR.fields:
         if _only(old, field) == _only(by_hand, field):
@@ -149,7 +154,8 @@ def _values(
     name: str, old: pb.ModelConfig, by_hand: pb.ModelConfig, edited: Path, spec: ModelSpec
 ) -> Iterator[tuple[str, str, dict[str, Any] | list[Any] | int]]:
     """The manifest keys for one edited field."""
-    before, after = _as_data(old).get(name), _as_data(by_hand).get(name, [])
+    before = _as_data(old).get(name)
+    after = _as_data(by_hand).get(name, [])
     if isinstance(after, dict):
         for inner, (key, own) in KEYS.get(name, {}).items():
             value = after.pop(inner, [])

@@ -87,7 +87,8 @@ def full_dims(step: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput) -> l
 def _step(
     entry: pb.ModelEnsembling.Step, name: str, step: pb.ModelConfig, called: Mapping[str, str]
 ) -> None:
-    entry.model_name, entry.model_version = name, -1
+    entry.model_name = name
+    entry.model_version = -1
     for tensors, mapping in ((step.input, entry.input_map), (step.output, entry.output_map)):
         for tensor in tensors:
             mapping[tensor.name] = called.get(tensor.name, tensor.name)
@@ -153,7 +154,8 @@ def _connected(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """Check that every input is read and every output computed, and that no tensor is computed
     twice, unread, or read too early.
     """
-    given, wanted = {t.name for t in message.input}, {t.name for t in message.output}
+    given = {t.name for t in message.input}
+    wanted = {t.name for t in message.output}
     made, read = set(given), set()
     for step in message.ensemble_scheduling.step:
         for name in step.input_map.values():

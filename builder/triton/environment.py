@@ -210,7 +210,9 @@ def _lines(path: Path) -> list[str]:
     try:
         if path.exists() and not path.is_file():  # reading a pipe would block
             raise OSError("it is no regular file")
-        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if path.exists():
+            return path.read_text(encoding="utf-8").splitlines()
+        return []
     except (OSError, UnicodeDecodeError) as error:
         raise PublishError(
             f"cannot read the environment file of Docker Compose: {error}",

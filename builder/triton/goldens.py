@@ -1,4 +1,7 @@
-"""Goldens as .npz files beside a model's versions: keys "input:<name>" and "output:<name>"."""
+"""Goldens as .npz files beside a model's versions: keys "input:<name>" and "output:<name>".
+
+The default of an optional input that the request leaves out has the key "default:<name>".
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,12 @@ def save(goldens: Iterable[Golden], folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for golden in goldens:
-        arrays = dict(
-            map(_pack, (*_keys("input", golden.inputs), *_keys("output", golden.outputs)))
-        )
+        given = {
+            f"{'default' if name in golden.omitted else 'input'}:{name}": array
+            for name, array in golden.inputs.items()
+        }
+        made = {f"output:{name}": array for name, array in golden.outputs.items()}
+        arrays = dict(map(_pack, {**given, **made}.items()))
         with (folder / f"{golden.name}.npz").open("wb") as file:
             np.savez(file, **arrays)
 
@@ -53,11 +59,9 @@ def load_one(path: Path) -> Golden:
         raise ValueError(
             f"{path.parent.name}/{path.name} is not an .npz of plain arrays: {error}"
         ) from error
-    return Golden(path.stem, _side("input:", arrays), _side("output:", arrays))
-
-
-def _keys(side: str, arrays: Mapping[str, NDArray[Any]]) -> list[tuple[str, NDArray[Any]]]:
-    return [(f"{side}:{name}", array) for name, array in arrays.items()]
+    omitted = tuple(_side(("default:",), arrays))
+    inputs, outputs = _side(("input:", "default:"), arrays), _side(("output:",), arrays)
+    return Golden(path.stem, inputs, outputs, omitted)
 
 
 def _pack(item: tuple[str, NDArray[Any]]) -> tuple[str, NDArray[Any]]:
@@ -73,5 +77,7 @@ def _unpack(key: str, array: NDArray[Any]) -> tuple[str, NDArray[Any]]:
     return key, array
 
 
-def _side(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {key[len(prefix) :]: array for key, array in arrays.items() if key.startswith(prefix)}
+def _side(prefixes: tuple[str, ...], arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {
+        key.partition(":")[2]: array for key, array in arrays.items() if key.startswith(prefixes)
+    }

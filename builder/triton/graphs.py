@@ -76,11 +76,10 @@ def holds(ranges: Ranges, size: int) -> bool:
 def _check(sizes: list[int], greatest: int) -> None:
     bad = [size for size in sizes if size > greatest]
     if bad:
-        fix = (
-            f"sizes up to {greatest}"
-            if greatest
-            else "a model that Triton batches, or leave it out"
-        )
+        if greatest:
+            fix = f"sizes up to {greatest}"
+        else:
+            fix = "a model that Triton batches, or leave it out"
         raise UsageError(f"batching.graphs {bad} is beyond the model's batch, {greatest}", fix=fix)
 
 

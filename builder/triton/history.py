@@ -36,6 +36,8 @@ class Entry:
     because: str
     files: dict[str, str]
     damaged: str | None
+    identity: str
+    """The same for equal versions of any repository, see builder.triton.versions.identity."""
 
 
 def history(folder: Path) -> list[Entry]:
@@ -63,6 +65,7 @@ def _entry(version: Version, current: Version, served: Sequence[int]) -> Entry:
         str(result.get("because") or ""),
         dict(record.get("files") or {}),
         next(version.damaged(), None),
+        versions.identity(record),
     )
 
 
@@ -156,7 +159,7 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
             return Promotion(name, there[0].number, "unchanged")
         if there:
             edits.refuse(target, hashes, edits.REPORT)
-    steps = [step for step in current.sidecar.get(published.STEPS) or () if isinstance(step, str)]
+    steps = published.recorded_steps(current.sidecar)
     with blocked(name, repository):
         repository.mkdir(parents=True, exist_ok=True)
         with staging.staging(repository) as stage, staging.alone(repository):

@@ -42,7 +42,9 @@ def _config(folder: Path) -> Any:
     """Read the config in the folder; None if there is none that Triton could read."""
     file = folder / published.CONFIG
     try:
-        return parse_config(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
+        if file.is_file():
+            return parse_config(file.read_text(encoding="utf-8"), str(file))
+        return None
     except (OSError, ValueError, UsageError):
         return None
 
@@ -75,7 +77,8 @@ def _inputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
         if old[name].optional and not tensor.optional:
             yield f"input {name!r} is now required"
         yield from _dtype("input", old[name], tensor)
-        was, now = _shape(before, old[name]), _shape(after, tensor)
+        was = _shape(before, old[name])
+        now = _shape(after, tensor)
         if not _accepts(now, was):
             yield f"input {name!r} takes the shape {now}, and took {was}"
 
@@ -89,7 +92,8 @@ def _outputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
         if name in _optional(after) and name not in _optional(before):
             yield f"output {name!r} may now be None"
         yield from _dtype("output", tensor, new[name])
-        was, now = _shape(before, tensor), _shape(after, new[name])
+        was = _shape(before, tensor)
+        now = _shape(after, new[name])
         if not _accepts(was, now):
             yield f"output {name!r} has the shape {now}, and had {was}"
 

@@ -140,11 +140,15 @@ def sidecar(
 ) -> dict[str, Any]:
     """The content of trt-build.json: the facts for verify, and the provenance."""
     served = message.parameters["trt_build.serve_as"].string_value
-    own, dtypes = module_dtypes(artifact), served_dtypes(artifact, served)
+    own = module_dtypes(artifact)
+    dtypes = served_dtypes(artifact, served)
     return {
         **_common(artifact.spec, message),
         "serve_as": served,
-        "inputs": [_io(io, own[io.name], dtypes[io.name]) for io in artifact.client_inputs()],
+        "inputs": [
+            {**_io(io, own[io.name], dtypes[io.name]), **_default(artifact, io)}
+            for io in artifact.client_inputs()
+        ],
         "outputs": [
             {**_io(io, own[io.name], dtypes[io.name]), **_optional(artifact, io)}
             for io in artifact.client_outputs()
@@ -288,7 +292,11 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
         **({"state": state, "max_sequences": artifact.spec.sequences.max} if state else {}),
         **padding.serving(artifact.padding),
         "inputs": [
-            {**_io(io, own[io.name], own[io.name]), "axes": _axes(spec.shape)}
+            {
+                **_io(io, own[io.name], own[io.name]),
+                "axes": _axes(spec.shape),
+                **_default(artifact, io),
+            }
             for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
         ],
         **({"unknown": dict(artifact.unknown)} if artifact.unknown else {}),
@@ -299,6 +307,12 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
         ],
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
     }
+
+
+def _default(artifact: ModelArtifact, io: IO) -> dict[str, Any]:
+    """The value that the runtime uses for an input that a request leaves out."""
+    defaults = artifact.spec.defaults
+    return {"optional": True, "default": defaults[io.name]} if io.name in defaults else {}
 
 
 def _optional(artifact: ModelArtifact, io: IO) -> dict[str, bool]:

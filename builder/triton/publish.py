@@ -94,10 +94,10 @@ def publish_folder(
     name: str,
     write: Writer,
     repository: Path,
-    finish: Writer | None = None,
-    stage: Path | None = None,
-    compare: Comparison | None = None,
-    kept: Versions = REPLACED,
+    finish: Writer | None,
+    stage: Path | None,
+    compare: Comparison | None,
+    kept: Versions,
 ) -> Path:
     """Publish a model whose folder `write` fills, like publish."""
     return publish_parts(

@@ -6,10 +6,12 @@ config.pbtxt. Fields that follow from the model are rejected by name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf import json_format
+from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import UsageError
@@ -20,7 +22,7 @@ OWNED: Mapping[str, str] = {
     "platform": "--serve-as chooses it",
     "backend": "--serve-as chooses it",
     "runtime": "the backend has its own",
-    "input": "the model has them",
+    "input": "the model has them, and `default` makes one optional",
     "output": "the model has them",
     "batch_input": "neither plans nor trt-build's runtime read them",
     "batch_output": "neither plans nor trt-build's runtime write them",
@@ -76,6 +78,8 @@ def parsed(spec: ModelSpec) -> Any:
             raise UsageError(
                 f"triton.{field}: {error}", where=manifest_location(spec, "triton", field)
             ) from error
+        if unknown := next(_unknown_numbers(part), None):
+            raise UsageError(f"triton.{unknown}", where=manifest_location(spec, "triton", field))
     if part.version_policy.HasField("specific"):
         versions = list(part.version_policy.specific.versions)
         if 1 not in versions:
@@ -83,22 +87,49 @@ def parsed(spec: ModelSpec) -> Any:
                 f"triton.version_policy: {versions} has not version 1, which is published",
                 where=manifest_location(spec, "triton", "version_policy"),
             )
-    for field, rule in RULES.items():
-        if broken := list(rule(part)):
-            raise UsageError(
-                "\n  ".join(f"triton.{field}: {text}" for text in broken),
-                where=manifest_location(spec, "triton", field),
-            )
+    for field, broken in refused(part).items():
+        raise UsageError(
+            "\n  ".join(f"triton.{field}: {text}" for text in broken),
+            where=manifest_location(spec, "triton", field),
+        )
     bad = [key for key in part.parameters if key.startswith(PREFIX)]
     if bad:
         raise _owned(spec, "provenance is written there", "parameters", bad[0])
     return part
 
 
+def _unknown_numbers(message: Message) -> Iterator[str]:
+    """Numbers of enumerations that have no name, which protobuf accepts."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in _messages(value):
+                yield from (f"{field.name}.{text}" for text in _unknown_numbers(inner))
+        elif field.enum_type is not None and value not in field.enum_type.values_by_number:
+            names = ", ".join(sorted(field.enum_type.values_by_name))
+            yield f"{field.name}: {value} is none of {names}"
+
+
+def _messages(value: Any) -> list[Message]:
+    """The messages of a field: one, a list, or a mapping."""
+    if isinstance(value, Message):
+        return [value]
+    found = value.values() if isinstance(value, Mapping) else value
+    return [one for one in found if isinstance(one, Message)]
+
+
+def refused(config: pb.ModelConfig) -> dict[str, list[str]]:
+    """By field of a whole or partial config: the values that Triton refuses when it loads the
+    model, or that crash it.
+    """
+    found = {field: list(rule(config)) for field, rule in RULES.items()}
+    return {field: broken for field, broken in found.items() if broken}
+
+
 def _batching(part: pb.ModelConfig) -> Iterator[str]:
     """The values that Triton refuses when it loads the model."""
     batching = part.dynamic_batching
-    levels, level = batching.priority_levels, batching.default_priority_level
+    levels = batching.priority_levels
+    level = batching.default_priority_level
     if levels and not 1 <= level <= levels:
         yield f"default_priority_level is {level}, and must be 1 to {levels} (priority_levels)"
     beyond = sorted(key for key in batching.priority_queue_policy if not 1 <= key <= levels)
@@ -113,8 +144,12 @@ def _batching(part: pb.ModelConfig) -> Iterator[str]:
         yield "with preserve_ordering, timeout_action is REJECT, not DELAY"
 
 
-def _resources(part: pb.ModelConfig) -> Iterator[str]:
-    """A resource is counted for the server or for each device, and not both."""
+def _groups(part: pb.ModelConfig) -> Iterator[str]:
+    """A resource is counted for the server or for each device, and not both. Requests need an
+    instance that is not passive: without one Triton 24.10 crashes at the first request.
+    """
+    if part.instance_group and all(group.passive for group in part.instance_group):
+        yield "all instances are passive, and Triton sends no requests to those"
     kinds: dict[str, set[bool]] = {}
     for group in part.instance_group:
         for resource in group.rate_limiter.resources:
@@ -123,11 +158,24 @@ def _resources(part: pb.ModelConfig) -> Iterator[str]:
         yield f"the resource {name!r} is global in one group, and not in another"
 
 
+def _metric_tags(part: pb.ModelConfig) -> Iterator[str]:
+    """Triton writes `_` before each name. A name that Prometheus refuses crashes the whole server
+    (24.10).
+    """
+    for name in sorted(part.metric_tags):
+        if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_]*", name):
+            yield (
+                f"{name!r} is not a valid name of a label in Prometheus: use letters, digits and _,"
+                " without _ at the start"
+            )
+
+
 RULES: Mapping[str, Callable[[pb.ModelConfig], Iterator[str]]] = {
     "dynamic_batching": _batching,
-    "instance_group": _resources,
+    "instance_group": _groups,
+    "metric_tags": _metric_tags,
 }
-"""Triton's own rules for fields whose values depend on each other."""
+"""Triton's own rules for fields, which it checks when it loads a model, or never."""
 
 
 def _check_field(spec: ModelSpec, field: str, value: object) -> None:

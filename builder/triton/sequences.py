@@ -35,7 +35,8 @@ def batching(
     sequence's initial state, because it cannot return a new one. There, the Python runtime keeps
     the state.
     """
-    sequences, wanted = message.sequence_batching, artifact.spec.sequences
+    sequences = message.sequence_batching
+    wanted = artifact.spec.sequences
     sequences.max_sequence_idle_microseconds = wanted.idle_us
     sequences.oldest.max_candidate_sequences = wanted.max
     sequences.oldest.preferred_batch_size.extend(artifact.spec.batching.preferred)
@@ -50,7 +51,9 @@ def _state(
 ) -> None:
     dims = row(io, max_batch)
     data_type = pb.DataType.Value(dtypes.by_name(dtype).config)
-    entry.input_name, entry.output_name, entry.data_type = state.input, state.output, data_type
+    entry.input_name = state.input
+    entry.output_name = state.output
+    entry.data_type = data_type
     entry.dims.extend(dims)
     start = entry.initial_state.add(name=state.input, data_type=data_type)
     start.dims.extend(dims)

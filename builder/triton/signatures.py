@@ -64,7 +64,9 @@ def handlers(stage: Path) -> dict[str, Callable[..., Any]]:
     sign a folder inside. Empty if nothing is signed.
     """
     key = _key.get()
-    return {} if key is None else {SIGN_MODEL: functools.partial(_sign_staged, key, stage)}
+    if key is None:
+        return {}
+    return {SIGN_MODEL: functools.partial(_sign_staged, key, stage)}
 
 
 def secrets() -> tuple[Path, ...]:
@@ -162,7 +164,7 @@ def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> Non
         )
 
 
-def remove_compiled(repository: Path, only: Sequence[str] = ()) -> None:
+def remove_compiled(repository: Path, only: Sequence[str]) -> None:
     """Remove the compiled Python files that Triton's Python backend left in the models' folders.
 
     They are not signed, and Python would run them instead of the signed source. Raises OSError.

@@ -14,9 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
-
-from tritonclient.grpc import model_config_pb2 as pb
+from typing import TYPE_CHECKING, Any
 
 from builder.errors import PublishError, UsageError
 from builder.manifest import Versions
@@ -29,10 +27,13 @@ from builder.store import (
     VERSION,
     VERSIONS,
     Version,
+    digest,
     published,
 )
 from builder.torchscript import sha256
-from builder.triton.config import config_text, parse_config
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 LAST, POLICY, PUBLISHED = "last_version", "version_policy", "published_at"
 """Keys of the sidecar: the highest version number so far, the manifest's `versions`, and the time
@@ -66,7 +67,8 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
         last = max(record.get(LAST) or 0, *(version.number for version in before))
         number = last + 1
         if same(own, before[0]):
-            number, earlier = before[0].number, before[1:]
+            number = before[0].number
+            earlier = before[1:]
     _renumber(new, number)
     facts = {
         POLICY: {"keep": wanted.keep, "serve": wanted.serve},
@@ -81,11 +83,32 @@ def same(one: Version, other: Version) -> bool:
     return _contents(one) == _contents(other) and _config(one) == _config(other)
 
 
+def identity(record: Mapping[str, Any]) -> str:
+    """The SHA-256 of the files, generated config, steps and tolerance that a version's
+    trt-build.json records.
+
+    It stays the same in another repository, under another number, after a rollback, and with edits
+    of the config.
+    """
+    try:
+        message = _parsed(str(record.get(GENERATED) or ""), SIDECAR)
+        generated = _plain_config(message).SerializeToString(deterministic=True).hex()
+    except UsageError:
+        generated = str(record.get(GENERATED))
+    contents = _files_without_number(record)
+    return digest([contents, generated, record.get(published.SEALS), record.get("tolerance")])
+
+
 def _contents(version: Version) -> dict[str, str]:
-    own = f"{version.number}/"
+    return _files_without_number(version.sidecar)
+
+
+def _files_without_number(record: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of each file except the config. The version folder is named N."""
+    own = f"{published.number_of(record)}/"
     return {
         name.replace(own, "N/", 1) if name.startswith(own) else name: digest
-        for name, digest in version.sidecar.get("files", {}).items()
+        for name, digest in (record.get("files") or {}).items()
         if name != CONFIG
     }
 
@@ -94,9 +117,14 @@ def _config(version: Version) -> Any:
     """The config without the version policy and provenance."""
     file = version.record / CONFIG
     try:
-        message = parse_config(file.read_text(encoding="utf-8"), str(file))
+        message = _parsed(file.read_text(encoding="utf-8"), str(file))
     except (OSError, ValueError, UsageError) as error:
         return error  # which is equal to no other
+    return _plain_config(message)
+
+
+def _plain_config(message: Any) -> Any:
+    """Remove the version policy and provenance from a config, and return it."""
     message.ClearField("version_policy")
     for key in [key for key in message.parameters if key.startswith("trt_build.")]:
         del message.parameters[key]
@@ -160,16 +188,25 @@ def _complete(
 
 
 def _with_policy(text: str, served: Sequence[int]) -> str:
-    message = parse_config(text, CONFIG)
-    message.version_policy.CopyFrom(
-        pb.ModelVersionPolicy(specific=pb.ModelVersionPolicy.Specific(versions=served))
-    )
+    from builder.triton.config import config_text
+
+    message = _parsed(text, CONFIG)
+    message.ClearField("version_policy")
+    message.version_policy.specific.versions.extend(served)
     return config_text(message)
+
+
+def _parsed(text: str, where: str) -> ModelConfig:
+    # imported here: `repo` without changes needs no protobuf, which takes long to load
+    from builder.triton.config import parse_config
+
+    return parse_config(text, where)
 
 
 def _keep(version: Version, folder: Path) -> None:
     """Add a version to the model in `folder` as one that is not current."""
-    own, record = f"{version.number}/", folder / VERSIONS / str(version.number)
+    own = f"{version.number}/"
+    record = folder / VERSIONS / str(version.number)
     for name, path in version.files.items():
         _link(path, (folder if name.startswith(own) else record) / name)
     record.mkdir(parents=True, exist_ok=True)
@@ -256,11 +293,10 @@ def find(folder: Path, number: int | None) -> Version:
     """
     current, *kept = found(folder)
     below = [version for version in kept if version.number < current.number]
-    chosen = (
-        next((version for version in kept if version.number == number), None)
-        if number is not None
-        else next(iter(below), None)
-    )
+    if number is not None:
+        chosen = next((version for version in kept if version.number == number), None)
+    else:
+        chosen = next(iter(below), None)
     if chosen is None:
         numbers = ", ".join(str(version.number) for version in kept) or "none"
         raise UsageError(
@@ -318,7 +354,7 @@ def served(folder: Path) -> list[int]:
         (int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdigit()),
         reverse=True,
     )
-    policy = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).version_policy
+    policy = _parsed((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).version_policy
     if policy.HasField("specific"):
         return [number for number in there if number in policy.specific.versions]
     if policy.HasField("all"):
@@ -329,4 +365,6 @@ def served(folder: Path) -> list[int]:
 def foreign(folder: Path) -> list[int]:
     """The served versions that trt-build did not write."""
     own = {version.number for version in published.versions(folder)}
-    return [number for number in served(folder) if number not in own] if own else []
+    if own:
+        return [number for number in served(folder) if number not in own]
+    return []

@@ -90,7 +90,8 @@ def _rows(service: Service, servers: int, most: int, delay: float, rate: float) 
 def capacity(service: Service, configuration: Configuration, limit: float | None) -> float:
     """The highest rate with a mean latency of at most `limit` seconds (None: below capacity)."""
     rows = service.slots * int(configuration[MAX_BATCH] or 1)
-    low, high = 0.0, 2.0 * rows / service.seconds(1)
+    low = 0.0
+    high = 2.0 * rows / service.seconds(1)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         found = latency(service, configuration, middle)

@@ -72,7 +72,8 @@ class GridSampler(optuna.samplers.BaseSampler):
         """The upper confidence bound of each position in `rest`, in standard deviations of the
         values.
         """
-        seen, requested = (np.array(one, dtype=np.float64) / self.spans for one in (known, rest))
+        seen = np.array(known, dtype=np.float64) / self.spans
+        requested = np.array(rest, dtype=np.float64) / self.spans
         spread = float(np.std(values)) or 1.0
         scaled = (np.array(values) - np.mean(values)) / spread
         between = _kernel(requested, seen)

@@ -13,8 +13,14 @@ Value = int | str
 Configuration = Mapping[str, Value]
 """The value of each dimension by name."""
 
-INSTANCES, MAX_BATCH, DELAY, PREFERRED = "instances", "max_batch", "queue_delay_us", "preferred"
-PROFILES, GRAPHS, LAYOUT, RUNTIME = "profiles", "graphs", "layout", "runtime"
+INSTANCES = "instances"
+MAX_BATCH = "max_batch"
+DELAY = "queue_delay_us"
+PREFERRED = "preferred"
+PROFILES = "profiles"
+GRAPHS = "graphs"
+LAYOUT = "layout"
+RUNTIME = "runtime"
 NONE, HALF, FULL = "none", "half", "full"
 """Preferred batch sizes: none, half of the maximum, the maximum."""
 ONE, STATIC = "one", "static"
@@ -121,7 +127,9 @@ def space(
     dimensions = []
     for name, values in proposed.items():
         own = default.get(name)
-        every = tuple(dict.fromkeys((*values, *([own] if own is not None and values else ()))))
+        if values and own is not None:
+            values = (*values, own)
+        every = tuple(dict.fromkeys(values))
         if len(every) > 1:
             ordered = tuple(sorted(every)) if all(isinstance(v, int) for v in every) else every
             dimensions.append(Dimension(name, ordered))

@@ -152,17 +152,10 @@ def tune(
         repository.mkdir()
         run = _Run(spec, options, settings or Settings(), repository, progress, on_trial)
         run.prepare()
-        server = stack.enter_context(
-            serving.serve(
-                repository,
-                http_port=0,
-                grpc_port=0,
-                metrics_port=0,
-                explicit=True,
-                client_shared_memory=options.memory != "none",
-            )
-        )
-        run.connect(stack, server)
+        shared = options.memory != "none"
+        ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
+        server = serving.serve(repository, explicit=True, client_shared_memory=shared, **ports)
+        run.connect(stack, stack.enter_context(server))
         return run.tuned()
 
 
@@ -180,7 +173,8 @@ class _Run:
     ) -> None:
         self.spec, self.options, self.goal = spec, options, options.goal
         self.settings = replace(settings, accept_incompatible=True, edits="overwrite")
-        self.repository, self.folder = repository, repository / spec.name
+        self.repository = repository
+        self.folder = repository / spec.name
         self.progress = progress or (lambda subject, phase: None)
         self.on_trial = on_trial or (lambda trial: None)
         self.kept = Kept(repository.with_name("kept"))

@@ -48,6 +48,8 @@ def _asked() -> argparse.Namespace:
     reloading.add_argument("--mode", choices=pushing.MODES, default="explicit")
     reloading.add_argument("--loads", type=int, default=400)
     reloading.add_argument("--new-names", action="store_true", help="another name each time")
+    reloading.add_argument("--names", type=int, default=1, help="names that are used in turn")
+    reloading.add_argument("--at-once", action="store_true", help="do not wait for unloading")
     limiting = commands.add_parser("limit", help="load a server at its limit, and watch its memory")
     limiting.add_argument("--minutes", type=float, default=10.0)
     limiting.add_argument("--out", type=Path, help="a folder for the samples")
@@ -116,7 +118,14 @@ def _push(args: argparse.Namespace, folder: Path) -> Found:
 
 
 def _reload(args: argparse.Namespace, folder: Path) -> Found:
-    counts = reload.run(folder, args.mode, args.loads, new_names=args.new_names)
+    counts = reload.run(
+        folder,
+        args.mode,
+        args.loads,
+        new_names=args.new_names,
+        names=args.names,
+        at_once=args.at_once,
+    )
     return 0, counts.as_dict()
 
 

@@ -46,6 +46,7 @@ TABLES = {
         "start_mib": "MiB before",
         "end_mib": "MiB after",
         "kib_per_load": "KiB a load",
+        "crashed_at": "crashed after",
     },
     "limit": {
         "clients": "clients",

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from tritonclient.http import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from builder.serving import find
 from builder.serving.server import start
@@ -38,7 +39,7 @@ output {{ name: "y" data_type: TYPE_FP32 dims: 2 }}
 instance_group {{ kind: KIND_CPU count: 1 }}
 parameters {{ key: "load" value {{ string_value: "{}" }} }}
 """
-LOAD_TIMEOUT = 60.0
+LOAD_TIMEOUT = 20.0
 SAMPLES = 16
 
 
@@ -53,10 +54,16 @@ class Counts:
     mode: str
     loads: int
     new_names: bool
-    """Whether each load uses a new model name, like former steps of ensembles."""
+    """Whether each load uses a new model name, like steps of ensembles."""
+    names: int = 1
+    """The number of names that the loads use in turn, unless each has a new one."""
+    at_once: bool = False
+    """Whether a name is loaded again while the server still unloads it."""
+    crashed_at: int | None = None
+    """The number of loads after which the server crashed."""
     start_mib: float = 0.0
-    end_mib: float = 0.0
-    kib_per_load: float = 0.0
+    end_mib: float | None = None
+    kib_per_load: float | None = None
     seconds: float = 0.0
     server_mib: list[float] = field(default_factory=list)
 
@@ -65,9 +72,17 @@ class Counts:
         return asdict(self)
 
 
-def run(folder: Path, mode: str, loads: int, *, new_names: bool = False) -> Counts:
+def run(
+    folder: Path,
+    mode: str,
+    loads: int,
+    *,
+    new_names: bool = False,
+    names: int = 1,
+    at_once: bool = False,
+) -> Counts:
     """Load and unload a model `loads` times, at least SAMPLES, in a separate server."""
-    counts, served = Counts(mode, loads, new_names), folder / "served"
+    counts, served = Counts(mode, loads, new_names, names, at_once), folder / "served"
     _write(served, KEPT, 0)
     server = start(
         served,
@@ -84,7 +99,13 @@ def run(folder: Path, mode: str, loads: int, *, new_names: bool = False) -> Coun
         counts.start_mib = round(census.memory(server.process.pid).allocated, 2)
         began = time.monotonic()
         for number in range(loads):
-            _load_once(client, served, f"m{number}" if new_names else "m", number, mode)
+            try:
+                _load_once(client, served, number, counts)
+            except (OSError, InferenceServerException, TimeoutError):
+                if server.process.poll() is None:
+                    raise
+                counts.crashed_at = number
+                break
             if (number + 1) % (loads // SAMPLES) == 0:
                 held = census.memory(server.process.pid).allocated
                 counts.server_mib.append(round(held, 2))
@@ -94,10 +115,10 @@ def run(folder: Path, mode: str, loads: int, *, new_names: bool = False) -> Coun
     return counts
 
 
-def _load_once(
-    client: InferenceServerClient, served: Path, name: str, number: int, mode: str
-) -> None:
+def _load_once(client: InferenceServerClient, served: Path, number: int, counts: Counts) -> None:
     """Add the model, wait until it is ready, remove it, and wait until it is unloaded."""
+    name = f"m{number if counts.new_names else number % counts.names}"
+    mode = counts.mode
     _write(served, name, number)
     if mode == "explicit":
         client.load_model(name)
@@ -106,6 +127,15 @@ def _load_once(
         client.unload_model(name)
     shutil.rmtree(served / name)
     _await(lambda: not client.is_model_ready(name))
+    if not counts.at_once:
+        _await(lambda: not _is_unloading(client, name))
+
+
+def _is_unloading(client: InferenceServerClient, name: str) -> bool:
+    return any(
+        one["name"] == name and one.get("state") == "UNLOADING"
+        for one in client.get_model_repository_index()
+    )
 
 
 def _write(served: Path, name: str, number: int) -> None:
@@ -130,6 +160,9 @@ def _await(is_done: Callable[[], bool]) -> None:
 
 def _sum(counts: Counts) -> None:
     found, quarter = counts.server_mib, len(counts.server_mib) // 4
+    if counts.crashed_at is not None:
+        counts.end_mib = counts.kib_per_load = None
+        return
     grown = median(found[-quarter:]) - median(found[quarter : 2 * quarter])
     counts.end_mib = found[-1]
     # the centers of the two quarters are half of the run apart

@@ -35,3 +35,25 @@ def test_urls_are_refused_with_exit_code_2_and_not_shown_with_a_password(
     assert done.exit_code == 2, done.output
     assert message in done.stderr and "hunter22" not in done.output
     assert not (small.parent / "out").exists()
+
+
+def test_the_folder_of_a_published_model_is_no_repository(
+    small: Path, run: Callable[..., Result]
+) -> None:
+    model = small.parent / "out" / "net"
+    model.mkdir(parents=True)
+    (model / "config.pbtxt").write_text('name: "net"\n')
+    for folder in (model, model / "1"):
+        done = run("repo", small, "--out", folder)
+        assert done.exit_code == 2, done.output
+        assert "is in the published model net" in done.stderr
+    assert [path.name for path in model.iterdir()] == ["config.pbtxt"]
+
+
+@pytest.mark.parametrize("words", [["repo", "models", "--out", ""], ["serve", ""]])
+def test_an_empty_path_is_not_the_working_directory(
+    small: Path, run: Callable[..., Result], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(small.parent)
+    done = run(*words)
+    assert done.exit_code == 2 and "the path is empty" in done.stderr

@@ -269,7 +269,7 @@ def test_a_pass_runs_at_its_position() -> None:
 
 
 def test_a_pass_that_fails_is_named_with_its_line() -> None:
-    @builder.add_pass("broken", after="functionalise")
+    @builder.add_pass("broken", after="functionalize")
     def broken(graph, context):
         raise KeyError("axis")
 

@@ -85,6 +85,8 @@ def nothing(repository: Path) -> None:
     pass
 
 
+BAD_TAG = 'metric_tags { key: "cost-center" value: "a" }\n'
+
 PLANTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     "an unreadable config": ("P01", config("scorer", "max_batch_size", "max_batch"), {}),
     "a missing plan": ("P02", lambda r: (r / "planned" / "1" / "model.plan").unlink(), {}),
@@ -108,6 +110,7 @@ PLANTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     "no torch for Python models": ("P19", nothing, {"torch": False}),
     "cached responses": ("P21", config("scorer", "^", "response_cache { enable: true }\n"), {}),
     "two kinds of a resource": ("P23", two_kinds_of_a_resource, {}),
+    "a crashing metric tag": ("P24", config("scorer", "^", BAD_TAG), {}),
     "another name": ("P20", lambda r: (r / "scorer").rename(r / "ranker"), {}),
     "an old release": ("P18", nothing, {"release": replace(HOST.release, tag="25.06")}),  # type: ignore[type-var]
 }
@@ -191,7 +194,7 @@ def test_every_number_is_explained(clean: Path) -> None:
     numbers |= {rule.number for rule in rules.SERVER_RULES}
     page = (root / "docs/preflight.md").read_text()
     assert set(re.findall(r"^\| (P\d\d) \|", page, re.MULTILINE)) == numbers
-    assert len(numbers) == 23 and of_image(BUNDLED_RELEASE).release is not None
+    assert len(numbers) == 24 and of_image(BUNDLED_RELEASE).release is not None
 
 
 def test_every_advisory_has_a_date_a_release_and_a_source() -> None:

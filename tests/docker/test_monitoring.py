@@ -5,6 +5,7 @@ alerts and of Grafana's dashboard is answered from a live server. Grafana itself
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -21,7 +22,7 @@ import pytest
 import yaml
 
 from builder.parity.clients import HttpClient
-from builder.serving import Server, serve
+from builder.serving import Server, find, serve
 from builder.triton import publish
 from tests.docker.test_compose import MONITORING, expressions
 from tests.triton.artifacts import scorer
@@ -33,6 +34,7 @@ pytestmark = [
 
 ALERTS = Path(__file__).with_name("alerts.yml")
 NEEDS_GPU = "nv_gpu_"
+BLOCK = 16
 SCRAPES_SECONDS = 12.0
 START_SECONDS = 60.0
 
@@ -84,6 +86,11 @@ def test_prometheus_answers_every_expression_from_a_live_server(folder: Path) ->
         (group,) = asked(url, "rules")["groups"]
         assert {rule["health"] for rule in group["rules"]} == {"ok"}, group
         assert {rule["state"] for rule in group["rules"]} <= {"inactive", "pending"}
+        scraped = set(asked(url, "label/__name__/values"))
+        named = set(re.findall(r"\bnv_\w+|\bup\b", " ".join(expressions().values())))
+        missing = named - scraped
+        assert all(name.startswith(NEEDS_GPU) for name in missing), missing
+        assert missing <= compiled_in(missing)
         found = {where: queried(url, text) for where, text in expressions().items()}
     dashboard = {where: rows for where, rows in found.items() if not where.startswith("Triton")}
     empty = [where for where, rows in dashboard.items() if not rows]
@@ -91,6 +98,16 @@ def test_prometheus_answers_every_expression_from_a_live_server(folder: Path) ->
     for where, rows in dashboard.items():
         assert all(row["metric"].get("model") == "scorer" for row in rows), where
     assert float(dashboard["Requests a second A"][0]["value"][1]) > 0
+
+
+def compiled_in(names: set[str]) -> set[str]:
+    """Those of the metrics whose names are in the server's library: without a GPU it serves none of
+    a GPU. The compiler stores long names in blocks, of which the first has 16 characters.
+    """
+    executable = find().executable.resolve()
+    beside = [one for parent in executable.parents[:4] for one in parent.glob("*/libtritonserver*")]
+    data = b"".join(path.read_bytes() for path in (executable, *beside))
+    return {name for name in names if name.encode()[:BLOCK] in data}
 
 
 def ask(server: Server, seconds: float) -> None:

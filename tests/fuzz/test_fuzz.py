@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.lowering.passes.functionalise import inplace
+from builder.lowering.passes.functionalize import inplace
 from tests.fuzz.__main__ import FOUND, fuzz, main
 from tests.fuzz.checking import Outcome, check
 from tests.fuzz.minimize import minimized

@@ -629,7 +629,7 @@ CASES = (
         ("float = prim::Constant[value=0.25]", "fake_quantize_per_tensor_affine"),
         (torch.tensor([0.25]), torch.tensor([3], dtype=torch.int32)),
     ),
-    plain("functionalise", in_place, (_X,), ("copy_",), ("aten::cat",)),
+    plain("functionalize", in_place, (_X,), ("copy_",), ("aten::cat",)),
     plain("peephole-lists", listed, (_X,), ("__getitem__", "aten::len"), ("aten::mul",)),
     plain("fold-string-lengths", reason, (_X,), ("aten::len",), ("aten::ne",)),
     plain("lower-tuples", tuples, (_X,), ("Tuple",), ("aten::mul",)),

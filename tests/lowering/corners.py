@@ -98,7 +98,7 @@ CORNERS: dict[str, list[Inputs]] = {
         (floats(2, 3, 4, 5),),
         (_ints(torch.int64, 1, 2, 3, 4).reshape(2, 2),),
     ],
-    "functionalise": [
+    "functionalize": [
         (floats(1, 1),),
         (floats(2, 3, 4),),
         (_ints(torch.int32, 1, 2, 3, 4).reshape(2, 2),),

@@ -290,3 +290,10 @@ dims: {n: {min: 1, opt: 8, max: 32}, t: {min: 2, opt: 3, max: 4}}
     ]
     assert {profile["t"] for profile in spec.profiles} == {(2, 3, 4)}
     assert spec.inputs[0].dims == {"n": (1, 8, 32), "t": (2, 3, 4)}
+
+
+def test_a_static_profile_that_dims_has_already_is_not_added(tmp_path: Path) -> None:
+    text = "inputs: [{name: x, dtype: float32, shape: [batch, 8]}]\n"
+    ranges = "dims: {batch: {min: 1, opt: 1, max: 1}}\nbatch_sizes: auto\n"
+    (spec,) = load(model(tmp_path / "net.pt", text + ranges))
+    assert spec.profiles == ({"batch": (1, 1, 1)},)

@@ -99,7 +99,11 @@ CASES = {
         7,
         "batch size 64 is outside the axis's range, 1 to 32",
     ),
-    "another word than auto for batch sizes": (GOOD + "batch_sizes: all\n", 7, "batch_sizes"),
+    "another word than auto for batch sizes": (
+        GOOD + "batch_sizes: all\n",
+        7,
+        "batch_sizes must be auto or a list",
+    ),
     "a static batch without a batch axis": (
         GOOD.replace("[batch, 3", "[3, batch") + "batch_sizes: auto\n",
         7,

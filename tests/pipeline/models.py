@@ -23,6 +23,15 @@ class Whole(nn.Module):
         return x.relu() * 2
 
 
+class Weighted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x[:, :3])
+
+
 class ShortenByData(nn.Module):
     """TensorRT for RTX refuses to build the branch that conversion makes of it."""
 

@@ -15,10 +15,10 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from builder import lowering
+from builder import engine, lowering
 from builder.cli import main
 from builder.engine import flavour
-from builder.errors import ParityError
+from builder.errors import EngineError, ParityError
 from builder.pipeline import artifacts, segment_goldens
 from builder.repository import ModelResult, build_repository
 from tests.pipeline import models
@@ -219,3 +219,23 @@ def test_bf16_of_a_half_module_is_advised_against(tmp_path: Path) -> None:
     (warning,) = result.warnings
     assert "so it is built in fp16: write `precision: fp16`" in warning
     assert result.precision == "fp16"
+
+
+def test_a_network_of_8_bits_that_is_not_built_is_built_in_fp16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_plan = engine.build
+
+    def refusing(conversion: Any, *arguments: Any) -> engine.Plan:
+        network = conversion.network
+        kinds = {str(network.get_layer(i).type) for i in range(network.num_layers)}
+        if any("QUANTIZE" in kind for kind in kinds):
+            raise EngineError("TensorRT could not build the network: Assertion engine failed")
+        return build_plan(conversion, *arguments)
+
+    monkeypatch.setattr(engine, "build", refusing)
+    more = "precision: int8\ncalibration: {data: [goldens]}\n"
+    result = build(tmp_path, models.Weighted().eval(), more)
+    assert result.ok and result.precision == "fp16" and not result.segments, result.error
+    (warning,) = [text for text in result.warnings if "instead of int8" in text]
+    assert warning.startswith("built in fp16 instead of int8: TensorRT could not build")

@@ -48,15 +48,15 @@ def test_the_layers_stay_in_float32_and_the_network_answers() -> None:
     lowered = lower(torch.jit.script(module))
     bare = builder.convert(lowered, [SPEC], precision="fp16")
     beyond = overflow.beyond_half(lowered, [(ONES,)])
-    kept = overflow.layers(bare.network, beyond)
+    kept = overflow.layers(bare, beyond)
     assert kept == ("first/aten::linear_0", "aten::relu_0", "second/aten::linear_0")
     spared = builder.convert(lowered, [SPEC], precision="fp16", keep_fp32=kept)
     (wrong,), (right,) = (builder.reference.run(one, [ONES]) for one in (bare, spared))
     assert not torch.isfinite(wrong).all()
     torch.testing.assert_close(right, module(ONES), rtol=1e-3, atol=1e-3)
-    same, (warning,) = overflow.spare(bare, [(ONES,)])
+    same, (warning,) = overflow.spare(bare, beyond)
     torch.testing.assert_close(builder.reference.run(same, [ONES]), [right])
-    assert overflow.spare(builder.convert(lowered, [SPEC]), [(ONES,)])[1] == ()
+    assert overflow.spare(bare, ()) == (bare, ())
     assert "keeps 3 layers in float32" in warning and "8e+04" in warning and "65504" in warning
 
 
@@ -79,6 +79,121 @@ def test_a_mask_for_a_softmax_is_no_overflow_but_a_large_score_is(above: bool) -
 def test_what_torch_itself_makes_infinite_is_left_alone() -> None:
     class Infinite(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(x / 0.0) * 1e5
+            return torch.relu(x / 0.0) * 1e3
 
     assert found(Infinite(), ONES) == ()
+
+
+class Scaled(nn.Module):
+    """Reads an input beyond float16's range."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 2)
+        with torch.no_grad():
+            self.linear.weight.mul_(1e-5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+class Looping(nn.Module):
+    """Has a large value in a loop that is not unrolled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        with torch.no_grad():
+            self.linear.weight.fill_(1e4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(200):
+            x = self.linear(x) * 1e-5
+        return x
+
+
+class Counted(nn.Module):
+    """Multiplies by an integer that float16 does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) * 1e-5) * count
+
+
+class MaskedThenScaled(nn.Module):
+    """A large value beside elements that the mask makes infinite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        with torch.no_grad():
+            self.linear.weight.fill_(1e4)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(x).masked_fill(mask, float("-inf"))
+        return (hidden.permute(1, 0) * 1e-5).exp()
+
+
+class Factor(nn.Module):
+    """A constant beyond float16's range; all results are in it."""
+
+    def __init__(self, divides: bool) -> None:
+        super().__init__()
+        self.linear, self.divides = nn.Linear(8, 8), divides
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(x)
+        return hidden / 3e5 * 1e5 if self.divides else hidden * 2e5 * 1e-4
+
+
+class Alpha(nn.Module):
+    """A product that is large before alpha scales it."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(x[:, :1, :1], x, y, alpha=1e-4)
+
+
+class Weights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 2)
+        with torch.no_grad():
+            self.linear.weight.mul_(1e6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x * 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("module", "batch"),
+    [
+        (Factor(divides=True), [ONES]),
+        (Factor(divides=False), [ONES * 0.1]),
+        (Weights(), [ONES]),
+        (Alpha(), [torch.full((2, 4, 64), 50.0), torch.full((2, 64, 4), 50.0)]),
+        (Scaled(), [torch.full((2, 8), 2e5)]),
+        (Looping(), [ONES]),
+        (Counted(), [ONES, torch.full((2, 8), 100_000)]),
+        (MaskedThenScaled(), [ONES, torch.tensor([[True], [False]])]),
+    ],
+    ids=["divisor", "factor", "weights", "alpha", "input", "loop", "integer", "beside infinity"],
+)
+def test_a_large_value_is_found_wherever_it_is(
+    module: nn.Module, batch: list[torch.Tensor]
+) -> None:
+    module.eval()
+    specs = [builder.TensorSpec(str(x.dtype).split(".")[1], tuple(x.shape)) for x in batch]
+    bare = builder.convert(torch.jit.script(module), specs, precision="fp16")
+    spared, warnings = overflow.spare(bare, overflow.beyond_half(bare.lowered, [batch]))
+    (wrong,), (right,) = (builder.reference.run(one, batch) for one in (bare, spared))
+    assert warnings
+    assert not torch.allclose(wrong, module(*batch), rtol=1e-2, atol=5e-3)
+    torch.testing.assert_close(right, module(*batch), rtol=1e-2, atol=5e-3)
+
+
+def test_ids_beyond_float16_keep_no_embedding_in_float32() -> None:
+    embedding = nn.Embedding(70_000, 4)
+    assert found(embedding, torch.tensor([69_999])) == ()

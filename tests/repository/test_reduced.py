@@ -67,6 +67,24 @@ class Branches(nn.Module):
         return self.second(torch.relu(y - 1.0))
 
 
+class LargeForUsers(nn.Module):
+    """Hidden values of `large` reach 1e5 for inputs of about 50, not for those drawn here. In
+    pieces, torch runs i0 before it.
+    """
+
+    def __init__(self, in_pieces: bool) -> None:
+        super().__init__()
+        self.in_pieces = in_pieces
+        self.large, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        with torch.no_grad():
+            self.large.weight.fill_(400.0)
+            self.last.weight.fill_(1e-4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.special.i0(x * 1e-3) * x if self.in_pieces else x
+        return self.last(torch.relu(self.large(y)))
+
+
 def build(folder: Path, model: nn.Module, more: str, **settings: Any) -> ModelResult:
     models = folder / "models"
     models.mkdir(exist_ok=True)
@@ -75,6 +93,26 @@ def build(folder: Path, model: nn.Module, more: str, **settings: Any) -> ModelRe
     np.savez(models / "own.npz", x=rng.standard_normal((50, 8), np.float32))
     (result,) = build_repository(models, folder / "out", isolate=False, **settings)
     return result
+
+
+@pytest.mark.parametrize("io", ["module", "fp16"])
+@pytest.mark.parametrize("in_pieces", [False, True], ids=["whole", "in pieces"])
+def test_layers_that_only_calibration_files_overflow_stay_in_float32(
+    tmp_path: Path, in_pieces: bool, io: str
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    np.savez(models / "large.npz", x=np.full((6, 8), 50.0, np.float32))
+    more = f"io: {io}\nprecision: fp16\nfallback: {{min_block_size: 1}}\n"
+    data = "calibration: {data: [large.npz]}\n"
+    result = build(tmp_path, LargeForUsers(in_pieces), more + data)
+    assert result.ok, result.error
+    (warning,) = (w for w in result.warnings if "keep_fp32: auto" in w)
+    for layer in ("large/aten::linear_0", "aten::relu_0", "last/aten::linear_0"):
+        assert layer in warning
+    assert "1.6e+05" in warning
+    without = build(tmp_path, LargeForUsers(in_pieces), more)
+    assert not any("keep_fp32" in w for w in without.warnings)
 
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])

@@ -423,6 +423,11 @@ LEVELS = {"priority_levels": 2, "default_priority_level": 1}
         ({"optimization": {"cuda": {"graphs": True}}}, "batching.graphs"),
         ({"parameters": {"trt_build.version": {"string_value": "0"}}}, "provenance"),
         ({"version_policy": {"specific": {"versions": [3]}}}, "version 1"),
+        (
+            {"dynamic_batching": {"default_queue_policy": {"timeout_action": 7}}},
+            "default_queue_policy.timeout_action: 7 is none of DELAY, REJECT",
+        ),
+        ({"instance_group": [{"kind": 9}]}, "kind: 9 is none of KIND_AUTO"),
         ({"dynamic_batching": {"priority_levels": 2}}, "default_priority_level is 0"),
         (
             {"dynamic_batching": {"priority_levels": 2, "default_priority_level": 3}},
@@ -451,6 +456,10 @@ LEVELS = {"priority_levels": 2, "default_priority_level": 1}
             },
             "the resource 'R' is global in one group",
         ),
+        ({"instance_group": [{"passive": True}]}, "all instances are passive"),
+        ({"metric_tags": {"cost-center": "a"}}, "'cost-center' is not a valid name of a label"),
+        ({"metric_tags": {"_team": "a"}}, "'_team' is not a valid name of a label"),
+        ({"metric_tags": {"équipe": "a"}}, "'équipe' is not a valid name of a label"),
     ],
 )
 def test_what_the_section_cannot_say_is_refused(section: dict[str, Any], words: str) -> None:

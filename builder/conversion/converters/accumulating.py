@@ -68,9 +68,10 @@ def accumulated(
     ctx.set_sizes(inside, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
     found = reduce(ctx, REDUCTIONS[reduction][0], inside, [axis + 1], False)
     found = _to_whole(ctx, found, x, neutral)
-    count = (
-        None if include_self and reduction != "mean" else _count(ctx, mask, src, x, axis, computed)
-    )
+    if include_self and reduction != "mean":
+        count = None
+    else:
+        count = _count(ctx, mask, src, x, axis, computed)
     result = _with_self(ctx, x, found, count, reduction, include_self)
     if computed != dtype:
         return ctx.cast(ctx.copy_sizes(x, result), dtype)
@@ -133,9 +134,10 @@ def _with_self(
 
 def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     """at most 2^28 comparisons"""
-    positions = (
-        _greatest(ctx, args.self, ctx.axis(args.self, args.dim)) if ctx.rank(args.self) else 1
-    )
+    if ctx.rank(args.self):
+        positions = _greatest(ctx, args.self, ctx.axis(args.self, args.dim))
+    else:
+        positions = 1
     volume = positions
     for axis in range(ctx.rank(args.index)):
         volume *= _greatest(ctx, args.index, axis)
@@ -215,11 +217,10 @@ def index_add(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, source: ITensor, alpha: Scalar
 ) -> Any:
     """self[index[i]] += alpha * source[i] along dim"""
-    scaled = (
-        source
-        if isinstance(alpha, int | float) and alpha == 1
-        else combine(ctx, "PROD", source, alpha)
-    )
+    if isinstance(alpha, int | float) and alpha == 1:
+        scaled = source
+    else:
+        scaled = combine(ctx, "PROD", source, alpha)
     return index_reduce(ctx, x, dim, index, ctx.tensor(scaled, ctx.dtype(x)), "sum")
 
 
@@ -255,9 +256,8 @@ def put(
     sizes = ctx.sizes(x)
     flat, source = ctx.reshape(x, [-1]), ctx.reshape(source, [-1])
     index = ctx.reshape(as_index(ctx, from_the_front(ctx, index, ctx.size(flat, 0))), [-1])
-    result = (
-        accumulated(ctx, flat, 0, index, source, "sum")
-        if accumulate
-        else written(ctx, flat, index, source, 0)
-    )
+    if accumulate:
+        result = accumulated(ctx, flat, 0, index, source, "sum")
+    else:
+        result = written(ctx, flat, index, source, 0)
     return ctx.reshape(result, sizes)

@@ -41,7 +41,9 @@ for _schema, _arguments in PLAIN.items():
 @converter("aten::relu(Tensor self) -> Tensor")
 def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
     """max(x, 0); integers stay integers"""
-    return activate(ctx, x, "RELU") if ctx.dtype(x).is_floating_point else combine(ctx, "MAX", x, 0)
+    if ctx.dtype(x).is_floating_point:
+        return activate(ctx, x, "RELU")
+    return combine(ctx, "MAX", x, 0)
 
 
 @converter(
@@ -97,11 +99,10 @@ def prelu(ctx: ConversionContext, x: ITensor, weight: Tensor) -> ITensor:
     if ctx.rank(weight) == 1:  # the weight of _prelu_kernel already has the rank of x
         sizes: list[Any] = [1] * max(ctx.rank(x), 1)
         sizes[min(1, len(sizes) - 1)] = ctx.size(weight, 0)
-        weight = (
-            weight.reshape(sizes)
-            if isinstance(weight, torch.Tensor)
-            else ctx.reshape(weight, sizes)
-        )
+        if isinstance(weight, torch.Tensor):
+            weight = weight.reshape(sizes)
+        else:
+            weight = ctx.reshape(weight, sizes)
     # some versions want "at least 1 dimensions"
     wide, weight = ctx.operands(ctx.at_rank(x, 1), weight, dtype=ctx.dtype(x))
     result = ctx.net.add_parametric_relu(wide, weight).get_output(0)
@@ -219,7 +220,9 @@ def threshold(ctx: ConversionContext, x: ITensor, threshold: float, value: float
 def _even_axis(ctx: ConversionContext, arguments: SimpleNamespace) -> str | None:
     size = ctx.size(arguments.self, arguments.dim)
     odd = isinstance(size, int) and size % 2
-    return f"axis {arguments.dim} has {size} elements and cannot be halved" if odd else None
+    if odd:
+        return f"axis {arguments.dim} has {size} elements and cannot be halved"
+    return None
 
 
 @converter("aten::glu(Tensor self, int dim=-1) -> Tensor", when=_even_axis)
@@ -229,7 +232,7 @@ def glu(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     sizes = ctx.sizes(x)
     sizes[axis] = ctx.arithmetic("floordiv", sizes[axis], 2)
     starts: list[Any] = [0] * len(sizes)
-    first = ctx.slice(x, starts, sizes, [1] * len(sizes))
+    first = ctx.slice(x, starts, sizes)
     starts[axis] = sizes[axis]
-    second = ctx.slice(x, starts, sizes, [1] * len(sizes))
+    second = ctx.slice(x, starts, sizes)
     return combine(ctx, "PROD", first, activate(ctx, second, "SIGMOID"))

@@ -74,7 +74,9 @@ def _adaptive(
     }
     ones = [axis for axis, size in wanted.items() if isinstance(size, int) and size == 1]
     x = reduce(ctx, "AVG" if kind == "AVERAGE" else "MAX", x, ones, True)
-    even = {a: s for a, s in wanted.items() if a not in ones and _is_even(x, a, s)}
+    even = {
+        axis: size for axis, size in wanted.items() if axis not in ones and _is_even(x, axis, size)
+    }
     if even:
         x = _even(ctx, x, axes, even, kind)
     pool_parts = _average_parts if kind == "AVERAGE" else _maximum_parts
@@ -94,7 +96,8 @@ def _keeps(ctx: ConversionContext, x: ITensor, axis: int, size: Size) -> bool:
 
 
 def _is_even(x: ITensor, axis: int, size: Size) -> bool:
-    return isinstance(size, int) and x.shape[axis] > 0 and x.shape[axis] % size == 0
+    length = x.shape[axis]
+    return isinstance(size, int) and length > 0 and length % size == 0
 
 
 def _even(ctx: ConversionContext, x: ITensor, axes: int, even: Any, kind: str) -> Any:
@@ -176,14 +179,13 @@ def _adaptive_with_indices(
 ) -> Any:
     """Parts of one static length are windows; the index is that of the windowed maximum."""
     first = ctx.rank(x) - axes
-    for i, size in enumerate(sizes):
-        if not _is_even(x, first + i, size):
-            length = ctx.size(x, first + i)
-            if isinstance(length, DynamicScalar):
-                raise dynamic_value(
-                    f"axis {first + i}, whose positions adaptive_max_pool{axes}d returns,", length
-                )
-    parts = [_bounds(ctx, ctx.size(x, first + i), size) for i, size in enumerate(sizes)]
+    lengths = [ctx.size(x, axis) for axis in range(first, ctx.rank(x))]
+    for axis, (length, size) in enumerate(zip(lengths, sizes, strict=True), first):
+        if isinstance(length, DynamicScalar) and not _is_even(x, axis, size):
+            raise dynamic_value(
+                f"axis {axis}, whose positions adaptive_max_pool{axes}d returns,", length
+            )
+    parts = [_bounds(ctx, length, size) for length, size in zip(lengths, sizes, strict=True)]
     return _gathered_maximum(ctx, x, first, parts)
 
 
@@ -203,7 +205,8 @@ def _gathered_maximum(
     rows = ctx.reshape(x, [*leading, math.prod(lengths)])
     gathered = ctx.net.add_gather(rows, ctx.constant(flat), first).get_output(0)
     layer = ctx.net.add_topk(gathered, trt.TopKOperation.MAX, 1, 1 << (first + 1))
-    values, position = layer.get_output(0), ctx.cast(layer.get_output(1), torch.int64)
+    values = layer.get_output(0)
+    position = ctx.cast(layer.get_output(1), torch.int64)
     base = (torch.arange(flat.shape[0]) * flat.shape[1])[:, None]
     at = combine(ctx, "SUM", position, base)
     positions = ctx.net.add_gather(ctx.constant(flat.flatten()), at, 0).get_output(0)

@@ -28,7 +28,7 @@ def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
         return x
     own = ctx.sizes(x)
     sizes = [ctx.arithmetic("mul", size, times) for size, times in zip(own, repeats, strict=True)]
-    return ctx.slice(x, [0] * len(own), sizes, [1] * len(own), "WRAP")
+    return ctx.slice(x, [0] * len(own), sizes, mode="WRAP")
 
 
 @converter(
@@ -46,12 +46,15 @@ def repeat_interleave(
         return gathered(ctx, x, torch.arange(size).repeat_interleave(repeats), axis)
     sizes = ctx.sizes(x)
     behind = axis + 1
-    wide = ctx.expand(ctx.unsqueeze(x, [behind]), [*sizes[:behind], repeats, *sizes[behind:]])
+    sizes.insert(behind, repeats)
+    wide = ctx.expand(ctx.unsqueeze(x, [behind]), sizes)
     return merged(ctx, wide, axis, behind)
 
 
 def _interleaved_axis(ctx: ConversionContext, x: ITensor, dim: int | None) -> tuple[Any, int]:
-    return (reshaped(ctx, x, [-1]), 0) if dim is None else (x, ctx.axis(x, dim))
+    if dim is None:
+        return reshaped(ctx, x, [-1]), 0
+    return x, ctx.axis(x, dim)
 
 
 @converter(
@@ -65,12 +68,9 @@ def repeat_interleave_each(
 ) -> Any:
     """Value i of an axis repeats[i] times in a row."""
     if 1 in tuple(repeats.shape) or ctx.rank(repeats) == 0:
-        times = (
-            int(repeats)
-            if isinstance(repeats, torch.Tensor)
-            else ctx.scalar(ctx.cast(repeats, torch.int64))
-        )
-        return repeat_interleave(ctx, x, times, dim)
+        if isinstance(repeats, torch.Tensor):
+            return repeat_interleave(ctx, x, int(repeats), dim)
+        return repeat_interleave(ctx, x, ctx.scalar(ctx.cast(repeats, torch.int64)), dim)
     if not isinstance(repeats, torch.Tensor):
         raise Unconvertible(
             "the network computes the repeats, so the size is known only at run time"
@@ -125,7 +125,7 @@ def roll(
     dynamic = any(isinstance(n, DynamicScalar) for n in sizes)
     if dynamic and not ctx.capabilities.takes("SLICE.WRAP.DYNAMIC", x.dtype.name):
         return _rolled(ctx, x, starts)
-    return ctx.slice(x, starts, sizes, [1] * len(sizes), "WRAP")
+    return ctx.slice(x, starts, sizes, mode="WRAP")
 
 
 def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
@@ -138,7 +138,7 @@ def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
             whole = ctx.arithmetic("mul", ctx.arithmetic("floordiv", start, size), size)
             first: list[Size] = [0] * len(sizes)
             first[axis] = ctx.arithmetic("sub", start, whole)
-            x = ctx.slice(ctx.concatenate([x, x], axis), first, sizes, [1] * len(sizes))
+            x = ctx.slice(ctx.concatenate([x, x], axis), first, sizes)
     return x
 
 
@@ -206,7 +206,8 @@ def _divided(ctx: ConversionContext, size: Size, by: int) -> Size:
 def pixel_shuffle(ctx: ConversionContext, x: ITensor, upscale_factor: int) -> ITensor:
     """[*, C r^2, H, W] -> [*, C, H r, W r]"""
     *lead, channels, height, width = ctx.sizes(x)
-    n, depth = len(lead), _divided(ctx, channels, upscale_factor**2)
+    n = len(lead)
+    depth = _divided(ctx, channels, upscale_factor**2)
     return _split_axes(
         ctx,
         x,

@@ -184,7 +184,9 @@ class GRU(Cell):
 
     def recur(self, h: ITensor) -> ITensor:
         gates = super().recur(h)
-        return gates if self.weights.b_hh is None else add(self.ctx, gates, self.weights.b_hh)
+        if self.weights.b_hh is None:
+            return gates
+        return add(self.ctx, gates, self.weights.b_hh)
 
     def step(self, inputs: ITensor, state: State) -> State:
         (h,) = state

@@ -40,11 +40,12 @@ def contract(
     ctx: ConversionContext, a: Tensor, b: Tensor, dims_a: list[int], dims_b: list[int]
 ) -> ITensor:
     """Reshape both operands to matrices with the contracted axes innermost; one matrix product."""
-    a, b = ctx.tensor(a), ctx.tensor(b)
-    a, b = _summed(ctx, a, b, dims_a, dims_b), _summed(ctx, b, a, dims_b, dims_a)
+    whole_a, whole_b = ctx.tensor(a), ctx.tensor(b)
+    a = _summed(ctx, whole_a, whole_b, dims_a, dims_b)
+    b = _summed(ctx, whole_b, whole_a, dims_b, dims_a)
     free_a = [axis for axis in range(ctx.rank(a)) if axis not in dims_a]
     free_b = [axis for axis in range(ctx.rank(b)) if axis not in dims_b]
-    sizes = [ctx.size(a, axis) for axis in free_a] + [ctx.size(b, axis) for axis in free_b]
+    sizes = [*(ctx.size(a, axis) for axis in free_a), *(ctx.size(b, axis) for axis in free_b)]
     left = _matrix(ctx, a, free_a, dims_a)
     right = _matrix(ctx, b, dims_b, free_b)
     return ctx.reshape(matmul(ctx, left, right), sizes)
@@ -122,7 +123,8 @@ def _rolled(ctx: ConversionContext, x: Tensor, axis: int, order: Sequence[int]) 
 def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """The Kronecker product: a's axes are outer, b's are inner"""
     rank = max(ctx.rank(x), ctx.rank(other))
-    x, other = ctx.at_rank(ctx.tensor(x), rank), ctx.at_rank(ctx.tensor(other), rank)
+    x = ctx.at_rank(ctx.tensor(x), rank)
+    other = ctx.at_rank(ctx.tensor(other), rank)
     sizes = [
         ctx.arithmetic("mul", m, n) for m, n in zip(ctx.sizes(x), ctx.sizes(other), strict=True)
     ]

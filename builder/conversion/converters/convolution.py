@@ -5,7 +5,7 @@ quantization, a tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,7 +122,9 @@ _HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
 
 def _plain(axes: int) -> str:
     """The schema of `conv1d`, `conv2d` or `conv3d`."""
-    ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
+    ones = _SIZES[axes]
+    zeros = _ZEROS[axes]
+    of = f"SymInt[{axes}]"
     return (
         f"aten::conv{axes}d{_HEAD}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
         "SymInt groups=1) -> Tensor"
@@ -140,7 +142,9 @@ def _padded_by_name(axes: int) -> str:
 
 def _transpose(axes: int) -> str:
     """The schema of `conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`."""
-    ones, zeros, of = _SIZES[axes], _ZEROS[axes], f"SymInt[{axes}]"
+    ones = _SIZES[axes]
+    zeros = _ZEROS[axes]
+    of = f"SymInt[{axes}]"
     overload = "" if axes == 1 else ".input"
     return (
         f"aten::conv_transpose{axes}d{overload}{_HEAD}{of} stride={ones}, {of} padding={zeros}, "
@@ -269,11 +273,10 @@ def convolve(
             "the channels of a grouped or transposed convolution must have a static size: the"
             " weight takes one size only"
         )
-    layer = (
-        _transposed(ctx, image, weight, bias, window)
-        if window.extra is not None
-        else (_direct(ctx, image, weight, bias, window))
-    )
+    if window.extra is not None:
+        layer = _transposed(ctx, image, weight, bias, window)
+    else:
+        layer = _direct(ctx, image, weight, bias, window)
     return undo(layer.get_output(0))
 
 
@@ -315,7 +318,8 @@ def _transposed(
     def length(i: int, size: Any) -> Any:
         if i >= len(shape):
             return size
-        return (size - 1) * resolved.stride[i] + shape[i] - resolved.before[i] - resolved.after[i]
+        whole = (size - 1) * resolved.stride[i] + shape[i]
+        return whole - resolved.before[i] - resolved.after[i]
 
     note_spatial(ctx, x, layer.get_output(0), length)
     return layer
@@ -332,10 +336,7 @@ def _spread(weight: Tensor, window: Window) -> tuple[Any, Window]:
     spread = weight.new_zeros(*weight.shape[:2], *lengths)
     holes = tuple(slice(None, None, d) for d in (1, 1, *window.dilation))
     spread[holes] = weight
-    plain = Window(
-        window.stride, window.before, window.after, [1] * len(lengths), window.groups, window.extra
-    )
-    return spread, plain
+    return spread, replace(window, dilation=[1] * len(lengths))
 
 
 def _lengthened(ctx: ConversionContext, weight: Tensor, missing: Sequence[int]) -> Any:

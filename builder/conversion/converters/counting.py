@@ -47,11 +47,10 @@ def _search_positions(
     operation, negate = ("GREATER", False) if right else ("LESS", True)
     rank = ctx.rank(values)
     column = ctx.unsqueeze(values, [rank])
-    row = (
-        ctx.at_rank(sequence, rank + 1)
-        if ctx.rank(sequence) == 1
-        else ctx.unsqueeze(sequence, [rank - 1])
-    )
+    if ctx.rank(sequence) == 1:
+        row = ctx.at_rank(sequence, rank + 1)
+    else:
+        row = ctx.unsqueeze(sequence, [rank - 1])
     after = comparison(ctx, operation, negate, row, column)
     sizes = [*ctx.sizes(values), ctx.size(sequence, ctx.rank(sequence) - 1)]
     before = ctx.cast(ctx.set_sizes(ctx.unary("NOT", ctx.set_sizes(after, sizes)), sizes), dtype)

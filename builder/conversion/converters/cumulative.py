@@ -69,7 +69,7 @@ def moved(ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float
     sizes = ctx.sizes(x)
     starts = [-count if a == axis else 0 for a in range(len(sizes))]
     outside = ctx.constant(torch.tensor(fill, dtype=ctx.dtype(x)))
-    return ctx.slice(x, starts, sizes, [1] * len(sizes), mode="FILL", fill=outside)
+    return ctx.slice(x, starts, sizes, mode="FILL", fill=outside)
 
 
 def _picked(ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float) -> ITensor:

@@ -27,9 +27,9 @@ def _absent(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 def _too_many(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     boxes = ctx.size(call.dets, 0)
     if isinstance(boxes, DynamicScalar):
-        ranges = ctx.ranges()
-        known = boxes.expr.free_symbols <= set(ranges)
-        boxes = int(boxes.expr.subs({s: r[1] for s, r in ranges.items()})) if known else 0
+        largest = {symbol: high for symbol, (_, high) in ctx.ranges().items()}
+        known = boxes.expr.free_symbols <= set(largest)
+        boxes = int(boxes.expr.subs(largest)) if known else 0
     if boxes > MOST_BOXES:
         return f"INMSLayer supports at most {MOST_BOXES} boxes; the profiles allow {boxes}"
     return None
@@ -45,12 +45,13 @@ def _too_many(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 )
 def nms(ctx: ConversionContext, dets: ITensor, scores: ITensor, iou_threshold: float) -> ITensor:
     """Non-maximum suppression: the indices of the kept boxes, by descending score; one INMSLayer"""
-    count = ctx.scalar(ctx.tensor(ctx.size(dets, 0))) if dets.shape[0] < 0 else dets.shape[0]
-    most = (
-        ctx.reshape(ctx.cast(count.tensor, torch.int32), [])
-        if isinstance(count, DynamicScalar)
-        else (ctx.constant(torch.tensor(count, dtype=torch.int32)))
-    )
+    count: Size = dets.shape[0]
+    if dets.shape[0] < 0:
+        count = ctx.scalar(ctx.tensor(ctx.size(dets, 0)))
+    if isinstance(count, DynamicScalar):
+        most = ctx.reshape(ctx.cast(count.tensor, torch.int32), [])
+    else:
+        most = ctx.constant(torch.tensor(count, dtype=torch.int32))
     layer = ctx.net.add_nms(ctx.unsqueeze(dets, [0]), ctx.unsqueeze(scores, [0, 2]), most)
     layer.bounding_box_format = trt.BoundingBoxFormat.CORNER_PAIRS
     layer.topk_box_limit = MOST_BOXES

@@ -80,7 +80,9 @@ def _inserted(rank: int, first: int, second: int) -> list[int]:
 @converter("aten::diag(Tensor self, int diagonal=0) -> Tensor")
 def diag(ctx: ConversionContext, x: ITensor, offset: int, /) -> Any:
     """A vector as the diagonal of a matrix; of a matrix, its diagonal"""
-    return diag_embed(ctx, x, offset, 0, 1) if ctx.rank(x) == 1 else diagonal(ctx, x, offset, 0, 1)
+    if ctx.rank(x) == 1:
+        return diag_embed(ctx, x, offset, 0, 1)
+    return diagonal(ctx, x, offset, 0, 1)
 
 
 def left_of(ctx: ConversionContext, x: ITensor, offset: Size) -> ITensor:

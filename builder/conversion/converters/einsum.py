@@ -78,7 +78,8 @@ def _diagonal(ctx: ConversionContext, x: ITensor, term: str) -> Operand:
     """
     while len(set(term)) < len(term):
         first = next(i for i, c in enumerate(term) if term.index(c) != i)
-        other, length = term.index(term[first]), x.shape[first]
+        other = term.index(term[first])
+        length = x.shape[first]
         if length < 0:
             raise Unconvertible(
                 f"einsum takes the diagonal of axis {first}, whose length is dynamic"
@@ -108,8 +109,9 @@ def _without_units(
     ctx: ConversionContext, x: ITensor, term: str, lengths: dict[str, int]
 ) -> Operand:
     """Remove axes of size 1 whose letter is longer elsewhere; they broadcast."""
-    units = [i for i, c in enumerate(term) if x.shape[i] == 1 and lengths[c] != 1]
-    return ctx.squeeze(x, units), "".join(c for i, c in enumerate(term) if i not in units)
+    units = [axis for axis, c in enumerate(term) if x.shape[axis] == 1 and lengths[c] != 1]
+    kept = "".join(c for axis, c in enumerate(term) if axis not in units)
+    return ctx.squeeze(x, units), kept
 
 
 def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
@@ -124,7 +126,8 @@ def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) 
         later = result + "".join(t for _, t in rest[i + 1 :])
         needed = "".join(c for c in dict.fromkeys(term + other) if c in later)
         kept = result if is_last else needed
-        x, term = _pair(ctx, (x, term), (y, other), kept), kept
+        x = _pair(ctx, (x, term), (y, other), kept)
+        term = kept
     return _layer(ctx, [(x, term)], result) if term != result else x
 
 
@@ -155,10 +158,11 @@ def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | No
     both = "".join(c for c in result if c in term and c in other)
     rows = "".join(c for c in result if c in term and c not in both)
     columns = "".join(c for c in result if c in other and c not in both)
-    one_sum = len(term) == len(both + rows) + 1 and len(other) == len(both + columns) + 1
-    same = {*term} - {*both, *rows} == {*other} - {*both, *columns}
+    summed = [c for c in term if c not in both + rows]
+    if len(summed) != 1 or summed != [c for c in other if c not in both + columns]:
+        return None
     plain = len(columns) == 1 and (len(rows) == 1 or (rows and not both))
-    return (both, rows, columns) if one_sum and same and plain else None
+    return (both, rows, columns) if plain else None
 
 
 def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> ITensor:
@@ -167,7 +171,8 @@ def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> ITensor:
 
 
 def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
-    tensors, terms = [tensor for tensor, _ in operands], [term for _, term in operands]
+    tensors = [tensor for tensor, _ in operands]
+    terms = [term for _, term in operands]
     letters = dict.fromkeys("".join(terms))
     lower_case = {ord(letter): string.ascii_lowercase[i] for i, letter in enumerate(letters)}
     equation = f"{','.join(terms)}->{result}".translate(lower_case)

@@ -73,15 +73,16 @@ def _put_masked(
     mask = indices[first]
     behind = ctx.rank(x) - first - ctx.rank(mask)
     wide = ctx.unsqueeze(mask, list(range(ctx.rank(mask), ctx.rank(mask) + behind)))
-    if ctx.rank(values) > behind and values.shape[ctx.rank(values) - behind - 1] != 1:
+    own = ctx.rank(values) - behind
+    if own > 0 and values.shape[own - 1] != 1:
         if first:
             raise Unconvertible(
                 "index_put with a computed mask after other axes supports only one value for all "
                 "positions"
             )
         values = _nth_selected(ctx, mask, values, behind)
-    elif ctx.rank(values) > behind and first == 0:
-        values = ctx.reshape(values, ctx.sizes(values)[ctx.rank(values) - behind :])
+    elif own > 0 and first == 0:
+        values = ctx.reshape(values, ctx.sizes(values)[own:])
     return ctx.copy_sizes(x, choose(ctx, wide, values, x, ctx.dtype(x)))
 
 
@@ -124,11 +125,13 @@ def _put_at(
     volume: Size = 1
     for size in sizes[: len(axes)]:
         volume = ctx.arithmetic("mul", volume, size)
-    rows = front if len(axes) == 1 else ctx.reshape(front, [volume, *sizes[len(axes) :]])
+    several = len(axes) > 1
+    rows = ctx.reshape(front, [volume, *sizes[len(axes) :]]) if several else front
     index = as_index(ctx, linear_index(ctx, [positions[a] for a in axes], sizes[: len(axes)]))
     values = _values_in_front(ctx, x, values, index, axes, others)
     done = _rows_written(ctx, rows, index, values, accumulate)
-    done = done if len(axes) == 1 else ctx.reshape(done, sizes)
+    if several:
+        done = ctx.reshape(done, sizes)
     return permuted(ctx, done, [order.index(axis) for axis in range(len(order))])
 
 
@@ -141,7 +144,8 @@ def _values_in_front(
     others: list[int],
 ) -> ITensor:
     """values broadcast to the shape of x[indices], with the index's axes first."""
-    picked, rest = ctx.sizes(index), [ctx.size(x, a) for a in others]
+    picked = ctx.sizes(index)
+    rest = [ctx.size(x, a) for a in others]
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
     before = sum(axis < axes[0] for axis in others) if adjacent else 0
     sizes = [*rest[:before], *picked, *rest[before:]]

@@ -112,7 +112,7 @@ def slice_to(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITens
     """x sliced to `sizes` from the start of every axis; x itself if the sizes are equal."""
     if has_sizes(ctx, x, sizes):
         return x
-    return ctx.slice(x, [0] * len(sizes), list(sizes), [1] * len(sizes))
+    return ctx.slice(x, [0] * len(sizes), list(sizes))
 
 
 @converter(
@@ -128,11 +128,10 @@ def take_along_dim(ctx: ConversionContext, x: ITensor, indices: Tensor, dim: int
     axis = ctx.axis(x, dim)
     index = as_index(ctx, from_the_front(ctx, indices, ctx.size(x, axis)))
     own, requested = ctx.sizes(x), ctx.sizes(index)
-    both = (
-        broadcast_sizes(ctx, [x, index])
-        if own[axis] == requested[axis]
-        else _other_axes(ctx, own, requested, axis)
-    )
+    if own[axis] == requested[axis]:
+        both = broadcast_sizes(ctx, [x, index])
+    else:
+        both = _other_axes(ctx, own, requested, axis)
     return element_gathered(
         ctx,
         ctx.expand(x, [*both[:axis], own[axis], *both[axis + 1 :]]),
@@ -243,7 +242,9 @@ def _plus(ctx: ConversionContext, a: Any, b: Any) -> Any:
     if isinstance(a, Static) and isinstance(b, Static):
         return a + b
     result = ctx.elementwise("SUM", *ctx.operands(a, b, dtype=torch.int64))
-    return ctx.set_sizes(result, broadcast_sizes(ctx, [a, b])) if _dynamic(result) else result
+    if _dynamic(result):
+        return ctx.set_sizes(result, broadcast_sizes(ctx, [a, b]))
+    return result
 
 
 def _dynamic(tensor: ITensor) -> bool:

@@ -33,9 +33,9 @@ def _cat(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
     if rank == 0:
         raise Unconvertible("zero-dimensional tensors cannot be concatenated")
     dtype = promote(*((ctx.dtype(t), "dimensioned") for t in tensors))
-    axis = ctx.axis(next(t for t in tensors if ctx.rank(t) == rank), dim)
-    filled = [t for t in tensors if ctx.rank(t) == rank and t.shape[axis] != 0]
-    kept = filled or [t for t in tensors if ctx.rank(t) == rank][:1]
+    full = [t for t in tensors if ctx.rank(t) == rank]
+    axis = ctx.axis(full[0], dim)
+    kept = [t for t in full if t.shape[axis] != 0] or full[:1]
     return joined(ctx, [ctx.tensor(t, dtype) for t in kept], axis)
 
 
@@ -52,7 +52,9 @@ def stack(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
 
 def new_axis(ctx: ConversionContext, x: Tensor, axis: int) -> Any:
     """x with an axis of size 1; a static tensor stays static."""
-    return x.unsqueeze(axis) if isinstance(x, torch.Tensor) else ctx.unsqueeze(x, [axis])
+    if isinstance(x, torch.Tensor):
+        return x.unsqueeze(axis)
+    return ctx.unsqueeze(x, [axis])
 
 
 def at_least(ctx: ConversionContext, x: Tensor, rank: int) -> Any:

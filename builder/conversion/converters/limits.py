@@ -74,7 +74,9 @@ def isfinite(ctx: ConversionContext, x: ITensor) -> ITensor:
 @converter("aten::isnan(Tensor self) -> Tensor")
 def isnan(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether x is NaN"""
-    return is_nan(ctx, x) if ctx.dtype(x).is_floating_point else constant_like(ctx, x, False)
+    if ctx.dtype(x).is_floating_point:
+        return is_nan(ctx, x)
+    return constant_like(ctx, x, False)
 
 
 @converter("aten::isinf(Tensor self) -> Tensor")

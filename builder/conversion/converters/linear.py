@@ -76,11 +76,14 @@ def matmul(ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool = Fal
 
 
 def _layer(ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool) -> ITensor:
-    plain, transposed, vector = (
-        getattr(trt.MatrixOperation, n) for n in ("NONE", "TRANSPOSE", "VECTOR")
-    )
-    op_a = vector if ctx.rank(a) == 1 else plain
-    op_b = vector if ctx.rank(b) == 1 else transposed if transpose_b else plain
+    vector = trt.MatrixOperation.VECTOR
+    op_a = op_b = trt.MatrixOperation.NONE
+    if transpose_b:
+        op_b = trt.MatrixOperation.TRANSPOSE
+    if ctx.rank(a) == 1:
+        op_a = vector
+    if ctx.rank(b) == 1:
+        op_b = vector
     vectors = ctx.rank(a) == 1 and ctx.rank(b) == 1
     rank = 1 if vectors else max(ctx.rank(a), ctx.rank(b))
     a = ctx.at_rank(a, rank - (op_a == vector and not vectors))
@@ -128,7 +131,9 @@ def _integer_product(
     result = total(ctx, terms, [axis])
     dropped = ([axis - 1] if a_vector else []) + ([axis] if b_vector else [])
     result = ctx.squeeze(result, dropped)
-    return ctx.cast(result, dtype) if computed != dtype else ctx.wrapped(result, dtype)
+    if computed != dtype:
+        return ctx.cast(result, dtype)
+    return ctx.wrapped(result, dtype)
 
 
 def total(ctx: ConversionContext, x: Tensor, axes: Sequence[int], keep: bool = False) -> Any:

@@ -147,7 +147,8 @@ def left(ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dt
     """x 2^places with wrap-around; 0 for a negative shift, or a shift by at least the number of
     bits
     """
-    bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
+    bits = own_bits(dtype)
+    carrier = dtypes.carrier(dtype)
     product = ctx.elementwise("PROD", x, powers(ctx, within(ctx, positions, bits - 1), carrier))
     outside = ctx.elementwise(
         "OR", less(ctx, positions, 0), ctx.unary("NOT", less(ctx, positions, bits))
@@ -159,7 +160,8 @@ def right(ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.d
     """floor(x / 2^places); only the sign remains for a negative shift, or a shift by at least the
     number of bits
     """
-    bits, carrier = own_bits(dtype), dtypes.carrier(dtype)
+    bits = own_bits(dtype)
+    carrier = dtypes.carrier(dtype)
     most = bits - 1 if dtype.is_signed else bits
     positions = choose(ctx, less(ctx, positions, 0), most, positions, dtype)
     positions = within(ctx, positions, most)

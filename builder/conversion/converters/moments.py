@@ -190,11 +190,10 @@ def linalg_norm(
     x = in_dtype(ctx, x, dtype)
     if ord is None:
         return vector_norm(ctx, x, 2, dim, keepdim)
-    axes = (
-        ctx.axes(x, None)
-        if dim is None
-        else [ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)]
-    )
+    if dim is None:
+        axes = ctx.axes(x, None)
+    else:
+        axes = [ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)]
     if len(axes) == 1:
         return vector_norm(ctx, x, ord, axes, keepdim)
     return matrix_norm(ctx, x, ord, axes, keepdim)

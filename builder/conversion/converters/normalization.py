@@ -43,7 +43,7 @@ def batch_norm(
     """(x - mean) / sqrt(variance + eps) * weight + bias, with running or batch statistics"""
     if training or running_mean is None:
         axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
-        return affine(ctx, standardized(ctx, x, axes, eps)[0], weight, bias, 1)
+        return affine(ctx, standardized(ctx, x, axes, eps)[0], weight, bias)
     into_convolution = folded(ctx, node, x)
     if into_convolution is not None:
         return into_convolution
@@ -82,7 +82,7 @@ def native_batch_norm(
     axes = [axis for axis in range(ctx.rank(x)) if axis != 1]
     result, average, inverse = standardized(ctx, x, axes, eps)
     return (
-        affine(ctx, result, weight, bias, 1),
+        affine(ctx, result, weight, bias),
         ctx.squeeze(average, axes),
         ctx.squeeze(inverse, axes),
     )
@@ -102,9 +102,8 @@ def by_running_statistics(
     if not all(isinstance(t, torch.Tensor) for t in given):
         deviation = ctx.unary("SQRT", combine(ctx, "SUM", ctx.tensor(variance), eps))
         centered = combine(ctx, "SUB", x, per_channel(ctx, mean, x, 1))
-        return affine(
-            ctx, combine(ctx, "DIV", centered, per_channel(ctx, deviation, x, 1)), weight, bias, 1
-        )
+        normal = combine(ctx, "DIV", centered, per_channel(ctx, deviation, x, 1))
+        return affine(ctx, normal, weight, bias)
     return scaled(ctx, x, *channel_scale(weight, bias, mean, variance, eps=eps))
 
 
@@ -114,8 +113,9 @@ def scaled(ctx: ConversionContext, x: ITensor, scale: torch.Tensor, shift: torch
     """
     dtype, rank = ctx.dtype(x), ctx.rank(x)
     if rank not in (4, 5):
-        scale, shift = (t.to(dtype).reshape(-1, *[1] * (rank - 2)) for t in (scale, shift))
-        return combine(ctx, "SUM", combine(ctx, "PROD", x, scale), shift)
+        shape = [-1] + [1] * (rank - 2)
+        product = combine(ctx, "PROD", x, scale.to(dtype).reshape(shape))
+        return combine(ctx, "SUM", product, shift.to(dtype).reshape(shape))
     weights = [ctx.weights.of(t.to(dtype).contiguous()) for t in (shift, scale)]
     layer = ctx.net.add_scale_nd(
         x, trt.ScaleMode.CHANNEL, *weights, trt.Weights(weights[0].dtype), 1
@@ -131,13 +131,11 @@ def per_channel(ctx: ConversionContext, t: Tensor, x: ITensor, axis: int) -> Any
     return ctx.reshape(t, [ctx.size(t, 0), *sizes[1:]])
 
 
-def affine(
-    ctx: ConversionContext, x: ITensor, weight: Coefficient, bias: Coefficient, axis: int
-) -> ITensor:
-    """x * weight + bias along an axis; each may be None."""
+def affine(ctx: ConversionContext, x: ITensor, weight: Coefficient, bias: Coefficient) -> ITensor:
+    """x * weight + bias along the channels; each may be None."""
     for operation, t in (("PROD", weight), ("SUM", bias)):
         if t is not None:
-            x = combine(ctx, operation, x, per_channel(ctx, t, x, axis))
+            x = combine(ctx, operation, x, per_channel(ctx, t, x, 1))
     return x
 
 
@@ -221,16 +219,11 @@ def normalization_layer(
     bias: ITensor,
     axes: Sequence[int],
     eps: float,
-    groups: int = 1,
 ) -> Any:
-    """One INormalizationLayer; its second version if available (with one group coefficient for each
-    channel).
-    """
+    """One INormalizationLayer; its second version if available."""
     add = getattr(ctx.net, "add_normalization_v2", None) or ctx.net.add_normalization
     layer = add(x, weight, bias, sum(1 << axis for axis in axes))
     layer.epsilon = eps
-    if groups != 1:
-        layer.num_groups = groups
     return ctx.copy_sizes(x, layer.get_output(0))
 
 
@@ -309,7 +302,7 @@ def group_norm(
         ctx.constant(t(1, num_groups, 1, dtype=ctx.dtype(x))) for t in (torch.ones, torch.zeros)
     ]
     result = ctx.reshape(normalization_layer(ctx, split, unit[0], unit[1], [2], eps), ctx.sizes(x))
-    return affine(ctx, result, weight, bias, 1)
+    return affine(ctx, result, weight, bias)
 
 
 @converter(

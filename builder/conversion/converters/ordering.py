@@ -111,7 +111,8 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
     """The rank of each element along an axis: the number of better elements and of earlier equal
     ones.
     """
-    length, last = ctx.size(x, axis), ctx.rank(x)
+    length = ctx.size(x, axis)
+    last = ctx.rank(x)
     most = at_most(ctx, length)
     if most is None or most > RANKED_AT_MOST:
         raise Unconvertible(
@@ -171,6 +172,8 @@ _whole_axis = within_limit(_length)
 
 @converter(
     f"aten::sort(Tensor self, {_SORTED}) -> (Tensor values, Tensor indices)",
+    f"aten::sort.stable(Tensor self, *, bool? stable, {_SORTED}) -> (Tensor values, Tensor"
+    " indices)",
     when=_whole_axis,
     note=TIES,
 )
@@ -180,28 +183,12 @@ def sort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
 
 
 @converter(
-    f"aten::sort.stable(Tensor self, *, bool? stable, {_SORTED}) -> (Tensor values, Tensor"
-    " indices)",
-    when=_whole_axis,
-    note=TIES,
-)
-def sort_stable(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
-    """The values in order, and their places"""
-    return ordered(ctx, x, dim, descending)
-
-
-@converter(f"aten::argsort(Tensor self, {_SORTED}) -> Tensor", when=_whole_axis, note=TIES)
-def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
-    """The places of the values in order"""
-    return ordered(ctx, x, dim, descending)[1]
-
-
-@converter(
+    f"aten::argsort(Tensor self, {_SORTED}) -> Tensor",
     f"aten::argsort.stable(Tensor self, *, bool stable, {_SORTED}) -> Tensor",
     when=_whole_axis,
     note=TIES,
 )
-def argsort_stable(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
+def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The places of the values in order"""
     return ordered(ctx, x, dim, descending)[1]
 
@@ -221,11 +208,14 @@ def extreme(
     rank = ctx.rank(x)
     if rank == 0:
         return x, ctx.tensor(torch.tensor(0))
-    axis = 0 if dim is None else ctx.axis(x, dim)
-    found = best(ctx, ctx.reshape(x, [-1]) if dim is None else x, 1, axis, largest)
     if dim is None:
+        found = best(ctx, ctx.reshape(x, [-1]), 1, 0, largest)
         return tuple(ctx.reshape(t, [1] * rank if keepdim else []) for t in found)
-    return found if keepdim else (ctx.squeeze(found[0], [axis]), ctx.squeeze(found[1], [axis]))
+    axis = ctx.axis(x, dim)
+    values, places = best(ctx, x, 1, axis, largest)
+    if keepdim:
+        return values, places
+    return ctx.squeeze(values, [axis]), ctx.squeeze(places, [axis])
 
 
 def _register_extreme(name: str, largest: bool) -> None:
@@ -278,4 +268,4 @@ def _last(ctx: ConversionContext, x: ITensor, k: int, axis: int) -> ITensor:
     sizes = ctx.sizes(x)
     sizes[axis] = 1
     starts = [k - 1 if a == axis else 0 for a in range(len(sizes))]
-    return ctx.slice(x, starts, sizes, [1] * len(sizes))
+    return ctx.slice(x, starts, sizes)

@@ -85,7 +85,8 @@ def pad(
     total_length: Size,
 ) -> tuple[Any, Any]:
     """The padded tensor with padding_value after each row's length, and the lengths"""
-    extent, rank = data.lengths, ctx.rank(data.padded)
+    extent = data.lengths
+    rank = ctx.rank(data.padded)
     mask = ctx.unsqueeze(extent.mask, list(range(2, rank)))
     x = ctx.set_sizes(
         choose(ctx, mask, data.padded, padding_value, ctx.dtype(data.padded)),
@@ -161,5 +162,5 @@ def _lengthened(
     if same(own, steps):
         return x
     first = ctx.arithmetic("sub", own, steps) if in_front else 0
-    starts, strides = [first] + [0] * len(others), [1] + [1] * len(others)
-    return ctx.slice(x, starts, [steps, *others], strides, "FILL", fill)
+    starts = [first] + [0] * len(others)
+    return ctx.slice(x, starts, [steps, *others], mode="FILL", fill=fill)

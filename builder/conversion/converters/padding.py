@@ -48,12 +48,11 @@ def _cropped_or_padded(
     mode: str,
     value: float,
 ) -> ITensor:
-    ones = [1] * len(sizes)
     if all(isinstance(p, int) and p <= 0 for p in pad):
-        return ctx.slice(x, starts, sizes, ones)
+        return ctx.slice(x, starts, sizes)
     filled = mode == "constant" and value != 0
     fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(x.dtype))) if filled else None
-    return ctx.slice(x, starts, sizes, ones, MODES[mode], fill)
+    return ctx.slice(x, starts, sizes, mode=MODES[mode], fill=fill)
 
 
 def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:

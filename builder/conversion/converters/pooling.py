@@ -36,7 +36,7 @@ def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
     ones = ctx.expand(one, [1, 1, *sizes])
     parts = pooled(ctx, ones, "AVERAGE", replace(pool, padding=[0] * len(sizes)), "window")
     kept = [1, 1, *ctx.sizes(means)[2:]]
-    parts = ctx.slice(parts, [0] * len(kept), kept, [1] * len(kept))
+    parts = ctx.slice(parts, [0] * len(kept), kept)
     return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
 
 
@@ -94,14 +94,16 @@ def _average(
 # Maxima
 
 
-def _register_maximum(axes: int) -> None:
+def _maximum_arguments(axes: int) -> str:
     zero, one = ("0", "1") if axes > 1 else ("[0]", "[1]")
-    tail = (
+    return (
         f"(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[], int[{axes}] padding={zero},"
         f" int[{axes}] dilation={one}, bool ceil_mode=False)"
     )
 
-    @converter(f"aten::max_pool{axes}d{tail} -> Tensor")
+
+def _register_maximum(axes: int) -> None:
+    @converter(f"aten::max_pool{axes}d{_maximum_arguments(axes)} -> Tensor")
     def maximum(
         ctx: ConversionContext,
         x: ITensor,
@@ -116,7 +118,9 @@ def _register_maximum(axes: int) -> None:
         pool = Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode)
         return undo(_maximum(ctx, image, pool))
 
-    @converter(f"aten::max_pool{axes}d_with_indices{tail} -> (Tensor, Tensor)")
+
+def _register_maximum_with_indices(axes: int) -> None:
+    @converter(f"aten::max_pool{axes}d_with_indices{_maximum_arguments(axes)} -> (Tensor, Tensor)")
     def with_indices(
         ctx: ConversionContext,
         node: Node,
@@ -159,7 +163,8 @@ def _tapped(ctx: ConversionContext, x: ITensor, pool: Pool, indices: bool) -> tu
             best, position = value, where
         elif indices:
             better = _beats(ctx, value, best)
-            best, position = choose(ctx, better, value, best), choose(ctx, better, where, position)
+            best = choose(ctx, better, value, best)
+            position = choose(ctx, better, where, position)
         else:
             best = alike(ctx, best, ctx.elementwise("MAX", best, value))
     if indices:  # after the first comparison the positions differ between channels and images
@@ -193,7 +198,7 @@ def _padded(
         span = ctx.arithmetic("mul", ctx.arithmetic("sub", count, 1), pool.stride[axis])
         starts.append(-pool.padding[axis])
         sizes.append(ctx.arithmetic("add", span, pool.reach(axis)))
-    return ctx.slice(x, starts, sizes, [1] * len(sizes), "FILL", ctx.tensor(value, ctx.dtype(x)))
+    return ctx.slice(x, starts, sizes, mode="FILL", fill=ctx.tensor(value, ctx.dtype(x)))
 
 
 def _taps(window: Sequence[int]) -> list[tuple[int, ...]]:
@@ -213,3 +218,4 @@ def _tap(
 for _axes in (1, 2, 3):
     _register_average(_axes)
     _register_maximum(_axes)
+    _register_maximum_with_indices(_axes)

@@ -17,7 +17,9 @@ from builder.engine import ITensor
 @converter("aten::square(Tensor self) -> Tensor")
 def square(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x x; of bools as int64"""
-    return combine(ctx, "PROD", x if ctx.dtype(x) != torch.bool else ctx.cast(x, torch.int64), x)
+    if ctx.dtype(x) == torch.bool:
+        return combine(ctx, "PROD", ctx.cast(x, torch.int64), x)
+    return combine(ctx, "PROD", x, x)
 
 
 @converter(
@@ -73,11 +75,13 @@ def integer_power(
         return ctx.wrapped(squarings(ctx, ctx.tensor(x), exponent), dtype)
     x, exponent = ctx.operands(x, exponent, dtype=dtype)
     zero = ctx.like_scalar(exponent, 0)
-    odd, natural = low_bit(ctx, exponent), ctx.elementwise("MAX", exponent, zero)
+    odd = low_bit(ctx, exponent)
+    natural = ctx.elementwise("MAX", exponent, zero)
     has_layer = ctx.capabilities.takes("ELEMENTWISE.POW", x.dtype.name)
-    result = (
-        ctx.elementwise("POW", x, natural) if has_layer else power_by_bits(ctx, x, natural, odd)
-    )
+    if has_layer:
+        result = ctx.elementwise("POW", x, natural)
+    else:
+        result = power_by_bits(ctx, x, natural, odd)
     minus_one = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)
     inverse = choose(
         ctx, equal(ctx, x, -1), minus_one, choose(ctx, equal(ctx, x, 1), 1, 0, dtype), dtype
@@ -106,10 +110,8 @@ def power_by_bits(ctx: ConversionContext, x: ITensor, exponent: ITensor, odd: IT
         factor = ctx.net.add_select(equal(ctx, low_bit(ctx, exponent), 1), square, one).get_output(
             0
         )
-        result, square = (
-            ctx.elementwise("PROD", result, factor),
-            ctx.elementwise("PROD", square, square),
-        )
+        result = ctx.elementwise("PROD", result, factor)
+        square = ctx.elementwise("PROD", square, square)
         exponent = ctx.elementwise("FLOOR_DIV", exponent, ctx.like_scalar(exponent, 2))
     return result
 

@@ -118,9 +118,9 @@ def fp8(
     """
     if isinstance(x, torch.Tensor):
         x = fake_quantize_fp8(x, scale, axis)
-    return (
-        x if isinstance(x, torch.Tensor) and _folds(node) else _pair(ctx, node, x, scale, axis, FP8)
-    )
+    if isinstance(x, torch.Tensor) and _folds(node):
+        return x
+    return _pair(ctx, node, x, scale, axis, FP8)
 
 
 def _folds(node: Node) -> bool:
@@ -155,7 +155,9 @@ def _one(ctx: ConversionContext, value: Operand) -> ITensor:
 
 
 def _view(ctx: ConversionContext, x: Tensor, axis: int | None) -> list[int]:
-    return [-1 if i == axis else 1 for i in range(ctx.rank(x))] if axis is not None else []
+    if axis is not None:
+        return [-1 if i == axis else 1 for i in range(ctx.rank(x))]
+    return []
 
 
 def fake_quantize(
@@ -194,9 +196,12 @@ def fake_quantize(
 
 
 def _takes(ctx: ConversionContext, x: Tensor, axis: int | None) -> bool:
-    """Whether the pair of layers can be used: some versions support only one scale for computed
-    tensors, and treat half as a hint, so that a half tensor might be quantized from float32.
+    """Whether the pair of layers can be used: not for rank 0. Some versions support only one scale
+    for computed tensors, and treat half as a hint, so that a half tensor might be quantized from
+    float32.
     """
+    if not ctx.rank(x):
+        return False
     if (
         axis is not None
         and not isinstance(x, torch.Tensor)
@@ -216,9 +221,11 @@ def _pair(
 ) -> ITensor:
     """Quantize, and dequantize to the dtype of the products that follow. A tensor that the
     precision policy made half is quantized directly. A tensor that the module made half is widened
-    first, because a scale rounded to half moves values to other steps.
+    first, because a scale rounded to half moves values to other steps. For a scale beyond half, the
+    products compute in float32.
     """
-    own, computed = ctx.dtype(x), _computed(ctx, node, x)
+    own = ctx.dtype(x)
+    computed = _computed(ctx, node, x)
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
     if half and not all(quantized.fits(scale, wanted) for wanted in (own, computed)):
         ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32")
@@ -228,14 +235,18 @@ def _pair(
     elif not isinstance(x, torch.Tensor):
         x = ctx.cast(x, torch.float32)
     found = quantized.dequantize(ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed)
-    return found if computed != torch.float32 or own == torch.float32 else ctx.cast(found, own)
+    wide = computed == torch.float32 and own != torch.float32
+    return ctx.cast(found, own) if wide and not _only_products(node) else found
+
+
+def _only_products(node: Node) -> bool:
+    return all(_operator(reader) in REDUCED for reader in readers(node))
 
 
 def _computed(ctx: ConversionContext, node: Node, x: Tensor) -> torch.dtype:
     """The policy's half dtype if only products use the result; else the dtype of x."""
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
-    products = all(_operator(reader) in REDUCED for reader in readers(node))
-    return half if half and products else ctx.dtype(x)
+    return half if half and _only_products(node) else ctx.dtype(x)
 
 
 def _extreme(scale: torch.Tensor) -> float:

@@ -77,7 +77,8 @@ def single(
     """One step of a single cell. An input without a batch axis gets one."""
     unbatched = ctx.rank(x) == 1
     if unbatched:
-        x, state = ctx.unsqueeze(x, [0]), tuple(ctx.unsqueeze(s, [0]) for s in state)
+        x = ctx.unsqueeze(x, [0])
+        state = tuple(ctx.unsqueeze(s, [0]) for s in state)
     cell = kind(ctx, Weights(*weights), ctx.size(x, 0))
     state = cell.step(cell.project(x), state)
     return tuple(ctx.squeeze(s, [0]) for s in state) if unbatched else state
@@ -105,7 +106,9 @@ _FLAGS = (
 
 def dropout_in_training(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """no dropout in training"""
-    return "dropout in training draws random numbers" if call.train and call.dropout > 0 else None
+    if call.train and call.dropout > 0:
+        return "dropout in training draws random numbers"
+    return None
 
 
 def reads_states(node: Node) -> bool:

@@ -137,11 +137,10 @@ def truth(ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim
     A sum would cancel 1 and -1. An empty list means no axis here, unlike in other reductions, as in
     PyTorch.
     """
-    result = (
-        ctx.cast(x, torch.bool)
-        if dim == []
-        else over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
-    )
+    if dim == []:
+        result = ctx.cast(x, torch.bool)
+    else:
+        result = over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
     return ctx.cast(result, torch.uint8) if ctx.dtype(x) == torch.uint8 else result
 
 

@@ -51,8 +51,12 @@ OPERATORS: dict[str, tuple[Method, int]] = {
 _SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
 
 
-def _register(name: str, method: Method, axes: int) -> None:
-    align = "" if method.mode == "NEAREST" else "bool align_corners, "
+def _align_argument(method: Method) -> str:
+    return "" if method.mode == "NEAREST" else "bool align_corners, "
+
+
+def _register_by_size(name: str, method: Method, axes: int) -> None:
+    align = _align_argument(method)
     scales = ", ".join(f"float? {s}=None" for s in _SCALES[axes])
 
     @converter(
@@ -64,6 +68,10 @@ def _register(name: str, method: Method, axes: int) -> None:
     ) -> ITensor:
         chosen = method.aligned(rest[0]) if align else method
         return resample(ctx, x, chosen, filled(output, axes), rest[1:] if align else rest)
+
+
+def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
+    align = _align_argument(method)
 
     @converter(
         f"aten::{name}.vec(Tensor input, SymInt[]? output_size, {align}float[]? scale_factors) ->"
@@ -94,7 +102,8 @@ def filled_floats(values: Sequence[float], count: int) -> list[float | None]:
 
 
 for _name, (_method, _axes) in OPERATORS.items():
-    _register(_name, _method, _axes)
+    _register_by_size(_name, _method, _axes)
+    _register_by_size_or_scale(_name, _method, _axes)
 
 
 def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
@@ -190,7 +199,9 @@ def _resize(ctx: ConversionContext, x: ITensor, method: Method, plain: dict[int,
 def _whole_scales(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> list[float] | None:
     """Factors for all axes, if all are integers, so that no shape has to be computed."""
     ratios = [sympy.cancel(expression(size) / ctx.expr(x, axis)) for axis, size in enumerate(sizes)]
-    return [float(r) for r in ratios] if all(r.is_Integer for r in ratios) else None
+    if all(r.is_Integer for r in ratios):
+        return [float(r) for r in ratios]
+    return None
 
 
 def _singly(
@@ -247,11 +258,11 @@ def _by_table(
     last = ctx.arithmetic("sub", ctx.size(x, axis), 1)
     parts = []
     for index, weight in zip(indices, weights, strict=True):
-        index_part = ctx.slice(ctx.constant(index), [0], [size], [1])
+        index_part = ctx.slice(ctx.constant(index), [0], [size])
         part = _gather(ctx, x, combine(ctx, "MIN", index_part, last), axis)
         if method.mode != "NEAREST":
             view = [1] * axis + [size] + [1] * (ctx.rank(x) - axis - 1)
-            row = ctx.slice(ctx.constant(weight.to(ctx.dtype(x))), [0], [size], [1])
+            row = ctx.slice(ctx.constant(weight.to(ctx.dtype(x))), [0], [size])
             part = ctx.elementwise("PROD", part, ctx.reshape(row, view))
         parts.append(part)
     result = parts[0]

@@ -62,7 +62,8 @@ def affine_grid(
         1, -1, axes
     )
     base = torch.cat([grid, torch.ones_like(grid[..., :1])], -1).to(ctx.dtype(theta))
-    none, transpose = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+    none = trt.MatrixOperation.NONE
+    transpose = trt.MatrixOperation.TRANSPOSE
     rows = ctx.net.add_matrix_multiply(ctx.constant(base), none, theta, transpose).get_output(0)
     ctx.set_sizes(rows, [ctx.expr(theta, 0), grid.shape[1], axes])
     return ctx.reshape(rows, [ctx.size(theta, 0), *spatial, axes])

@@ -136,7 +136,9 @@ def spliced(
     before = [] if start == 0 else [sliced(ctx, x, axis, 0, start)]
     after = [] if behind == 0 else [sliced(ctx, x, axis, end, behind)]
     parts = [*before, ctx.tensor(src, ctx.dtype(x)), *after]
-    return parts[0] if len(parts) == 1 else ctx.copy_sizes(x, ctx.concatenate(parts, axis))
+    if len(parts) == 1:
+        return parts[0]
+    return ctx.copy_sizes(x, ctx.concatenate(parts, axis))
 
 
 def in_steps(
@@ -148,5 +150,6 @@ def in_steps(
         positions: Any = torch.arange(count) * step + start  # type: ignore[arg-type,operator]
     else:
         positions = counted(ctx, start, step, count, torch.int64)
-    index = ctx.expand(as_index(ctx, upright(ctx, positions, axis, ctx.rank(x))), ctx.sizes(src))
+    column = as_index(ctx, upright(ctx, positions, axis, ctx.rank(x)))
+    index = ctx.expand(column, ctx.sizes(src))
     return written(ctx, x, index, src, axis)

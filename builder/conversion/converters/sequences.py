@@ -127,7 +127,8 @@ def direction(
 ) -> tuple[Any, State]:
     """One direction of one layer: [time, batch, width] and the final state."""
     cell = kind(ctx, weights, ctx.size(x, 1))
-    inputs, steps = cell.project(x), ctx.size(x, 0)
+    inputs = cell.project(x)
+    steps = ctx.size(x, 0)
     if not (reverse and extent.ragged):
         return steps_of(ctx, cell, inputs, start, steps, reverse, states, extent)
     output, final = steps_of(

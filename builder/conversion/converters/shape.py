@@ -22,8 +22,7 @@ def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITens
 
 def has_sizes(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> bool:
     """Whether all axes of x are known to have these sizes."""
-    own = [ctx.expr(x, axis) for axis in range(ctx.rank(x))]
-    return own == [expression(size) for size in sizes]
+    return ctx.exprs(x) == [expression(size) for size in sizes]
 
 
 @converter(
@@ -178,15 +177,15 @@ def squeeze_dim(ctx: ConversionContext, x: ITensor, dim: int | list[int]) -> ITe
     """Removes the specified axes of size 1. A dynamic axis stays if its range is above 1."""
     if ctx.rank(x) == 0:
         return x
-    axes = {ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)}
-    unsure = [axis for axis in sorted(axes) if x.shape[axis] < 0 and _may_be_one(ctx, x, axis)]
+    axes = sorted({ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)})
+    unsure = [axis for axis in axes if x.shape[axis] < 0 and _may_be_one(ctx, x, axis)]
     if unsure:
         raise Unconvertible(
             f"squeeze of the dynamic axis {unsure[0]} ({ctx.expr(x, unsure[0])}): its size may be "
             "1",
             "give the axis one size, or a minimum above 1, in the manifest",
         )
-    return ctx.squeeze(x, [axis for axis in sorted(axes) if x.shape[axis] == 1])
+    return ctx.squeeze(x, [axis for axis in axes if x.shape[axis] == 1])
 
 
 @converter("aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)")

@@ -59,7 +59,9 @@ def _equal_parts(
     """
     size = ctx.size(x, axis)
     if isinstance(size, int) and isinstance(each, int):
-        return [min(each, size - at) for at in range(0, size, each)] if size else [0]
+        if size:
+            return [min(each, size - at) for at in range(0, size, each)]
+        return [0]
     count = _unpacked(node) or expected
     if count is None:
         static_length(ctx, x, axis, f"{node.kind()}")
@@ -111,7 +113,8 @@ def tensor_split(ctx: ConversionContext, x: ITensor, sections: int, dim: int) ->
     """`sections` parts, the first size % sections of them one longer than the others."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
-    each, longer = ctx.arithmetic("floordiv", size, sections), scalars.modulo(ctx, size, sections)
+    each = ctx.arithmetic("floordiv", size, sections)
+    longer = scalars.modulo(ctx, size, sections)
     lengths = []
     for index in range(sections):
         extra = ctx.arithmetic(

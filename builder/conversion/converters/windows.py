@@ -25,7 +25,8 @@ def unfold(ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: 
         return ctx.reshape(x, [1])
     axis = ctx.axis(x, dimension)
     windows = _windows(ctx, ctx.size(x, axis), size, 1, step)
-    order = [*range(axis + 1), *range(axis + 2, ctx.rank(x) + 1), axis + 1]
+    order = list(range(ctx.rank(x) + 1))
+    order.append(order.pop(axis + 1))
     return ctx.permute(gathered(ctx, x, windows, axis), order)
 
 
@@ -74,7 +75,8 @@ def im2col(
     x = ctx.permute(x, order)
     sizes = ctx.sizes(x)
     *front, channels, high, wide, rows, columns = sizes
-    values, positions = ctx.product([channels, high, wide]), ctx.product([rows, columns])
+    values = ctx.product([channels, high, wide])
+    positions = ctx.product([rows, columns])
     return ctx.reshape(x, [*front, values, positions])
 
 
@@ -115,8 +117,9 @@ def col2im(
     ]
     images = ctx.reshape(x, [*(lead or [1]), columns, *counts])
     whole = _placed(ctx, images, kernel_size, dilation, stride)
-    pads = [_around(ctx, output_size[i], ctx.size(whole, 2 + i), padding[i]) for i in (1, 0)]
-    result = padded(ctx, whole, [p for pair in pads for p in pair], "constant")
+    beside = _around(ctx, output_size[1], ctx.size(whole, 3), padding[1])
+    above = _around(ctx, output_size[0], ctx.size(whole, 2), padding[0])
+    result = padded(ctx, whole, [*beside, *above], "constant")
     return result if lead else ctx.squeeze(result, [0])
 
 
@@ -137,7 +140,8 @@ def _placed(
     window = list(weight.shape[2:])
     weights = (ctx.weights.of(weight), ctx.weights.of(None))
     layer = ctx.net.add_deconvolution_nd(images, channels, trt.Dims(window), *weights)
-    layer.stride_nd, layer.num_groups = trt.Dims(stride), channels
+    layer.stride_nd = trt.Dims(stride)
+    layer.num_groups = channels
     reach = [
         _reach(ctx, ctx.size(images, 2 + i), kernel[i], dilation[i], stride[i]) for i in (0, 1)
     ]

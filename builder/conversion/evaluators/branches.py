@@ -114,10 +114,8 @@ def _selected(
 def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar) -> Any:
     if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
         return yes
-    flag, dtype = (
-        ctx.reshape(as_flag(ctx, condition), [1]),
-        torch.promote_types(ctx.dtype(yes), ctx.dtype(no)),
-    )
+    flag = ctx.reshape(as_flag(ctx, condition), [1])
+    dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
     a, b = (vector(ctx, value, dtype) for value in (yes, no))
     if dtype == torch.bool:  # which not every TensorRT version can select
         chosen = ctx.elementwise(
@@ -186,7 +184,9 @@ def _owned(ctx: ConversionContext, tensor: ITensor) -> ITensor:
     shared with the other block.
     """
     shared = ctx.is_constant(tensor)
-    return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0)) if shared else tensor
+    if shared:
+        return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0))
+    return tensor
 
 
 def _same(a: Operand, b: Operand) -> bool:

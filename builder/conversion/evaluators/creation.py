@@ -264,7 +264,9 @@ def as_tensor(ctx: ConversionContext, data: Any, dtype: Any = None, *_: object) 
     wanted = dtype_of_code(dtype)
     if wanted is None:
         return data
-    return data.to(wanted) if isinstance(data, torch.Tensor) else ctx.tensor(data, wanted)
+    if isinstance(data, torch.Tensor):
+        return data.to(wanted)
+    return ctx.tensor(data, wanted)
 
 
 def _register_indices(name: str) -> None:

@@ -71,7 +71,9 @@ def _long(ctx: ConversionContext, trip_count: Any, body: Block) -> bool:
     """Whether the trip count exceeds the unroll limit, or is known only at run time."""
     goes_on = next(iter(body.outputs()))
     constant = goes_on.node().kind() == "prim::Constant"
-    return trip_count > ctx.unroll_limit if constant else _depends_on_tensors(goes_on)
+    if constant:
+        return bool(trip_count > ctx.unroll_limit)
+    return _depends_on_tensors(goes_on)
 
 
 def _depends_on_tensors(value: Value) -> bool:
@@ -147,11 +149,10 @@ def _while(ctx: ConversionContext, layer: Any, condition: Scalar, goes_on: Value
     """The recurrence of the condition; None for a loop that only counts."""
     if _only_counts(condition, goes_on):
         return None
-    flag = (
-        ctx.constant(torch.tensor(condition))
-        if isinstance(condition, bool)
-        else as_flag(ctx, condition)
-    )
+    if isinstance(condition, bool):
+        flag = ctx.constant(torch.tensor(condition))
+    else:
+        flag = as_flag(ctx, condition)
     recurrence = layer.add_recurrence(flag)
     layer.add_trip_limit(recurrence.get_output(0), trt.TripLimit.WHILE)
     return recurrence
@@ -183,11 +184,10 @@ def _carried(
     # the body sees only the elements of this iteration, so it must not read the list
     alone = len(parameter.uses()) == len(output.uses()) == 1
     adds = alone and output.node().kind() == "aten::add"
-    own = (
-        [part.debugName() == parameter.debugName() for part in output.node().inputs()]
-        if adds
-        else []
-    )
+    if adds:
+        own = [part.debugName() == parameter.debugName() for part in output.node().inputs()]
+    else:
+        own = []
     if count is not None and isinstance(value, list) and any(own):
         return _Growing(ctx, layer, value, count, at_the_end=own[0])
     if count is not None and (axis := _joined_axis(parameter, output)) is not None:
@@ -206,7 +206,9 @@ def _joined_axis(parameter: Value, output: Value) -> int | None:
         return None
     alone = all(len(value.uses()) == 1 for value in (parameter, parts.output(), output))
     axis = output.node().inputsAt(1)
-    return int(axis.toIValue()) if alone and axis.node().kind() == "prim::Constant" else None
+    if alone and axis.node().kind() == "prim::Constant":
+        return int(axis.toIValue())
+    return None
 
 
 class _Growing:

@@ -42,9 +42,9 @@ def _number(value: object) -> Any:
 
 def _zero_dim(value: DynamicScalar) -> Any:
     """A result as torch's 0-d tensor: static, or a DynamicScalar that promotes like one."""
-    return (
-        replace(value, zero_dim=True) if isinstance(value, DynamicScalar) else torch.tensor(value)
-    )
+    if isinstance(value, DynamicScalar):
+        return replace(value, zero_dim=True)
+    return torch.tensor(value)
 
 
 def _register(key: str, compute: Callable[..., Any]) -> None:

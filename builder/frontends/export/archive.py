@@ -126,21 +126,9 @@ def _root(path: Path, names: list[str]) -> str:
     if "serialized_exported_program.json" in names:
         root, pattern = "", _OLD_MEMBERS
     else:
-        root, pattern = names[0].partition("/")[0] + "/", _MEMBERS
-        if f"{root}constants.pkl" in names:
-            raise _refuse(
-                path, "is not an exported program but TorchScript", "give it the suffix .pt"
-            )
-        models = [name for name in names if name.startswith(f"{root}models/")]
-        if f"{root}models/model.json" not in names and (f"{root}archive_format" in names or models):
-            others = f" (it has {', '.join(models[:3])})" if models else ""
-            raise _refuse(
-                path,
-                f"has no member {root}models/model.json{others}",
-                "save one program by itself with torch.export.save",
-            )
-        if f"{root}models/model.json" not in names:
-            raise torchscript.not_expected(path, names, "an exported program")
+        root = names[0].partition("/")[0] + "/"
+        pattern = _MEMBERS
+        _require_program(path, names, root)
     compiled = [name for name in names if name.startswith(f"{root}data/aotinductor/")]
     if compiled:
         raise _refuse(
@@ -155,6 +143,24 @@ def _root(path: Path, names: list[str]) -> str:
     if len({name.casefold() for name in names}) != len(names):
         raise _refuse(path, "has two members of one name", _SAVE_AGAIN)
     return root
+
+
+def _require_program(path: Path, names: list[str], root: str) -> None:
+    """Reject an archive without the member that describes one program."""
+    if f"{root}constants.pkl" in names:
+        raise _refuse(path, "is not an exported program but TorchScript", "give it the suffix .pt")
+    description = f"{root}models/model.json"
+    if description in names:
+        return
+    models = [name for name in names if name.startswith(f"{root}models/")]
+    if models or f"{root}archive_format" in names:
+        others = f" (it has {', '.join(models[:3])})" if models else ""
+        raise _refuse(
+            path,
+            f"has no member {description}{others}",
+            "save one program by itself with torch.export.save",
+        )
+    raise torchscript.not_expected(path, names, "an exported program")
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:

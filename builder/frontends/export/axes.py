@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from builder.dtypes import ENDPOINT_DTYPES, name_of
 from builder.errors import UsageError
 from builder.frontends.export.guards import Demands
 from builder.frontends.export.relations import Relations
-from builder.manifest import Range, TensorSpec
+from builder.manifest import Range, TensorSpec, axis_ranges
 
 _ANY = 2**31 - 1
 """The bound of an unbounded axis."""
@@ -77,7 +78,7 @@ class Axes:
 
     def _accepted(self, specs: Sequence[TensorSpec]) -> dict[str, Range]:
         """The ranges of the axes, with sizes that the program accepts."""
-        dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
+        dims = axis_ranges(specs)
         relations = self.relations(specs)
         highest = {name: self.bounds(size)[1] for size, name in self.names.items()}
         bounds = {axis: (span[0], highest[axis] or _ANY) for axis, span in dims.items()}
@@ -86,8 +87,8 @@ class Axes:
         high = relations.nearest({axis: span[2] for axis, span in dims.items()}, bounds)
         bounds = {axis: (low[axis], max(low[axis], high[axis])) for axis in dims}
         usual = relations.nearest({axis: span[1] for axis, span in dims.items()}, bounds)
-        refused = (relations.refusals(sizes) for sizes in (low, usual, high))
-        self.unresolved = tuple(dict.fromkeys(text for texts in refused for text in texts))
+        refused = itertools.chain(*(relations.refusals(sizes) for sizes in (low, usual, high)))
+        self.unresolved = tuple(dict.fromkeys(refused))
         return {axis: (low[axis], usual[axis], high[axis]) for axis in dims}
 
     def relations(self, specs: Sequence[TensorSpec], *, guarded: bool = True) -> Relations:
@@ -144,10 +145,8 @@ class Axes:
         low, high = self.bounds(size)
         low = max(low, 1)
         most = max(MOST, 2 * low) if high is None else high
-        usual = min(
-            max(low, 8 if self.names[size].startswith("batch") else (low + most) // 2), most
-        )
-        return low, usual, most
+        usual = 8 if self.names[size].startswith("batch") else (low + most) // 2
+        return low, min(max(low, usual), most), most
 
     def chosen(self, specs: Sequence[TensorSpec] | None) -> tuple[TensorSpec, ...]:
         """Return the specs with the names of the inputs; the program's own if none are given.
@@ -216,7 +215,7 @@ class Axes:
         relations = self.relations(specs, guarded=guarded)
         if not relations.derived and not relations.conditions:
             return
-        dims = {axis: span for spec in specs for axis, span in spec.dims.items()}
+        dims = axis_ranges(specs)
         spans = {axis: (span[0], span[2]) for axis, span in dims.items()}
         for which, kind in enumerate(("min", "opt", "max")):
             sizes = {axis: span[which] for axis, span in dims.items()}
@@ -241,32 +240,34 @@ class Axes:
         where: str | None,
     ) -> None:
         low, _, high = (axis, axis, axis) if isinstance(axis, int) else spec.dims[axis]
-        fix = "narrow the range in the manifest, or export the program again with a wider Dim"
+        given = f"{which} is {_shown(axis, low, high)} in the manifest"
         if not isinstance(size, torch.SymInt):
             if (low, high) != (size, size):
                 raise UsageError(
-                    f"{which} is {_shown(axis, low, high)} in the manifest, and the program was"
-                    f" exported for the size {size} only",
+                    f"{given}, and the program was exported for the size {size} only",
                     where=where,
                     fix=f"write {size}, or export the program again with a Dim for this axis",
                 )
             return
-        least, most = self.bounds(str(size))
-        # torch also accepts 0 and 1 for a range that begins at 2, where it starts every range
-        if low < (0 if least == 2 else least) or (most is not None and high > most):
-            limit = f"{least} <= {size}" + (f" <= {most}" if most is not None else "")
-            raise UsageError(
-                f"{which} is {_shown(axis, low, high)} in the manifest, and the program's"
-                f" constraint is {limit}",
-                where=where,
-                fix=fix,
-            )
+        self._check_range(given, low, high, size, where)
         if sizes.setdefault(str(size), axis) != axis:
             raise UsageError(
                 f"{which} is {axis} in the manifest and {sizes[str(size)]} elsewhere; in the"
                 f" program both are the size {size}",
                 where=where,
                 fix="give both axes one name",
+            )
+
+    def _check_range(self, given: str, low: int, high: int, size: Any, where: str | None) -> None:
+        least, most = self.bounds(str(size))
+        # torch also accepts 0 and 1 for a range that begins at 2, where it starts every range
+        if low < (0 if least == 2 else least) or (most is not None and high > most):
+            limit = f"{least} <= {size}" + (f" <= {most}" if most is not None else "")
+            raise UsageError(
+                f"{given}, and the program's constraint is {limit}",
+                where=where,
+                fix="narrow the range in the manifest, or export the program again with a wider"
+                " Dim",
             )
 
 
@@ -280,8 +281,8 @@ def _shown(axis: int | str, low: int, high: int) -> str:
 
 def _axis_name(index: int, rank: int, used: Collection[str]) -> str:
     """A name for the axis at `index` of an input of this rank, unlike those in use."""
-    usual = "batch" if index == 0 else (_NAMES.get(rank, ()) + ("",) * rank)[index - 1]
-    stem = usual or f"axis_{index}"
+    usual = ("batch", *_NAMES.get(rank, ()))
+    stem = usual[index] if index < len(usual) else f"axis_{index}"
     later = (f"{stem}_{number}" for number in range(2, len(used) + 3))
     return next(name for name in (stem, *later) if name not in used)
 

@@ -188,7 +188,9 @@ def _refused(target: str, custom: bool) -> str | None:
     parts = target.split(".")
     match parts:
         case ["torch", "ops", "higher_order", name]:
-            return None if name in _HIGHER_ORDER else "no higher-order operator that is known"
+            if name in _HIGHER_ORDER:
+                return None
+            return "no higher-order operator that is known"
         case ["torch", "ops", "quantized_decomposed", name, _]:
             if name in QUANTIZED:
                 return None

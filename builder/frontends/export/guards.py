@@ -55,7 +55,8 @@ class Demands:
     """
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
-        self.guards, self.assertions = _guards_of(program), _assertions_of(program)
+        self.guards = _guards_of(program)
+        self.assertions = _assertions_of(program)
 
     def equalities(self, fixed: Mapping[Any, Any]) -> dict[Any, Any]:
         """The symbols that an assertion equates with an expression of other symbols, such as
@@ -86,23 +87,16 @@ class Demands:
         found = []
         for guard in self.guards:
             shown = guard.shown([names[index][axis] for index, axis in guard.input_axes])
-            found.append(
-                _guarded(
-                    shown, guard, [sizes[index][axis] for index, axis in guard.input_axes], fixed
-                )
-            )
-        axes = {
-            size: axis
-            for pairs in map(zip, names, sizes)
-            for axis, size in pairs
-            if getattr(size, "is_Symbol", False)
-        }
-        known = {
-            symbol
-            for expressions in sizes
-            for size in expressions
-            for symbol in getattr(size, "free_symbols", ())
-        }
+            expressions = [sizes[index][axis] for index, axis in guard.input_axes]
+            found.append(_guarded(shown, guard, expressions, fixed))
+        axes: dict[Any, int | str] = {}
+        known: set[Any] = set()
+        for input_names, input_sizes in zip(names, sizes, strict=False):
+            for axis, size in zip(input_names, input_sizes, strict=False):
+                if getattr(size, "is_Symbol", False):
+                    axes[size] = axis
+            for size in input_sizes:
+                known |= getattr(size, "free_symbols", set())
         found += [
             _asserted(expression, axes, fixed)
             for expression in self.assertions
@@ -124,7 +118,9 @@ def _guarded(text: str, guard: Guard, sizes: Sequence[Any], fixed: Mapping[Any, 
 def _value(expression: Any, values: Mapping[Any, int]) -> int:
     if isinstance(expression, int):
         return expression
-    return values[expression] if expression.is_Symbol else int(expression.subs(values))
+    if expression.is_Symbol:
+        return values[expression]
+    return int(expression.subs(values))
 
 
 def _asserted(expression: Any, axes: Mapping[Any, Any], fixed: Mapping[Any, Any]) -> Condition:

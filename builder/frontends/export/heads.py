@@ -87,7 +87,8 @@ class Heads:
         """Write `(batch, heads, time, width)` to `(time, batch, heads * width)` around a layer
         before the layer.
         """
-        rows, shaped = _read(layer), _only_user(layer, _RESHAPES)
+        rows = _read(layer)
+        shaped = _only_user(layer, _RESHAPES)
         move: Any = _read(rows) if _is(rows, _RESHAPES) and len(rows.users) == 1 else None
         if shaped is None or not _is(move, _PERMUTE) or len(move.users) > 1:
             return
@@ -98,10 +99,12 @@ class Heads:
         claimed = [rows, layer, shaped, move, *([] if back is None else [back])]
         if not self._claim(*claimed):
             return
-        (time, batch, _), (_, heads, _, width) = shaped.args[1], _shape(move.args[0])
-        leading, order = (
-            ([time, batch], [2, 0, 1, 3]) if back is None else ([batch, time], [0, 2, 1, 3])
-        )
+        time, batch, _ = shaped.args[1]
+        _, heads, _, width = _shape(move.args[0])
+        if back is None:
+            leading, order = [time, batch], [2, 0, 1, 3]
+        else:
+            leading, order = [batch, time], [0, 2, 1, 3]
         steps = ("aten::permute", (order,)), ("aten::reshape", ([*leading, heads * width],))
         self.forms[rows] = Form(move.args[0], steps)
         self.forms[shaped] = Form(layer)
@@ -213,7 +216,8 @@ def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:
     """The parts of the layer's result that are read; none if they are not all like that."""
     if not stacked:
         return [_Part(layer)]
-    (_, size), found = _read(stacked[0], 2), []
+    _, size = _read(stacked[0], 2)
+    found = []
     for user in stacked[-1].users:
         is_part = _is(user, (aten.select.int,)) and user.args[1] == 0
         index = _read(user, 2) if is_part else None
@@ -248,9 +252,10 @@ def _heads_of(result: Node, swapped: Any) -> tuple[tuple[str, tuple[Any, ...]], 
     layer reads its input `swapped`.
     """
     batch, heads, time, width = _read(result, 1)
-    leading, order = (
-        ([time, batch], [1, 2, 0, 3]) if swapped is None else ([batch, time], [0, 2, 1, 3])
-    )
+    if swapped is None:
+        leading, order = [time, batch], [1, 2, 0, 3]
+    else:
+        leading, order = [batch, time], [0, 2, 1, 3]
     return ("aten::reshape", ([*leading, heads, width],)), ("aten::permute", (order,))
 
 
@@ -258,10 +263,12 @@ def _joins(heads: Any, rows: Node, shaped: Any) -> bool:
     """Whether rows are `(time * batch, heads * width)` of these heads, and `shaped` has time and
     batch again, with sizes that are known where the rows are written.
     """
-    if len(_shape(heads)) != 4 or len(_shape(rows)) != 2 or len(_shape(shaped)) != 3:
+    if [len(_shape(node)) for node in (heads, rows, shaped)] != [4, 2, 3]:
         return False
     batch, count, time, width = _shape(heads)
-    sizes = [size for size in shaped.args[1] if isinstance(size, Node)]
-    if type(count) is not int or type(width) is not int or any(not one < rows for one in sizes):
+    if type(count) is not int or type(width) is not int:
         return False
-    return _equal(_shape(rows)[1:], [count * width]) and _equal(_shape(shaped)[:2], [time, batch])
+    if not all(size < rows for size in shaped.args[1] if isinstance(size, Node)):
+        return False
+    same_width = _equal(_shape(rows)[1:], [count * width])
+    return same_width and _equal(_shape(shaped)[:2], [time, batch])

@@ -114,7 +114,8 @@ def _quiet() -> Iterator[list[str]]:
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export")]
     before = [(one.propagate, list(one.handlers)) for one in loggers]
     for one in loggers:
-        one.propagate, one.handlers = False, [handler]
+        one.propagate = False
+        one.handlers = [handler]
     try:
         yield found
     finally:

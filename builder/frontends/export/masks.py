@@ -23,7 +23,8 @@ def is_without_effect(node: torch.fx.Node, mask: Any) -> bool:
     """
     if not isinstance(mask, torch.fx.Node) or not _is_true(mask):
         return False
-    query, result = node.args[0], node.meta.get("val")
+    query = node.args[0]
+    result = node.meta.get("val")
     if not isinstance(query, torch.fx.Node) or not isinstance(result, torch.Tensor):
         return False
     return _shape(result)[:-1] == _shape(query.meta["val"])[:-1]
@@ -34,7 +35,9 @@ def _shape(tensor: torch.Tensor) -> list[str]:
 
 
 def _name(node: torch.fx.Node) -> str:
-    return str(node.target).rpartition(".")[0] if node.op == "call_function" else ""
+    if node.op == "call_function":
+        return str(node.target).rpartition(".")[0]
+    return ""
 
 
 def _source(node: torch.fx.Node) -> torch.fx.Node:

@@ -107,7 +107,9 @@ def _common(result: Any, *operands: Any) -> bool:
 
 def is_whole_slice(given: dict[str, Any]) -> bool:
     """Whether a slice has a whole axis, with step 1."""
-    start, end, step = given.get("start"), given.get("end"), given.get("step", 1)
+    start = given.get("start")
+    end = given.get("end")
+    step = given.get("step", 1)
     first = start is None or is_number(start, 0)
     return first and (end is None or is_number(end, _END)) and is_number(step, 1)
 

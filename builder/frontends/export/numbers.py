@@ -9,11 +9,9 @@ from typing import Any
 
 import torch
 
-INT, FLOAT, BOOL = (
-    torch._C.IntType.get(),
-    torch._C.FloatType.get(),
-    torch._C.BoolType.get(),
-)
+INT = torch._C.IntType.get()
+FLOAT = torch._C.FloatType.get()
+BOOL = torch._C.BoolType.get()
 
 KINDS: dict[Any, str] = {
     operator.add: "aten::add",

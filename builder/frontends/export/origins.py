@@ -41,7 +41,8 @@ class Origins:
 
     def __init__(self, graphs: Iterable[torch.fx.Graph]) -> None:
         """Collect `stack_trace` and `nn_module_stack` of the nodes of these graphs."""
-        stacks, texts = dict[Any, Stack](), dict[str, str | None]()
+        stacks = dict[Any, Stack]()
+        texts = dict[str, str | None]()
         self._keys: dict[torch.fx.Node, tuple[Any, str]] = {}
         for node in (node for graph in graphs for node in graph.nodes):
             entries, trace = self._keys[node] = _entries(node), _trace(node)

@@ -135,17 +135,36 @@ class ExportedModule:
         return structure.signature(self.program).in_spec
 
     def _write(self) -> None:
-        module, signature = self.program.graph_module, self.program.graph_signature
+        module = self.program.graph_module
+        signature = self.program.graph_signature
         graphs = [m.graph for m in module.modules() if isinstance(m, torch.fx.GraphModule)]
         origins = Origins(graphs)
         self.script = origins.script
         walker = Walker(origins)
-        names = iter(structure.input_names(self.program))
         metas: dict[str, Any] = {}
-        known: dict[Any, Any] = {}
-        given: list[Any] = []
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-        for node, spec in zip(placeholders, signature.input_specs, strict=True):
+        given = self._arguments(placeholders, walker, metas)
+        walker.skipped = _dead_writes(placeholders, signature.input_specs)
+        writes = Writes(graphs, walker.skipped, signature_of)
+        walker.functional, walker.has_writes = writes.functional, writes.remain
+        if not writes.remain:
+            walker.heads = Heads(graphs, walker.skipped)
+            walker.skipped |= walker.heads.skipped
+        results = self._results(walker.walk(module, given, {}))
+        walker.finish([value for _, value in results])
+        self.graph = walker.graph
+        self.inputs = tuple(metas)
+        self.outputs = tuple(name for name, _ in results)
+        self.axes = Axes(metas, self.program)
+
+    def _arguments(
+        self, placeholders: Sequence[torch.fx.Node], walker: Walker, metas: dict[str, Any]
+    ) -> list[Any]:
+        """The value of each placeholder. `metas` gets the example of each input by name."""
+        names = iter(structure.input_names(self.program))
+        given: list[Any] = []
+        specs = self.program.graph_signature.input_specs
+        for node, spec in zip(placeholders, specs, strict=True):
             if spec.kind in _LIFTED:
                 # one value for all uses, so that each use sees a write to it
                 tensor = self._constant(str(spec.target))
@@ -157,30 +176,23 @@ class ExportedModule:
                     f"the program's input {node.name} is a {spec.kind.name.lower()}, and a graph"
                     " holds tensors only"
                 )
-        walker.skipped = _dead_writes(placeholders, signature.input_specs)
-        writes = Writes(graphs, walker.skipped, signature_of)
-        walker.functional, walker.has_writes = writes.functional, writes.remain
-        if not writes.remain:
-            walker.heads = Heads(graphs, walker.skipped)
-            walker.skipped |= walker.heads.skipped
-        outputs = walker.walk(module, given, known)
-        specs = signature.output_specs
+        return given
+
+    def _results(self, outputs: Sequence[Any]) -> list[tuple[str, Any]]:
+        """The name and value of each tensor that the program returns."""
         wanted = [
             output
-            for output, spec in zip(outputs, specs, strict=True)
+            for output, spec in zip(outputs, self.program.graph_signature.output_specs, strict=True)
             if spec.kind is OutputKind.USER_OUTPUT
         ]
         labels = structure.output_names(structure.signature(self.program).out_spec)
-        pairs = [pair for pair in zip(labels, wanted, strict=True) if pair[1] is not None]
-        if not pairs:
+        found = [pair for pair in zip(labels, wanted, strict=True) if pair[1] is not None]
+        if not found:
             raise LoweringError(
                 "the program returns nothing",
                 fix="return a tensor, or a tuple, list or dictionary of them",
             )
-        walker.finish([value for _, value in pairs])
-        self.graph = walker.graph
-        self.inputs, self.outputs = tuple(metas), tuple(name for name, _ in pairs)
-        self.axes = Axes(metas, self.program)
+        return found
 
     def _constant(self, target: str) -> torch.Tensor:
         found = self.program.state_dict.get(target)

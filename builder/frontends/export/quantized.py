@@ -59,7 +59,8 @@ def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any
     """
     if name not in QUANTIZED:
         raise walker.error(f"{NAMESPACE}::{name} computes scales from values", fix=_PAIRS)
-    grid, dtype = _grid(walker, given), given["dtype"]
+    grid = _grid(walker, given)
+    dtype = given["dtype"]
     if dtype.is_floating_point:
         raise walker.error(
             f"{NAMESPACE}::{name} with {dtype} rounds to whole numbers before the cast",
@@ -75,7 +76,9 @@ def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any
         if not source.grid.same(grid):
             raise walker.error("a tensor is dequantized with other scales than it has", fix=_PAIRS)
         rounded = _rounded(walker, source.value, grid)
-        return rounded if result == source.dtype else _cast(walker, rounded, result)
+        if result == source.dtype:
+            return rounded
+        return _cast(walker, rounded, result)
     stored = walker.constant_of(source)
     if not isinstance(stored, torch.Tensor):
         raise walker.error("a tensor is dequantized that the program does not quantize", fix=_PAIRS)

@@ -102,10 +102,6 @@ class Relations:
         tried = range(max(low, 0), min(high, low + _SAMPLES) + 1)
         return [value for value in tried if _all_within(alone, {symbol: value}, spans)]
 
-    def allow(self, sizes: Sizes) -> bool:
-        """Whether these sizes are valid in one request."""
-        return not self.refusals(sizes)
-
     def refusals(self, sizes: Sizes) -> list[str]:
         """Return why these sizes are invalid in one request: the violated relations and conditions.
 
@@ -166,7 +162,8 @@ class Relations:
         """The values of a symbol that all conditions on it alone allow, with the distance to the
         requested value, nearest first.
         """
-        alone, own = self._alone(symbol), self.axes.get(symbol)
+        alone = self._alone(symbol)
+        own = self.axes.get(symbol)
         wanted = sizes[own] if own else _solved(alone, symbol, sizes)
         conditions = [one for one in self.conditions if one.symbols == {symbol}]
         for value in _outward(wanted):
@@ -180,7 +177,8 @@ class _Candidates:
     """A list that is computed on demand."""
 
     def __init__(self, source: Iterator[tuple[int, int]]) -> None:
-        self._source, self._known = source, list[tuple[int, int]]()
+        self._source = source
+        self._known = list[tuple[int, int]]()
 
     def get(self, index: int) -> tuple[int, int] | None:
         """Return the value at this position and its distance; None past the end."""
@@ -255,8 +253,10 @@ def _spread(values: Sequence[int], most: int) -> list[int]:
     if len(values) <= most:
         return list(values)
     ends = most // 3
-    middle = values[ends : -ends : max(1, (len(values) - 2 * ends) // (most - 2 * ends))]
-    return [*values[:ends], *middle[: most - 2 * ends], *values[-ends:]]
+    between = most - 2 * ends
+    step = max(1, (len(values) - 2 * ends) // between)
+    middle = values[ends:-ends:step]
+    return [*values[:ends], *middle[:between], *values[-ends:]]
 
 
 def _outward(wanted: int) -> Iterator[int]:

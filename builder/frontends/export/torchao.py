@@ -148,7 +148,9 @@ def _read_rounded(
         return replace(rounded, node=node, shift=_SHIFT) if is_shift else None
     if name == "aten._int_mm" and rounded.dtype == (torch.uint8 if rounded.shift else torch.int8):
         weight = tensor_of(walker, node.args[1])
-        return None if weight is None else Product(node, rounded, weight, shift=rounded.shift)
+        if weight is None:
+            return None
+        return Product(node, rounded, weight, shift=rounded.shift)
     return None
 
 
@@ -239,8 +241,11 @@ def _reduced(walker: Walker, tensor: Any, block: Sequence[Any]) -> list[int]:
     """The axes that one scale covers: a block has their full length, and 1 of all others."""
     shape = tensor.meta["val"].shape
     sizes = [item if isinstance(item, int) else None for item in block]
-    lengths = [size if isinstance(size, int) else None for size in shape]
-    axes = [axis for axis, size in enumerate(sizes) if size is None or size == lengths[axis]]
+    axes = [
+        axis
+        for axis, (size, length) in enumerate(zip(sizes, shape, strict=True))
+        if size is None or (isinstance(length, int) and size == length)
+    ]
     if any(size != 1 for axis, size in enumerate(sizes) if axis not in axes):
         raise walker.error("torchao rounds activations in blocks of an axis", fix=_PT2E)
     return axes
@@ -248,7 +253,9 @@ def _reduced(walker: Walker, tensor: Any, block: Sequence[Any]) -> list[int]:
 
 def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
     _check(walker, node, given, "output_dtype")
-    value, scale, limits = given["input"], given["scale"], _limits(given)
+    value = given["input"]
+    scale = given["scale"]
+    limits = _limits(given)
     if not isinstance(given.get("zero_point"), NoZeroPoint):
         zero = tensor_of(walker, node.args[3])
         if zero is None or bool((zero != 0).any()):
@@ -285,12 +292,15 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
             return None
         product = replace(product, node=node, is_scaled=True)
     else:
-        scales, outputs = tensor_of(walker, factor), product.weight.shape[1]
+        scales = tensor_of(walker, factor)
+        outputs = product.weight.shape[1]
         if scales is None or product.scales is not None or scales.numel() not in (1, outputs):
             return None
         scales = scales.to(torch.float32).reshape(-1).expand(outputs).contiguous()
         product = replace(product, node=node, scales=scales)
-    return _layer(walker, product) if product.is_scaled and product.scales is not None else product
+    if product.is_scaled and product.scales is not None:
+        return _layer(walker, product)
+    return product
 
 
 def _layer(walker: Walker, product: Product) -> Any:

@@ -32,7 +32,8 @@ _SAME = frozenset(["aten.alias", "aten.lift_fresh", "aten.detach", "aten.detach_
 _VIEWS = frozenset([torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default])
 """Operators that are a reshape if no memory is written."""
 _NUMBERS = (int, float, bool)
-_SEQUENCES, _SYMBOLIC = (list, tuple), (torch.SymInt, torch.SymFloat, torch.SymBool)
+_SEQUENCES = (list, tuple)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _RESULTS = (*_NUMBERS, *_SYMBOLIC)
 """Tuples of types: a union of types would be created for every value that is checked."""
 _PLAIN_ELEMENTS = {"IntType": int, "FloatType": float, "BoolType": bool}
@@ -86,7 +87,8 @@ def signature(target: Any) -> Signature:
     schema = target._schema
     arguments = []
     for given in schema.arguments:
-        kind, is_optional = given.type, given.type.kind() == "OptionalType"
+        kind = given.type
+        is_optional = given.type.kind() == "OptionalType"
         kind = kind.getElementType() if is_optional else kind
         form = kind.kind()
         element = kind.getElementType() if form == "ListType" else None
@@ -129,6 +131,12 @@ class Walker:
         """For each computed size expression: a tensor of the graph and its axis, and the number of
         nodes that read the tensor.
         """
+        self._rewrites: dict[str, Callable[[dict[str, Known]], Known]] = {
+            "aten._native_batch_norm_legit_no_training": self._batch_norm,
+            "aten._to_copy": self._to_copy,
+            "aten.lift_fresh_copy": self._clone,
+        }
+        """Operators that have no counterpart with their arguments."""
         self._node: torch.fx.Node | None = None
         self._described: tuple[Any, ...] = ()
         """Nodes with the metadata of `_node`."""
@@ -317,7 +325,7 @@ class Walker:
         if isinstance(target, torch._ops.OpOverload):
             return self._overload(node, target, args, named)
         if isinstance(target, torch._ops.HigherOrderOperator):
-            return self._higher_order(node, target, args, named)
+            return self._higher_order(target, args, named)
         if target in numbers.PYTHON_ASSERTIONS:
             return None
         if target is operator.getitem:
@@ -427,18 +435,16 @@ class Walker:
         _refuse_training(self, known.name, given)
         if memory.leaves_input(known.name, args, given):
             return args[0]
-        if known.name == "aten._native_batch_norm_legit_no_training":
-            return self._batch_norm(given)
-        if known.name == "aten._to_copy":
-            return self._to_copy(given)
-        if known.name == "aten.lift_fresh_copy":
-            return self.emit("aten::clone", [given["self"], None])
+        if rewrite := self._rewrites.get(known.name):
+            return rewrite(given)
         if known.name == masks.ATTENTION and not self.has_writes:
             called = known.by_name(node.args, node.kwargs)
             if masks.is_without_effect(node, called.get("attn_mask")):
                 given["attn_mask"] = None
         values = [self._argument(a, given.get(a.name, a.default)) for a in known.arguments]
-        types, kind, meta = known.returns, known.kind, node.meta.get("val")
+        types = known.returns
+        kind = known.kind
+        meta = node.meta.get("val")
         if not self.has_writes and target in _VIEWS:
             kind = "aten::reshape"
         if convolution := convolutions.arranged(kind, values, meta, self._constant):
@@ -450,7 +456,9 @@ class Walker:
         if known.returns_list:
             metas = _metas(node, len(types))
             outputs = [self._unpacked(*pair) for pair in zip(outputs, metas, strict=True)]
-        return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
+        if len(outputs) == 1:
+            return outputs[0]
+        return tuple(outputs) if outputs else None
 
     def _argument(self, argument: Argument, item: Known) -> Any:
         if item is None and argument.is_optional:
@@ -499,13 +507,10 @@ class Walker:
             "aten::to", [given["self"], dtype, False, True, given.get("memory_format")]
         )
 
-    def _higher_order(
-        self,
-        node: torch.fx.Node,
-        target: Any,
-        args: Sequence[Known],
-        named: dict[str, Known],
-    ) -> Known:
+    def _clone(self, given: dict[str, Known]) -> Known:
+        return self.emit("aten::clone", [given["self"], None])
+
+    def _higher_order(self, target: Any, args: Sequence[Known], named: dict[str, Known]) -> Known:
         name = target.name() if callable(getattr(target, "name", None)) else str(target)
         known: dict[str, Callable[..., Known]] = {
             "cond": self._cond,
@@ -645,7 +650,8 @@ class Walker:
         """Write a scan: it carries `init`, and stacks the other results of `combine` along a new
         first axis.
         """
-        count, kept = len(init), _output_count(combine) - len(init)
+        count = len(init)
+        kept = _output_count(combine) - len(init)
         tensors = C.ListType(TENSOR)
         lists = [self.emit("prim::ListConstruct", [], tensors) for _ in range(kept)]
 
@@ -688,7 +694,11 @@ def _computes(node: torch.fx.Node) -> bool:
 
 def _metas(node: torch.fx.Node, count: int) -> Sequence[Any]:
     meta = node.meta.get("val")
-    return [meta] if count == 1 else meta if isinstance(meta, list | tuple) else [None] * count
+    if count == 1:
+        return [meta]
+    if isinstance(meta, list | tuple):
+        return meta
+    return [None] * count
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:

@@ -51,9 +51,9 @@ class Context:
         """The `kinds` that occur in the graph, or all of them if that is not known. Each kind costs
         a search through the whole graph.
         """
-        return (
-            kinds if self.kinds is None else tuple(kind for kind in kinds if self.kinds.get(kind))
-        )
+        if self.kinds is None:
+            return kinds
+        return tuple(kind for kind in kinds if self.kinds.get(kind))
 
 
 @dataclass(frozen=True)

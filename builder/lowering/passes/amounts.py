@@ -50,7 +50,9 @@ ONE = amount(1)
 
 def product(amounts: Sequence[Amount]) -> Amount:
     """The product of all factors."""
-    number, names, count = 1, list[tuple[int, ...]](), 0
+    number = 1
+    names = list[tuple[int, ...]]()
+    count = 0
     for one in amounts:
         number *= one.number
         if one.names:
@@ -77,9 +79,10 @@ def of_item(item: Any, read: Callable[[Any], Amount | None]) -> Amount | None:
     if known is not None:
         return None if known == -1 else amount(known)
     node = item.node()
-    parts = (
-        [of_item(value, read) for value in node.inputs()] if node.kind() == "aten::mul" else [None]
-    )
+    if node.kind() == "aten::mul":
+        parts = [of_item(value, read) for value in node.inputs()]
+    else:
+        parts = [None]
     known = [part for part in parts if part is not None]
     if len(known) == len(parts):
         return product(known)
@@ -95,7 +98,9 @@ def filled(shape: Shape, wanted: Sequence[Amount | None]) -> Shape | None:
     if None not in wanted:
         return [one for one in wanted if one is not None]
     rest = product(shape).over(product([one or ONE for one in wanted]))
-    return None if rest is None or list(wanted).count(None) > 1 else [one or rest for one in wanted]
+    if rest is None or list(wanted).count(None) > 1:
+        return None
+    return [one or rest for one in wanted]
 
 
 class CommonFactor(NamedTuple):
@@ -110,7 +115,8 @@ def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
     """Two names of one size, which follow from the equal number of elements before and after a
     reshape. None: all names already agree.
     """
-    gone, new = without(whole.names, made.names), without(made.names, whole.names)
+    gone = without(whole.names, made.names)
+    new = without(made.names, whole.names)
     if len(gone) == len(new) == 1 and whole.number == made.number:
         return {new[0]: gone[0]}
     return {}
@@ -127,7 +133,9 @@ def common(before: Sequence[Amount], after: Sequence[Amount]) -> list[CommonFact
     """The common factors of the axes on both sides, from the first axis on; None if the axes of one
     side do not divide those of the other.
     """
-    found, lefts, rights = list[CommonFactor](), list(before), list(after)
+    found = list[CommonFactor]()
+    lefts = list(before)
+    rights = list(after)
     i = j = 0
     while i < len(lefts) and j < len(rights):
         length = lefts[i] if rights[j].over(lefts[i]) else rights[j]

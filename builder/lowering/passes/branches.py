@@ -239,7 +239,9 @@ class _Merge:
         rest = list(node.inputs())[1:]
 
         def pick(value: Value, neutral: Value) -> Value:
-            return self.select(value, neutral) if condition else self.select(neutral, value)
+            if condition:
+                return self.select(value, neutral)
+            return self.select(neutral, value)
 
         if node.kind() == "aten::slice":
             dim, start, end, step = rest
@@ -307,8 +309,10 @@ def _are_alike(yes: Value, no: Value) -> bool:
 def _are_equal(yes: Value, no: Value) -> bool:
     if yes.debugName() == no.debugName():
         return True
-    both = ir.is_constant(yes) and ir.is_constant(no)
-    return both and type(yes.toIValue()) is type(no.toIValue()) and yes.toIValue() == no.toIValue()
+    if not (ir.is_constant(yes) and ir.is_constant(no)):
+        return False
+    one, other = yes.toIValue(), no.toIValue()
+    return type(one) is type(other) and one == other
 
 
 def _is_open(end: Value) -> bool:

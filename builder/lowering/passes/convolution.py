@@ -49,7 +49,8 @@ _ARGUMENTS = 13  # the schema of `_convolution` that all convolutions are rewrit
 
 def _unbatched(graph: Graph, context: Context) -> set[int]:
     """The outputs of convolutions whose input has no batch axis."""
-    facts, found = input_facts(graph, context), set()
+    facts = input_facts(graph, context)
+    found = set()
     for node in bottom_up(graph):
         axes = _PLAIN.get(node.kind()) or _TRANSPOSED.get(node.kind())
         if axes and facts.rank(node.inputsAt(0)) == axes + 1:
@@ -95,11 +96,10 @@ def _emit(
     """Emit `_convolution`. The flags (benchmark, deterministic, cuDNN, tf32) do not change the
     result.
     """
-    flags = (
-        args[9:12]
-        if node.kind() == "aten::_convolution"
-        else [shared(v) for v in (False, False, True)]
-    )
+    if node.kind() == "aten::_convolution":
+        flags = args[9:12]
+    else:
+        flags = [shared(v) for v in (False, False, True)]
     ir.replace(
         node,
         ir.outputs(ir.insert(graph, "aten::_convolution", [*core, *flags, shared(True)], node)),
@@ -114,7 +114,9 @@ def _axes(weight: Value) -> int | None:
 
 def _unquantized(weight: Value) -> Value:
     """The weight before its fake quantization, which has the same shape."""
-    return weight.node().inputsAt(0) if weight.node().kind() in QUANTIZERS else weight
+    if weight.node().kind() in QUANTIZERS:
+        return weight.node().inputsAt(0)
+    return weight
 
 
 def _string_padding(
@@ -125,7 +127,8 @@ def _string_padding(
     """
     if ir.constant(padding) == "valid":
         return x, emit.constant([0] * axes)
-    steps, kernel = ir.int_list(dilation), ir.constant(_unquantized(weight))
+    steps = ir.int_list(dilation)
+    kernel = ir.constant(_unquantized(weight))
     if steps is None or not isinstance(kernel, torch.Tensor):
         return None
     steps = steps * axes if len(steps) == 1 else steps

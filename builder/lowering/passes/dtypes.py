@@ -73,9 +73,9 @@ _IN_PLACE = tuple(
 
 def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
     """Replace every query with a known result. Returns whether there was one."""
-    found, changes = (
-        False,
-        any(node.inputsAt(0).type().str() == "int[]" for node in ir.nodes_of(graph, *ir.CHANGES)),
+    found = False
+    changes = any(
+        node.inputsAt(0).type().str() == "int[]" for node in ir.nodes_of(graph, *ir.CHANGES)
     )
     for node in bottom_up(graph):
         result = _constant(node, facts) if node.kind() in _QUESTIONS else None
@@ -173,7 +173,8 @@ def _is_instance(node: Node, facts: Facts) -> bool | None:
     """Decide by the value's type. A value of a union type is a tensor or list after the function
     with the query is inlined.
     """
-    own, queried = node.input().type(), node.tys("types")
+    own = node.input().type()
+    queried = node.tys("types")
     if any(own.isSubtypeOf(kind) for kind in queried):
         return True
     return None if any(kind.isSubtypeOf(own) for kind in queried) else False
@@ -229,5 +230,6 @@ def _same(node: Node, facts: Facts) -> bool:
     wanted = node.inputsAt(1)
     if wanted.node().kind() == "prim::dtype" and wanted.node().inputsAt(0) == node.inputsAt(0):
         return True
-    number, known = ir.constant(wanted), facts.dtype(node.inputsAt(0))
+    number = ir.constant(wanted)
+    known = facts.dtype(node.inputsAt(0))
     return known is not None and isinstance(number, int) and dtype_of(number) is known

@@ -1,6 +1,6 @@
 """The elements of a list or dictionary that the graph fills after its construction.
 
-Only graphs with in-place writes have such containers; in all others `functionalise` replaced them
+Only graphs with in-place writes have such containers; in all others `functionalize` replaced them
 by values. Each element is read at the end of the graph, with a flag if it may be missing.
 """
 
@@ -107,8 +107,10 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     keys = dict.fromkeys(_keys([n for n in writers if n.kind() in _SETS], builders))
     if None in keys or not keys:
         return None
-    removes = _count(writers, _REMOVES)
-    always = [] if removes else [k for k in keys if all(k in (_built(b) or ()) for b in builders)]
+    always = []
+    if not _count(writers, _REMOVES):
+        built = [_built(node) or () for node in builders]
+        always = [key for key in keys if all(key in one for one in built)]
     return list(_Reader(graph, value, located(value), end).entries(keys, always))
 
 
@@ -158,7 +160,10 @@ class _Reader:
     """
 
     def __init__(self, graph: Any, value: Any, origin: Any, end: Any) -> None:
-        self.graph, self.value, self.origin, self.end = graph, value, origin, end
+        self.graph = graph
+        self.value = value
+        self.origin = origin
+        self.end = end
 
     def entries(self, keys: Any, always: list[Any]) -> Iterator[Element]:
         """The values of a dictionary at these keys."""

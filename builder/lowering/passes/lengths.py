@@ -33,7 +33,9 @@ class Lengths:
 
     def __init__(self, facts: Facts, known: Mapping[int, Sequence[Any]]) -> None:
         """`known` maps input values to shapes. An axis that is not a number is unknown."""
-        self._facts, self._known, self._shapes = facts, known, dict[int, Shape | None]()
+        self._facts = facts
+        self._known = known
+        self._shapes = dict[int, Shape | None]()
         self.guesses: dict[Any, Amount] = {}
         """For a size from broadcasting: the size of one operand. It differs only if that one is 1.
         """
@@ -110,7 +112,8 @@ def _same(lengths: Lengths, node: Node) -> Shape | None:
 
 
 def _layer(lengths: Lengths, node: Node) -> Shape | None:
-    read, wide = lengths.shape(node.inputsAt(0)), width(node.output())
+    read = lengths.shape(node.inputsAt(0))
+    wide = width(node.output())
     return None if read is None or wide is None else [*read[:-1], amount(wide)]
 
 
@@ -130,7 +133,8 @@ def _as_other(lengths: Lengths, node: Node) -> Shape | None:
 
 
 def _reshaped(lengths: Lengths, node: Node) -> Shape | None:
-    read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
+    read = lengths.shape(node.inputsAt(0))
+    items = ir.list_items(node.inputsAt(1))
     if items is None:
         return None
     wanted = [lengths.of(item) for item in items]
@@ -139,7 +143,8 @@ def _reshaped(lengths: Lengths, node: Node) -> Shape | None:
 
 
 def _unflattened(lengths: Lengths, node: Node) -> Shape | None:
-    read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(2))
+    read = lengths.shape(node.inputsAt(0))
+    items = ir.list_items(node.inputsAt(2))
     axis = None if read is None else axis_at(node, 1, len(read))
     if read is None or items is None or axis is None:
         return None
@@ -150,11 +155,14 @@ def _unflattened(lengths: Lengths, node: Node) -> Shape | None:
 def _unsqueezed(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
     axis = None if read is None else axis_at(node, 1, len(read) + 1)
-    return None if read is None or axis is None else [*read[:axis], ONE, *read[axis:]]
+    if read is None or axis is None:
+        return None
+    return [*read[:axis], ONE, *read[axis:]]
 
 
 def _expanded(lengths: Lengths, node: Node) -> Shape | None:
-    read, items = lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
+    read = lengths.shape(node.inputsAt(0))
+    items = ir.list_items(node.inputsAt(1))
     if read is None or items is None or len(items) < len(read):
         return None
     kept = [ONE] * (len(items) - len(read)) + read
@@ -162,7 +170,8 @@ def _expanded(lengths: Lengths, node: Node) -> Shape | None:
 
 
 def _reduced(lengths: Lengths, node: Node) -> Shape | None:
-    read, axes = lengths.shape(node.inputsAt(0)), ir.int_list(node.inputsAt(1))
+    read = lengths.shape(node.inputsAt(0))
+    axes = ir.int_list(node.inputsAt(1))
     if not read or not axes or ir.constant(node.inputsAt(2)) is not True:
         return None
     gone = {axis % len(read) for axis in axes}
@@ -175,7 +184,9 @@ def _fitting(lengths: Lengths, node: Node) -> Shape | None:
     # The condition of `where` is last: the selected values determine more of the sizes.
     sides = sides[1:] + sides[:1] if node.kind() == "aten::where" else sides
     known = [side for side in sides if side is not None]
-    return _stretched(lengths, node, known) if known and len(known) == len(tensors) else None
+    if known and len(known) == len(tensors):
+        return _stretched(lengths, node, known)
+    return None
 
 
 def _multiplied(lengths: Lengths, node: Node) -> Shape | None:
@@ -192,9 +203,10 @@ def _stretched(lengths: Lengths, node: Node, sides: Sequence[Shape]) -> Shape:
     others.
     """
     rank = max(len(side) for side in sides)
-    columns = zip(*([ONE] * (rank - len(side)) + side for side in sides), strict=True)
+    aligned = [[ONE] * (rank - len(side)) + side for side in sides]
     return [
-        _fit(lengths, named(node.output(), axis), column) for axis, column in enumerate(columns)
+        _fit(lengths, named(node.output(), axis), column)
+        for axis, column in enumerate(zip(*aligned, strict=True))
     ]
 
 

@@ -34,7 +34,8 @@ def masks_to_where(graph: Graph, context: Context) -> None:
     The number of elements that a mask selects depends on the data, and TensorRT for RTX has no
     kernel that finds them.
     """
-    facts, picked = input_facts(graph, context), dict[int, Picked]()
+    facts = input_facts(graph, context)
+    picked = dict[int, Picked]()
     for node in bottom_up(graph):
         facts.learn(node)
         if ir.in_fallback(node):
@@ -54,9 +55,9 @@ def _mask(indices: Value, facts: Facts) -> Any | None:
     """The mask, if it is the only index in the list."""
     items = ir.list_items(indices) or []
     alone = len(items) == 1 and isinstance(items[0], torch._C.Value)
-    return (
-        items[0] if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]) else None
-    )
+    if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]):
+        return items[0]
+    return None
 
 
 def _picks(node: Node, facts: Facts) -> Picked | None:
@@ -79,7 +80,7 @@ def _computed(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked])
     if any(facts.rank(value) != 0 for value in others):
         return None
     values = [picked[v.unique()].whole if v.unique() in picked else v for v in node.inputs()]
-    return Picked(parts[0].mask, Emit(graph, node).op(node.kind(), *values), parts[0].rank)
+    return Picked(mask, Emit(graph, node).op(node.kind(), *values), rank)
 
 
 def _rewrite_user(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> None:
@@ -87,7 +88,8 @@ def _rewrite_user(graph: Graph, node: Node, facts: Facts, picked: dict[int, Pick
     read = [value for value in node.inputs() if value.unique() in picked]
     if len(read) != 1 or node.kind() not in _ENDS:
         return
-    new = _ENDS[node.kind()](Emit(graph, node), node, facts, picked[read[0].unique()])
+    rewrite = _ENDS[node.kind()]
+    new = rewrite(Emit(graph, node), node, facts, picked[read[0].unique()])
     if new is not None:
         facts.know(new, facts.dtype(node.output()), facts.rank(node.output()))
         ir.replace(node, [new])

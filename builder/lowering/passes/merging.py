@@ -80,10 +80,11 @@ class _Tensors:
             return node
         bucket = (value.dtype, value.shape, _ends(value))
         known = self._buckets.setdefault(bucket, [])
-        at = next((i for i, other in enumerate(known) if _same_bytes(value, other)), len(known))
-        if at == len(known):
-            known.append(value)
-        return (*bucket, at)
+        for at, other in enumerate(known):
+            if _same_bytes(value, other):
+                return (*bucket, at)
+        known.append(value)
+        return (*bucket, len(known) - 1)
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -94,7 +95,8 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
-    count, start = tensor.numel() * tensor.element_size(), tensor.data_ptr()
+    count = tensor.numel() * tensor.element_size()
+    start = tensor.data_ptr()
     size = min(count, most)
     if count:
         return ctypes.string_at(start, size) + ctypes.string_at(start + count - size, size)
@@ -104,7 +106,11 @@ def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.data_ptr() == other.data_ptr() or not one.numel():
         return True
-    return torch.equal(*(tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)))
+    return torch.equal(_bytes_of(one), _bytes_of(other))
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 _OPERATOR = re.compile(r"^ *(%.+?) = ((?:aten|prim)::\w+)((?:\[[^\]]*\])?\([^)]*\))")
@@ -120,9 +126,10 @@ def eliminate_common_subexpressions(graph: Graph, context: Context) -> None:
     """
     lines = [_parsed(line) for line in str(graph).splitlines()]
     kinds = {line.kind for line in lines}
+    keys = [line.key for line in lines if line.key]
     if any(map(may_write, kinds)):
         ir.C._jit_pass_cse(graph)
-    elif len({line.key for line in lines if line.key}) < sum(bool(line.key) for line in lines):
+    elif len(set(keys)) < len(keys):
         _merge(graph, lines)
 
 
@@ -166,11 +173,10 @@ def _equal(nodes: list[Node], lines: list[_Line], returned: set[str]) -> Iterato
         _leave(line.text, scopes, seen)
         if not line.key:
             continue
-        key = (
-            _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key)
-            if renamed
-            else line.key
-        )
+        if renamed:
+            key = _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key)
+        else:
+            key = line.key
         if line.kind.startswith("prim::"):
             key += _VALUE.sub("", line.made)  # two empty lists of different types
         first, made = seen.setdefault(key, (position, line.made))

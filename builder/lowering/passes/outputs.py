@@ -25,10 +25,11 @@ from builder.lowering.passes import Context, filled, lowering_pass
 
 @dataclass(frozen=True)
 class Leaf:
-    """One tensor of the result. `flag` is a bool tensor without axes, None for what is always a
-    tensor; `where` is the source line that decides; `at` are its indices in the structure. A leaf
-    that is `too_long` is no tensor of the result: its flag is true where the list of that name is
-    longer than declared. Leaves of one `group` have the same place in the elements of such a list.
+    """One tensor of the result. `flag` is a bool tensor without axes; None if the value is always a
+    tensor. `where` is the source line that decides, and `at` are its indices in the structure. A
+    leaf that is `too_long` is no tensor of the result: its flag is true where the list of that name
+    is longer than declared. Leaves of one `group` are at the same location in each element of such
+    a list.
     """
 
     value: Any
@@ -54,7 +55,8 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     is not known has the elements that `max_lengths` declares, else it is a LoweringError, as is a
     dictionary whose keys are not known.
     """
-    values, end = list(graph.outputs()), graph.return_node()
+    values = list(graph.outputs())
+    end = graph.return_node()
     prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
     bounds = Bounds(context.max_lengths)
     found = [
@@ -96,7 +98,8 @@ class Bounds:
     """The declared largest lengths of lists, by the name of the list."""
 
     def __init__(self, declared: Mapping[str, int]) -> None:
-        self.declared, self.lists = declared, dict[str, None]()
+        self.declared = declared
+        self.lists = dict[str, None]()
 
     def of(self, kind: Any, name: str) -> int | None:
         """The largest length of the list `name`; None where none is declared."""
@@ -137,24 +140,10 @@ def _leaves(
         yield from (_by_branch(graph, value, name, bounds) or {}).items()
     elif kind == "OptionalType":
         yield from _of_optional(graph, value, name, end, bounds)
-    elif kind == "TupleType" and field_names(value.type()) == PACKED_SEQUENCE:
-        raise LoweringError(
-            f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the"
-            " data",
-            where=source_line(value.node()),
-            fix="return pad_packed_sequence(packed, total_length=x.size(1)) of it",
-        )
     elif kind == "TupleType":
-        elements = _elements(graph, value, end)
-        names = field_names(value.type()) or range(len(elements))
-        yield from _children(graph, zip(names, elements, strict=True), name, end, bounds)
+        yield from _of_tuple(graph, value, name, end, bounds)
     elif kind in ("ListType", "DictType"):
-        built = _built(graph, value, end)
-        if built is None:
-            more = filled.by_keys(graph, value, end) if kind == "DictType" else None
-            yield from _filled(value, name, more)
-        else:
-            yield from _children(graph, built, name, end, bounds)
+        yield from _of_container(graph, value, name, end, bounds)
     elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
         number = ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node())
         yield name, Leaf(number.output())
@@ -162,11 +151,40 @@ def _leaves(
         raise _not_a_tensor(value, name)
 
 
+def _of_tuple(
+    graph: Any, value: Any, name: str, end: Any, bounds: Bounds
+) -> Iterator[tuple[str, Leaf]]:
+    names = field_names(value.type())
+    if names == PACKED_SEQUENCE:
+        raise LoweringError(
+            f"output {name or 'output'!r} is a PackedSequence: how many rows it has depends on the"
+            " data",
+            where=source_line(value.node()),
+            fix="return pad_packed_sequence(packed, total_length=x.size(1)) of it",
+        )
+    elements = _elements(graph, value, end)
+    pairs = zip(names or range(len(elements)), elements, strict=True)
+    yield from _children(graph, pairs, name, end, bounds)
+
+
+def _of_container(
+    graph: Any, value: Any, name: str, end: Any, bounds: Bounds
+) -> Iterator[tuple[str, Leaf]]:
+    """The tensors inside a list or dictionary."""
+    built = _built(graph, value, end)
+    if built is not None:
+        yield from _children(graph, built, name, end, bounds)
+        return
+    is_dictionary = value.type().kind() == "DictType"
+    yield from _filled(value, name, filled.by_keys(graph, value, end) if is_dictionary else None)
+
+
 def _differs(value: Any) -> bool:
     """Whether a value comes from branches that may return different structures."""
     if value.node().kind() != "prim::If":
         return False
-    kind, text = value.type().kind(), value.type().annotation_str
+    kind = value.type().kind()
+    text = value.type().annotation_str
     if kind == "OptionalType":
         return _may_be_none(value) or value.type().getElementType().kind() != "TensorType"
     return kind in ("ListType", "DictType") or (
@@ -180,8 +198,10 @@ def _bounded(
     """The leaves of the first `most` elements of a list, each with a flag, and the leaf that shows
     whether the list is longer.
     """
-    origin, inner = located(value), value.type().getElementType()
-    where, own = source_line(origin), name or "output"
+    origin = located(value)
+    inner = value.type().getElementType()
+    where = source_line(origin)
+    own = name or "output"
     length = ir.insert(graph, "aten::len", [value], end, [ir.INT], origin).output()
     for index in range(most):
         node = _if_longer(graph, length, index, end, origin)
@@ -238,7 +258,10 @@ def _by_branch(graph: Any, value: Any, name: str, bounds: Bounds) -> Leaves | No
             sides.append(dict(_leaves(graph, given, name, block.returnNode(), bounds)))
     if all(side is None for side in sides):
         return None
-    known = {path: leaf.at for side in sides if side is not None for path, leaf in side.items()}
+    known = {}
+    for side in sides:
+        for path, leaf in (side or {}).items():
+            known[path] = leaf.at
     return {
         path: _merged(graph, node, [_end(side, path) for side in sides])
         for path in sorted(known, key=known.__getitem__)
@@ -363,7 +386,8 @@ def _unpacked(graph: Any, value: Any) -> Any:
         return _unpacked(graph, node.input())
     if node.kind() not in ("prim::TupleUnpack", "prim::TupleIndex"):
         return value
-    index, held = _index_in_tuple(value), node.inputsAt(0)
+    index = _index_in_tuple(value)
+    held = node.inputsAt(0)
     if index is None:
         return value
     if held.node().kind() == "prim::TupleConstruct":
@@ -378,7 +402,8 @@ def _projected(graph: Any, held: Any, index: int) -> Any:
     node, offset = held.node(), held.offset()
     kind = held.type().elements()[index]
     for block in node.blocks():
-        given, last = list(block.outputs())[offset], block.returnNode()
+        given = list(block.outputs())[offset]
+        last = block.returnNode()
         maker = given.node().kind()
         if maker == "prim::TupleConstruct":
             element = given.node().inputsAt(index)
@@ -425,13 +450,15 @@ def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
     """Parts and values of a list or dictionary that is a constant, or built in the graph with a
     known number of elements; None for any other.
     """
-    node, known = value.node(), ir.constant(value)
+    node = value.node()
+    known = ir.constant(value)
     if isinstance(known, list):
         return list(enumerate(ir.insert_constants(graph, known, end)))
     if node.kind() == "prim::ListConstruct":
         return list(enumerate(node.inputs()))
     if node.kind() == "prim::DictConstruct":
-        keys, values = ir.inputs(node)[::2], ir.inputs(node)[1::2]
+        keys = ir.inputs(node)[::2]
+        values = ir.inputs(node)[1::2]
         if all(ir.is_constant(key) for key in keys):
             parts = [_part(key.toIValue()) for key in keys]
             return list(dict(zip(parts, values, strict=True)).items())  # keys may be repeated

@@ -40,7 +40,9 @@ def _padded(emit: Emit, node: Node, pads: Value, mode: str | None) -> Any | None
     if mode in _KINDS and sides is not None:
         return emit.op(_KINDS[mode].format(sides // 2), x, pads)
     known = ir.int_list(pads)
-    return _circular(emit, x, known) if mode == "circular" and known is not None else None
+    if mode == "circular" and known is not None:
+        return _circular(emit, x, known)
+    return None
 
 
 def _circular(emit: Emit, x: Value, pads: list[int]) -> Value:
@@ -56,5 +58,6 @@ def _circular(emit: Emit, x: Value, pads: list[int]) -> Value:
             parts.insert(0, emit.op("aten::slice", x, -axis, -left, None, 1))
         if right > 0:
             parts.append(emit.op("aten::slice", x, -axis, 0, right, 1))
-        x = emit.op("aten::cat", emit.list(parts, ir.TENSOR), -axis) if len(parts) > 1 else x
+        if len(parts) > 1:
+            x = emit.op("aten::cat", emit.list(parts, ir.TENSOR), -axis)
     return x

@@ -18,12 +18,14 @@ _BOOLEAN = frozenset(
 
 def _same_axes(node: Node, inner: Node) -> bool:
     """Whether a transpose swaps the same axes as the inner one, in either order."""
-    outer, before = ([ir.constant(value) for value in ir.inputs(n)[1:]] for n in (node, inner))
+    outer = [ir.constant(value) for value in ir.inputs(node)[1:]]
+    before = [ir.constant(value) for value in ir.inputs(inner)[1:]]
     return None not in outer and sorted(outer) == sorted(before)
 
 
 def _inverse_order(node: Node, inner: Node) -> bool:
-    outer, before = ir.int_list(node.inputsAt(1)), ir.int_list(inner.inputsAt(1))
+    outer = ir.int_list(node.inputsAt(1))
+    before = ir.int_list(inner.inputsAt(1))
     if outer is None or before is None or len(outer) != len(before):
         return False
     rank = len(outer)
@@ -61,7 +63,8 @@ def _joined(node: Node) -> list[Any] | None:
     """The inputs of `cat`, with an inner `cat` along the same axis replaced by its inputs if it has
     no other user; None if there is no such inner `cat`.
     """
-    items, axis = ir.list_items(node.inputsAt(0)) or [], ir.constant(node.inputsAt(1))
+    items = ir.list_items(node.inputsAt(0)) or []
+    axis = ir.constant(node.inputsAt(1))
     found: list[Any] = []
     for item in items:
         inner = item.node()

@@ -33,7 +33,8 @@ def split_projections(graph: Graph, context: Context) -> None:
     }
     if not candidates:
         return
-    facts, found = input_facts(graph, context), []
+    facts = input_facts(graph, context)
+    found = []
     for node in bottom_up(graph):
         facts.learn(node)
         if node.kind() == "aten::linear" and node.output().unique() in candidates:
@@ -81,7 +82,8 @@ class Path:
 
 
 def _may_split(node: Node) -> bool:
-    weight, bias = ir.constant(node.inputsAt(1)), node.inputsAt(2)
+    weight = ir.constant(node.inputsAt(1))
+    bias = node.inputsAt(2)
     constant = ir.is_none(bias) or isinstance(ir.constant(bias), torch.Tensor)
     matrix = (
         isinstance(weight, torch.Tensor) and weight.dim() == 2 and weight.layout is torch.strided
@@ -96,7 +98,8 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
         return []
     outputs = int(ir.constant(layer.inputsAt(1)).shape[0])
     axes = [*(Axis() for _ in range(rank - 1)), Axis(size=outputs)]
-    value, shaped = layer.output(), _only_user(layer.output(), _SHAPES)
+    value = layer.output()
+    shaped = _only_user(layer.output(), _SHAPES)
     if shaped is not None:
         made = _SHAPES[shaped.kind()](shaped, axes)
         if made is None:
@@ -117,23 +120,29 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
 def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
     """The value's user, if it is the only one and of these kinds."""
     users = [use.user for use in value.uses()]
-    fits = len(users) == 1 and users[0].kind() in kinds and not ir.in_fallback(users[0])
-    return users[0] if fits else None
+    if len(users) != 1:
+        return None
+    user = users[0]
+    return user if user.kind() in kinds and not ir.in_fallback(user) else None
 
 
 def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
-    axis, sizes = axis_at(node, 1, len(axes)), _listed(node.inputsAt(2))
+    axis = axis_at(node, 1, len(axes))
+    sizes = _listed(node.inputsAt(2))
     if axis is None or sizes is None or not axes[axis].size:
         return None
     factors = _factors(axes[axis], _filled(sizes, axes[axis].size))
-    return None if factors is None else [*axes[:axis], *factors, *axes[axis + 1 :]]
+    if factors is None:
+        return None
+    return [*axes[:axis], *factors, *axes[axis + 1 :]]
 
 
 def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
     """The last axes, if their sizes are known and their product is the number of the layer's
     outputs.
     """
-    sizes, before = _listed(node.inputsAt(1)) or [], len(axes) - 1
+    sizes = _listed(node.inputsAt(1)) or []
+    before = len(axes) - 1
     if _keeps(node, before):
         sizes = [*sizes[:before], *_filled(sizes[before:], axes[-1].size)]
     for first in reversed(range(len(sizes))):
@@ -145,7 +154,8 @@ def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
 
 def _keeps(node: Node, before: int) -> bool:
     """Whether the first axes after the reshape are those of the layer's input, except its last."""
-    items, x = ir.list_items(node.inputsAt(1)) or [], node.inputsAt(0).node().inputsAt(0)
+    items = ir.list_items(node.inputsAt(1)) or []
+    x = node.inputsAt(0).node().inputsAt(0)
     own = [
         not isinstance(item, int) and _reads_size(item, x, axis)
         for axis, item in enumerate(items[:before])
@@ -192,14 +202,17 @@ def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
         return None
     factors = []
     for at, size in enumerate(known):
-        outer, inner = math.prod(known[:at]), math.prod(known[at + 1 :])
+        outer = math.prod(known[:at])
+        inner = math.prod(known[at + 1 :])
         factors.append(Axis(outer, size, inner))
     return factors
 
 
 def _unsqueezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
     axis = axis_at(node, 1, len(axes) + 1)
-    return None if axis is None else [*axes[:axis], Axis(size=-1), *axes[axis:]]
+    if axis is None:
+        return None
+    return [*axes[:axis], Axis(size=-1), *axes[axis:]]
 
 
 def _squeezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
@@ -277,10 +290,13 @@ def _chunked(node: Node, size: int) -> list[Part] | None:
 
 
 def _split(node: Node, size: int) -> list[Part] | None:
-    part_size, part_sizes = ir.constant(node.inputsAt(1)), ir.int_list(node.inputsAt(1))
+    part_size = ir.constant(node.inputsAt(1))
+    part_sizes = ir.int_list(node.inputsAt(1))
     if isinstance(part_size, int) and part_size > 0:
         part_sizes = _equal_parts(size, part_size)
-    return None if part_sizes is None or sum(part_sizes) != size else _unpacked(node, part_sizes)
+    if part_sizes is None or sum(part_sizes) != size:
+        return None
+    return _unpacked(node, part_sizes)
 
 
 def _equal_parts(size: int, part_size: int) -> list[int]:
@@ -314,16 +330,11 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     """Whether a product of two tensors reads the value, moved or scaled, as in attention. Splits
     for a gate or a recurrent cell are not changed.
     """
-    for user in (use.user for use in value.uses()):
-        if user.kind() in _PRODUCTS:
-            return True
-        if (
-            steps
-            and user.kind() in _PASSES_ON
-            and any(_is_multiplied(v, steps - 1) for v in user.outputs())
-        ):
-            return True
-    return False
+    users = [use.user for use in value.uses()]
+    if any(user.kind() in _PRODUCTS for user in users):
+        return True
+    passed = [user for user in users if user.kind() in _PASSES_ON] if steps else []
+    return any(_is_multiplied(v, steps - 1) for user in passed for v in user.outputs())
 
 
 def _made(graph: Graph, path: Path, part: Part) -> Value:
@@ -331,21 +342,19 @@ def _made(graph: Graph, path: Path, part: Part) -> Value:
     1.
     """
     emit = Emit(graph, path.shaped or path.layer, path.layer)
-    weight, bias = (
-        _rows(ir.constant(path.layer.inputsAt(at)), path.split_axis, part) for at in (1, 2)
-    )
-    value = emit.op(
-        "aten::linear", path.layer.inputsAt(0), emit.constant(weight), emit.constant(bias)
-    )
-    axes, order = (
-        [axis for axis in some if axis is not path.split_axis or not part.dropped]
-        for some in (path.axes, path.order)
-    )
+    x, weight, bias = path.layer.inputs()
+    rows = [_rows(ir.constant(given), path.split_axis, part) for given in (weight, bias)]
+    value = emit.op("aten::linear", x, *map(emit.constant, rows))
+    gone = path.split_axis if part.dropped else None
+    axes = [axis for axis in path.axes if axis is not gone]
+    order = [axis for axis in path.order if axis is not gone]
     value = _shaped(emit, path, part, value, axes)
     wanted = [axes.index(axis) for axis in order if not _is_one(axis)]
-    value = value if wanted == sorted(wanted) else emit.op("aten::permute", value, wanted)
+    if wanted != sorted(wanted):
+        value = emit.op("aten::permute", value, wanted)
     for position, axis in enumerate(order):
-        value = emit.op("aten::unsqueeze", value, position) if _is_one(axis) else value
+        if _is_one(axis):
+            value = emit.op("aten::unsqueeze", value, position)
     return value
 
 

@@ -13,10 +13,8 @@ from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
 
 DISABLE_OBSERVERS = "disable observers: model.apply(torch.ao.quantization.disable_observer)"
-_TENSOR, _CHANNEL = (
-    "aten::fake_quantize_per_tensor_affine",
-    "aten::fake_quantize_per_channel_affine",
-)
+_TENSOR = "aten::fake_quantize_per_tensor_affine"
+_CHANNEL = "aten::fake_quantize_per_channel_affine"
 _OBSERVING = (
     "aten::fused_moving_avg_obs_fake_quant",
     "aten::_fused_moving_avg_obs_fq_helper",
@@ -40,7 +38,7 @@ def unify_fake_quantize(graph: Graph, context: Context) -> None:
 
     The observer of `fused_moving_avg_obs_fake_quant` must be disabled by a constant: an enabled
     observer would change its scale with every request, and a LoweringError names its line. This
-    pass runs before functionalise, because the schema of an observer declares a write.
+    pass runs before functionalize, because the schema of an observer declares a write.
     """
     for node in ir.nodes_of(graph, *_OBSERVING):
         _without_observer(graph, node)
@@ -94,17 +92,19 @@ def _switched(graph: Graph, node: Node, kind: str, arguments: list[Value], switc
 def _flag(value: Value) -> bool | None:
     """Whether a flag is set; None if not known."""
     known = ir.constant(value)
-    return bool(known.reshape(-1)[0]) if isinstance(known, torch.Tensor) and known.numel() else None
+    if isinstance(known, torch.Tensor) and known.numel():
+        return bool(known.reshape(-1)[0])
+    return None
 
 
 def _learned(graph: Graph, node: Node) -> None:
     """Round a learned zero point as torch does: half to even, clamped to the bounds."""
     x, scale, zero_point, *rest = ir.inputs(node)[:-1]
-    known, (low, high) = ir.constant(zero_point), (ir.constant(bound) for bound in rest[-2:])
+    known = ir.constant(zero_point)
+    low, high = (ir.constant(bound) for bound in rest[-2:])
     if isinstance(known, torch.Tensor) and isinstance(low, int) and isinstance(high, int):
-        whole = ir.insert_constant(
-            graph, known.detach().round().clamp(low, high).to(torch.int32), node
-        )
+        rounded = known.detach().round().clamp(low, high).to(torch.int32)
+        whole = ir.insert_constant(graph, rounded, node)
         _put(graph, node, _LEARNABLE[node.kind()], [x, scale, whole, *rest])
 
 

@@ -15,7 +15,7 @@ _DROPOUTS = tuple(
 @lowering_pass("remove-dropout", touches=(*_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)))
 def remove_dropout(graph: Graph, context: Context) -> None:
     """Remove all forms of dropout outside training. Dropout returns its input tensor itself, so
-    this pass runs before functionalise.
+    this pass runs before functionalize.
     """
     for node in ir.nodes_of(graph, *_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)):
         if ir.constant(node.inputsAt(2)) is False or ir.constant(node.inputsAt(1)) == 0:
@@ -66,7 +66,10 @@ def remove_guards(graph: Graph, context: Context) -> None:
         if node.inputsAt(0).type().str() == node.output().type().str():
             ir.bypass(node)
     for node in ir.nodes_of(graph, *_ASSERTIONS):
-        node.destroy() if not node.outputsSize() else ir.bypass(node)
+        if node.outputsSize():
+            ir.bypass(node)
+        else:
+            node.destroy()
 
 
 # For each overload of `to`: the index of the dtype (None without one), and the indices of arguments
@@ -91,20 +94,15 @@ def unify_to(graph: Graph, context: Context) -> None:
         schema = ir.schema(node)
         name = f"{schema.name}.{schema.overload_name}" if schema else ""
         if name == "aten::to.other":
-            _cast(
-                graph,
-                shared,
-                node,
-                ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT]).output(),
-            )
+            other = ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT])
+            _cast(graph, shared, node, other.output())
         elif name in _TO_DTYPE:
             at = _TO_DTYPE[name]
             dtype = None if at is None else node.inputsAt(at)
-            (
+            if dtype is None or ir.is_none(dtype):
                 ir.bypass(node)
-                if dtype is None or ir.is_none(dtype)
-                else _cast(graph, shared, node, dtype)
-            )
+            else:
+                _cast(graph, shared, node, dtype)
 
 
 def _cast(graph: Graph, shared: ir.Constants, node: Node, dtype: Value) -> None:

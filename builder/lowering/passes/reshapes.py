@@ -43,7 +43,8 @@ def _length(node: Node) -> Value | None:
     path = None if axis is None or ir.in_fallback(node) else _path(node.inputsAt(0))
     if axis is None or path is None or path.layer is not None:
         return None
-    order, sizes = path.order, ir.list_items(path.first.inputsAt(1))
+    order = path.order
+    sizes = ir.list_items(path.first.inputsAt(1))
     if sizes is None or not -len(order) <= axis < len(order):
         return None
     size = sizes[order[axis]]
@@ -73,15 +74,16 @@ def _path(value: Value) -> _Path | None:
     ):
         first = node.inputsAt(0).node()
         sizes = ir.list_items(first.inputsAt(1)) if first.kind() == "aten::reshape" else None
-        return None if sizes is None else _Path(first, list(range(len(sizes))), node)
+        if sizes is None:
+            return None
+        return _Path(first, list(range(len(sizes))), node)
     while node.kind() in MOVES and not ir.in_fallback(node):
         moves.append(node)
         node = node.inputsAt(0).node()
-    sizes = (
-        ir.list_items(node.inputsAt(1))
-        if node.kind() == "aten::reshape" and not ir.in_fallback(node)
-        else None
-    )
+    if node.kind() == "aten::reshape" and not ir.in_fallback(node):
+        sizes = ir.list_items(node.inputsAt(1))
+    else:
+        sizes = None
     order = None if sizes is None else list(range(len(sizes)))
     for move in reversed(moves):
         order = None if order is None else moved(move, order)
@@ -89,7 +91,8 @@ def _path(value: Value) -> _Path | None:
 
 
 def _merge(graph: Graph, node: Node) -> None:
-    path, wanted = _path(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
+    path = _path(node.inputsAt(0))
+    wanted = ir.list_items(node.inputsAt(1))
     sizes = None if path is None else ir.list_items(path.first.inputsAt(1))
     if path is None or sizes is None or wanted is None:
         return
@@ -117,7 +120,9 @@ def _arranged(emit: Emit, path: _Path, of: dict[int, list[Value]], value: Value)
         return emit.op("aten::linear", value, *list(path.layer.inputs())[1:])
     starts = {axis: sum(len(of[before]) for before in range(axis)) for axis in of}
     order = [starts[axis] + number for axis in path.order for number in range(len(of[axis]))]
-    return value if order == sorted(order) else emit.op("aten::permute", value, order)
+    if order == sorted(order):
+        return value
+    return emit.op("aten::permute", value, order)
 
 
 def _groups(sizes: Sequence[Value | int], wanted: Sequence[Value]) -> list[list[Any]] | None:
@@ -171,4 +176,6 @@ def _source(value: Value) -> tuple[int, int]:
     The width is -1 if no layer computes the value.
     """
     known = width(value) if value.node().kind() == "aten::linear" else None
-    return (value.unique(), -1) if known is None else (value.node().inputsAt(0).unique(), known)
+    if known is None:
+        return (value.unique(), -1)
+    return (value.node().inputsAt(0).unique(), known)

@@ -35,7 +35,9 @@ def _filled(value: Value) -> Any:
     if ir.is_constant(value):
         return bool(value.toIValue())
     if node.kind() == "aten::format":
-        return True if str(ir.constant(node.inputsAt(0)) or "").replace("{}", "") else None
+        if str(ir.constant(node.inputsAt(0)) or "").replace("{}", ""):
+            return True
+        return None
     if node.kind() != "prim::If":
         return None
     one, other = (_filled(list(block.outputs())[value.offset()]) for block in node.blocks())

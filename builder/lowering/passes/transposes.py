@@ -61,16 +61,16 @@ class _Emit(Emit):
 
     def order(self, node: Node) -> list[int] | None:
         """The axis order of a transpose; None if it is not known, or for any other node."""
-        shape = (
-            self.lengths.shape(node.inputsAt(0))
-            if node.kind() in MOVES and not ir.in_fallback(node)
-            else None
-        )
+        if node.kind() in MOVES and not ir.in_fallback(node):
+            shape = self.lengths.shape(node.inputsAt(0))
+        else:
+            shape = None
         return None if shape is None else moved(node, range(len(shape)))
 
     def common_factors(self, node: Node) -> list[CommonFactor] | None:
         """The common factors of the axes before and after a reshape."""
-        shape, items = self.lengths.shape(node.inputsAt(0)), ir.list_items(node.inputsAt(1))
+        shape = self.lengths.shape(node.inputsAt(0))
+        items = ir.list_items(node.inputsAt(1))
         if shape is None or items is None:
             return None
         return self.lengths.common_factors(shape, [self.lengths.of(item) for item in items])
@@ -83,7 +83,9 @@ class _Emit(Emit):
         if before is not None:
             return self.permuted(value.node().inputsAt(0), [before[axis] for axis in order])
         made = self.before_layer(value, order) if self.is_replaceable(value) else None
-        return self.op("aten::permute", value, list(order)) if made is None else made
+        if made is None:
+            return self.op("aten::permute", value, list(order))
+        return made
 
     def before_layer(self, value: Value, order: Sequence[int]) -> Value | None:
         """The value permuted by permuting the input of its producer, if that input is a transpose;
@@ -187,13 +189,14 @@ def _size(
     emit: _Emit, node: Node, order: Sequence[int], found: Sequence[CommonFactor], at: int
 ) -> Any:
     """The size of a factor as a list item, before the transpose; None if no value has that size."""
-    group, items = found[at], ir.list_items(node.inputsAt(1)) or []
+    group = found[at]
+    items = ir.list_items(node.inputsAt(1)) or []
     if not group.length.names:
         return group.length.number
-    if [other.after for other in found].count(group.after) == 1 and emit.lengths.of(
-        items[group.after]
-    ) is not None:
-        return items[group.after]
+    if [other.after for other in found].count(group.after) == 1:
+        item = items[group.after]
+        if emit.lengths.of(item) is not None:
+            return item
     if [other.before for other in found].count(group.before) > 1:
         return None
     value, axis = source(node.inputsAt(0).node().inputsAt(0), order[group.before], len(order))
@@ -201,7 +204,8 @@ def _size(
 
 
 def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
-    move, count = node.inputsAt(0).node(), ir.list_length(node.inputsAt(2))
+    move = node.inputsAt(0).node()
+    count = ir.list_length(node.inputsAt(2))
     order = emit.order(move)
     axis = None if order is None else axis_at(node, 1, len(order))
     if order is None or axis is None or not count:
@@ -217,7 +221,8 @@ def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
 
 def _together(emit: _Emit, node: Node) -> Value | None:
     """Merge two transposes, or move the nodes between them."""
-    order, value = emit.order(node), node.inputsAt(0)
+    order = emit.order(node)
+    value = node.inputsAt(0)
     if order is None or _transposes_keys(node, order):
         return None
     if order == sorted(order):

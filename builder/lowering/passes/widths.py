@@ -48,10 +48,8 @@ def _fold(graph: Graph, node: Node, rank: int | None, static: Mapping[int, Seque
     axis = ir.constant(node.inputsAt(1))
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
-    value, known = (
-        node.inputsAt(0),
-        _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None,
-    )
+    value = node.inputsAt(0)
+    known = _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None
     if rank is not None:
         value, axis = source(value, axis % rank, rank)
         known = _width(value, node) if known is None and axis == rank - 1 else known
@@ -93,9 +91,13 @@ def _width(value: Value, at: Node) -> int | None:
     if made is not None:
         return made
     around = _blocks_around(at)
-    readers = (use.user for use in value.uses() if use.user.kind() in _READ and use.offset == 0)
-    read = (_READ[user.kind()](user) for user in readers if user.owningBlock() in around)
-    return next((length for length in read if length is not None), None)
+    for use in value.uses():
+        user = use.user
+        if user.kind() in _READ and use.offset == 0 and user.owningBlock() in around:
+            length = _READ[user.kind()](user)
+            if length is not None:
+                return length
+    return None
 
 
 def _blocks_around(node: Node) -> list[Any]:

@@ -26,7 +26,9 @@ def attention(layer: ILayer, *operands: Tensor) -> Tensor:
     _only_padded(options)
     given = {id(layer.get_input(i)): value for i, value in enumerate(operands)}
     query, key, value = (x.float() if x.dtype in REDUCED else x for x in operands[:3])
-    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+    groups = query.shape[1] // key.shape[1]
+    key = key.repeat_interleave(groups, dim=1)
+    value = value.repeat_interleave(groups, dim=1)
     scores = query @ key.mT
     allowed = _allowed(options, scores)
     if options.mask is not None:
@@ -87,15 +89,15 @@ def rotary_embedding(
     corresponding one of the second half.
     """
     turned = layer.rotary_embedding_dim or x.shape[-1]
-    cos, sin = (t if positions is None else t[positions.long()] for t in (cos, sin))
+    if positions is not None:
+        cos, sin = cos[positions.long()], sin[positions.long()]
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     head, rest = x[..., :turned], x[..., turned:]
     half = turned // 2
-    pairs = (
-        head.reshape(*head.shape[:-1], half, 2)
-        if layer.interleaved
-        else head.reshape(*head.shape[:-1], 2, half).mT
-    )
+    if layer.interleaved:
+        pairs = head.reshape(*head.shape[:-1], half, 2)
+    else:
+        pairs = head.reshape(*head.shape[:-1], 2, half).mT
     a, b = pairs[..., 0], pairs[..., 1]
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
     rotated = rotated if layer.interleaved else rotated.mT

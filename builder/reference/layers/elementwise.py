@@ -13,14 +13,18 @@ from builder.reference.registry import evaluates
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:
     """The quotient. Integers are truncated toward zero, as in C."""
-    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+    if a.is_floating_point():
+        return a / b
+    return torch.div(a, b, rounding_mode="trunc")
 
 
 def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
     """The floor of the rounded quotient. torch's floor division would correct quotients that were
     rounded up.
     """
-    return torch.floor(a / b) if a.is_floating_point() else torch.div(a, b, rounding_mode="floor")
+    if a.is_floating_point():
+        return torch.floor(a / b)
+    return torch.div(a, b, rounding_mode="floor")
 
 
 ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

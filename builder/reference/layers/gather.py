@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
+from builder.reference.axes import upright
 from builder.reference.registry import evaluates
 
 
@@ -64,7 +65,8 @@ def _gather_axis(
         values = data.new_zeros(_replaced(data, axis, index))
     if outside is None:
         return values
-    before, behind = [1] * (axis - batch), [1] * (data.dim() - axis - 1)
+    before = [1] * (axis - batch)
+    behind = [1] * (data.dim() - axis - 1)
     outside = outside.reshape(*outside.shape[:batch], *before, *outside.shape[batch:], *behind)
     return values.masked_fill(outside, 0)
 
@@ -78,7 +80,8 @@ def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...
     """Gather by coordinates: the last axis of the indices is a coordinate tuple for data's axes
     after the first `batch`.
     """
-    positions: list[Tensor] = [_counter(data.shape[i], i, indices.dim() - 1) for i in range(batch)]
+    rank = indices.dim() - 1
+    positions = [upright(torch.arange(data.shape[axis]), axis, rank) for axis in range(batch)]
     outside: Tensor | None = None
     for i in range(indices.shape[-1]):
         index, beyond = clamp_indices(indices[..., i], data.shape[batch + i], static[batch + i])
@@ -90,7 +93,3 @@ def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...
         return values
     behind = [1] * (values.dim() - outside.dim())
     return values.masked_fill(outside.reshape(*outside.shape, *behind), 0)
-
-
-def _counter(length: int, axis: int, rank: int) -> Tensor:
-    return torch.arange(length).reshape([-1 if i == axis else 1 for i in range(rank)])

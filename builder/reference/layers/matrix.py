@@ -16,14 +16,21 @@ def matrix_multiply(layer: ILayer, a: Tensor, b: Tensor) -> Tensor:
     """op0(a) times op1(b), for batches of matrices or vectors. Batch axes of length 1 are
     broadcast.
     """
-    first, second = layer.op0.name, layer.op1.name
-    a = {"TRANSPOSE": lambda: a.mT, "VECTOR": lambda: a.unsqueeze(-2)}.get(first, lambda: a)()
-    b = {"TRANSPOSE": lambda: b.mT, "VECTOR": lambda: b.unsqueeze(-1)}.get(second, lambda: b)()
+    a = _operand(a, layer.op0.name, -2)
+    b = _operand(b, layer.op1.name, -1)
     product = torch.matmul(a, b)
-    product = product.squeeze(-1) if second == "VECTOR" else product
-    if first == "VECTOR":
-        product = product.squeeze(-1 if second == "VECTOR" else -2)
+    if layer.op0.name == "VECTOR":
+        product = product.squeeze(-2)
+    if layer.op1.name == "VECTOR":
+        product = product.squeeze(-1)
     return product
+
+
+def _operand(x: Tensor, operation: str, new_axis: int) -> Tensor:
+    """The matrices of an operand; those of a vector have an axis of length 1 at `new_axis`."""
+    if operation == "TRANSPOSE":
+        return x.mT
+    return x.unsqueeze(new_axis) if operation == "VECTOR" else x
 
 
 @evaluates("EINSUM")

@@ -38,7 +38,8 @@ def _pads(
 
 
 def _halves(mode: str, total: int) -> tuple[int, int]:
-    small, large = total // 2, total - total // 2
+    small = total // 2
+    large = total - total // 2
     return (small, large) if mode == "SAME_UPPER" else (large, small)
 
 

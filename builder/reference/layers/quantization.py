@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from builder.engine import ILayer, tensorrt8
+from builder.reference.axes import upright
 from builder.reference.dtypes import output_dtype
 from builder.reference.registry import evaluates
 
@@ -19,16 +20,20 @@ def quantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None
     known = tensorrt8.evaluation.output_dtype("QUANTIZE")
     kind = "INT8" if known else layer.get_output(0).dtype.name
     low, high = RANGES[kind]
-    scaled = x.float() / _spread(scale, x, layer.axis)
-    shifted = scaled if kind == "FP8" else scaled.round()
-    shifted = shifted if zero is None else shifted + _spread(zero, x, layer.axis)
-    return shifted.clamp(low, high).to(known or output_dtype(layer))
+    steps = x.float() / _spread(scale, x, layer.axis)
+    if kind != "FP8":
+        steps = steps.round()
+    if zero is not None:
+        steps = steps + _spread(zero, x, layer.axis)
+    return steps.clamp(low, high).to(known or output_dtype(layer))
 
 
 @evaluates("DEQUANTIZE")
 def dequantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """(x - zero) * scale, computed in float32, in the output's dtype."""
-    wide = x.float() if zero is None else x.float() - _spread(zero, x, layer.axis)
+    wide = x.float()
+    if zero is not None:
+        wide = wide - _spread(zero, x, layer.axis)
     return (wide * _spread(scale, x, layer.axis)).to(output_dtype(layer))
 
 
@@ -40,7 +45,7 @@ def _spread(coefficients: Tensor, x: Tensor, axis: int) -> Tensor:
     if wide.numel() == 1:
         return wide.reshape(())
     if (wide.dim() == 1 and x.dim() > 1) or wide.dim() < x.dim():
-        return wide.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
+        return upright(wide, axis % x.dim(), x.dim())
     for i, (blocks, length) in enumerate(zip(wide.shape, x.shape, strict=True)):
         wide = wide if blocks == length else wide.repeat_interleave(length // blocks, dim=i)
     return wide

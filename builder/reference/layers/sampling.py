@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from builder.engine import ILayer
+from builder.reference.axes import upright
 from builder.reference.dtypes import in_float32
 from builder.reference.registry import evaluates
 
@@ -43,8 +44,8 @@ def resize(layer: ILayer, x: Tensor, shape: Tensor | None = None) -> Tensor:
             continue
         at = _input_positions(layer, x.shape[axis], length)
         if layer.resize_mode.name == "NEAREST":
-            index = ROUNDINGS[layer.nearest_rounding.name](at).clamp(0, x.shape[axis] - 1)
-            x = x.index_select(axis, index.long())
+            rounded = ROUNDINGS[layer.nearest_rounding.name](at)
+            x = x.index_select(axis, rounded.clamp(0, x.shape[axis] - 1).long())
         else:
             x = _weighted(x, axis, *_taps(layer, at, x.shape[axis]))
     return x
@@ -101,8 +102,10 @@ def _cubic(x: Tensor, a: float) -> Tensor:
 
 
 def _weighted(x: Tensor, axis: int, index: Tensor, weights: Tensor) -> Tensor:
-    view = [-1 if i == axis else 1 for i in range(x.dim())]
-    parts = [x.index_select(axis, i) * w.reshape(view) for i, w in zip(index, weights, strict=True)]
+    parts = [
+        x.index_select(axis, i) * upright(weight, axis, x.dim())
+        for i, weight in zip(index, weights, strict=True)
+    ]
     return torch.stack(parts).sum(0)
 
 
@@ -116,5 +119,6 @@ def grid_sample(layer: ILayer, x: Tensor, grid: Tensor) -> Tensor:
     """x (N, C, H, W) sampled at the positions in grid (N, Ho, Wo, 2: x, y from -1 to 1), as in
     ONNX. With FILL, values outside are 0.
     """
-    mode, outside = GRID_MODES[layer.interpolation_mode.name], GRID_OUTSIDE[layer.sample_mode.name]
+    mode = GRID_MODES[layer.interpolation_mode.name]
+    outside = GRID_OUTSIDE[layer.sample_mode.name]
     return functional.grid_sample(x, grid, mode, outside, align_corners=layer.align_corners)

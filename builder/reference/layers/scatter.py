@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
+from builder.reference.axes import upright
 from builder.reference.layers.gather import clamp_indices
 from builder.reference.registry import evaluates
 
@@ -44,8 +45,7 @@ def one_hot(layer: ILayer, indices: Tensor, values: Tensor, depth: Tensor) -> Te
     """values[1] where the coordinate on the new axis equals the index, else values[0]. An index out
     of range has values[0] everywhere.
     """
-    axis = layer.axis % (indices.dim() + 1)
-    classes = torch.arange(int(depth)).reshape(
-        [-1 if i == axis else 1 for i in range(indices.dim() + 1)]
-    )
+    rank = indices.dim() + 1
+    axis = layer.axis % rank
+    classes = upright(torch.arange(int(depth)), axis, rank)
     return torch.where(indices.unsqueeze(axis) == classes, values[1], values[0])

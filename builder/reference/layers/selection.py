@@ -49,7 +49,8 @@ def nms(
     rows: list[list[int]] = []
     for batch in range(scores.shape[0]):
         order = _candidates(scores[batch].float(), score_limit, layer.topk_box_limit)
-        rows += [[batch, c, b] for b, c in _select(order, corners[batch], limit, iou_limit)]
+        for box, label in _select(order, corners[batch], limit, iou_limit):
+            rows.append([batch, label, box])
     selected = torch.tensor(rows, dtype=output_dtype(layer)).reshape(-1, 3)
     return selected, torch.tensor(len(rows), dtype=output_dtype(layer, 1))
 
@@ -66,7 +67,7 @@ def _candidates(scores: Tensor, threshold: float, limit: int) -> list[tuple[int,
     """The best `limit` (box, class) pairs with a score above the threshold, by descending score."""
     order = torch.sort(scores.reshape(-1), descending=True, stable=True).indices
     order = order[scores.reshape(-1)[order] > threshold][:limit]
-    return [(int(i) // scores.shape[1], int(i) % scores.shape[1]) for i in order]
+    return [divmod(position, scores.shape[1]) for position in order.tolist()]
 
 
 def _select(
@@ -86,6 +87,10 @@ def _select(
 def _iou(a: Tensor, b: Tensor) -> float:
     overlap = torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])
     width, height = overlap.clamp(min=0).tolist()
-    areas = [float((c[2] - c[0]) * (c[3] - c[1])) for c in (a, b)]
-    union = sum(areas) - width * height
+    union = _area(a) + _area(b) - width * height
     return width * height / union if union > 0 else 0.0
+
+
+def _area(corners: Tensor) -> float:
+    left, top, right, bottom = corners
+    return float((right - left) * (bottom - top))

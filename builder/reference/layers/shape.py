@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -36,11 +38,11 @@ def resolve_dims(x: Tensor, wanted: list[int], zero_is_placeholder: bool) -> lis
     """`wanted` without placeholders. 0 copies x's length at the same index (unless it means 0), and
     -1 is inferred.
     """
-    dims = [x.shape[i] if n == 0 and zero_is_placeholder else n for i, n in enumerate(wanted)]
+    dims = list(wanted)
+    if zero_is_placeholder:
+        dims = [x.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)]
     if -1 in dims:
-        known = 1
-        for n in dims:
-            known *= n if n != -1 else 1
+        known = math.prod(size for size in dims if size != -1)
         dims[dims.index(-1)] = x.numel() // known if known else 0
     return dims
 

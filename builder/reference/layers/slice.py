@@ -4,10 +4,14 @@ of bounds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from builder.engine import ILayer
+from builder.reference.axes import upright
 from builder.reference.registry import evaluates
 
 
@@ -25,13 +29,14 @@ def slice_(
     attribute.
     """
     # an attribute is only read if no input replaces it: otherwise TensorRT reports an error
-    starts, sizes, strides = (
-        [int(n) for n in (getattr(layer, attribute) if tensor is None else tensor)]
-        for tensor, attribute in ((start, "start"), (size, "shape"), (stride, "stride"))
-    )
-    mode, empty = layer.mode.name, None
-    chosen = axes if axes is not None else getattr(layer, "axes", None)
-    positions = range(x.dim()) if chosen is None else [int(axis) % x.dim() for axis in chosen]
+    starts = _numbers(layer.start if start is None else start)
+    sizes = _numbers(layer.shape if size is None else size)
+    strides = _numbers(layer.stride if stride is None else stride)
+    mode = layer.mode.name
+    empty = None
+    if axes is None:
+        axes = getattr(layer, "axes", None)
+    positions = range(x.dim()) if axes is None else [axis % x.dim() for axis in _numbers(axes)]
     for axis, first, count, step in zip(positions, starts, sizes, strides, strict=True):
         if _inside(first, count, step, x.shape[axis]):
             x = _slice_axis(x, axis, first, count, step)
@@ -39,12 +44,15 @@ def slice_(
         index = torch.arange(count) * step + first
         outside = (index < 0) | (index >= x.shape[axis])
         empty = _mark(empty, outside, axis, x.dim())
-        x = (
-            x.index_select(axis, _WRAPPERS[mode](index, x.shape[axis]))
-            if x.shape[axis]
-            else _lengthen(x, axis, count)
-        )
+        if x.shape[axis]:
+            x = x.index_select(axis, _WRAPPERS[mode](index, x.shape[axis]))
+        else:
+            x = _lengthen(x, axis, count)
     return x if empty is None or mode != "FILL" else _filled(x, empty, fill)
+
+
+def _numbers(values: Iterable[Any]) -> list[int]:
+    return [int(value) for value in values]
 
 
 def _inside(first: int, count: int, step: int, length: int) -> bool:
@@ -92,7 +100,7 @@ def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor
     """A mask of the coordinates that are out of bounds on any axis so far, broadcastable to the
     output.
     """
-    here = outside.reshape([-1 if i == axis else 1 for i in range(rank)])
+    here = upright(outside, axis, rank)
     return here if empty is None else empty | here
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
+from builder.reference.axes import upright
 from builder.reference.dtypes import output_dtype, torch_dtype, weights_tensor
 from builder.reference.registry import evaluates
 
@@ -53,15 +54,11 @@ def fill(
     lengths = [int(n) for n in (layer.shape if shape is None else shape)]
     dtype = output_dtype(layer)
     deltas = (torch.tensor([layer.beta]) if beta is None else beta.reshape(-1)).to(dtype)
-    value = (
-        torch.as_tensor(layer.alpha if alpha is None else alpha)
-        .to(dtype)
-        .reshape(())
-        .expand(lengths)
-    )
+    first = torch.as_tensor(layer.alpha if alpha is None else alpha).to(dtype)
+    value = first.reshape(()).expand(lengths)
     for axis, (length, delta) in enumerate(zip(lengths, deltas, strict=True)):
         steps = torch.arange(length, dtype=dtype) * delta
-        value = value + steps.reshape([-1 if i == axis else 1 for i in range(len(lengths))])
+        value = value + upright(steps, axis, len(lengths))
     return value.contiguous()
 
 

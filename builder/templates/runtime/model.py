@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 try:
     from trt_build_runtime import blame, integrity, options
     from trt_build_runtime.confine import confine, has_gpu, is_stub
+    from trt_build_runtime.defaults import Defaults, is_missing
     from trt_build_runtime.errors import Description, InvalidRequest
     from trt_build_runtime.executors import executor
     from trt_build_runtime.padding import Padding
@@ -59,7 +60,7 @@ class TritonPythonModel:
         self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
         self.tensors, self.profiles = facts["serving"], Profiles(facts["serving"])
         self.axes = blame.Axes(self.tensors["inputs"])
-        self.padding = Padding(self.tensors)
+        self.padding, self.defaults = Padding(self.tensors), Defaults(self.tensors["inputs"])
         self.optional = any("flag" in output for output in self.tensors["outputs"])
         self.memory = Memory(folder.parent, self.tensors, self.batching)
         self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
@@ -199,19 +200,22 @@ class TritonPythonModel:
     def _inputs(self, request: Any) -> list[torch.Tensor]:
         kept = self.memory.of(request)
         inputs = self.tensors["inputs"]
-        tensors = [
+        given = [
             self._input(request, t) if t["name"] not in kept else kept[t["name"]] for t in inputs
         ]
-        self.devices = [tensor.device for tensor in tensors]
-        return tensors
+        self.devices = [tensor.device for tensor in given if tensor is not None]
+        return self.defaults.fill(given)
 
     def _facts(self) -> dict[str, str]:
         """What computed the outputs, and the devices of the last request's inputs."""
         on = "+".join(sorted({device.type for device in self.devices}))
         return {**self.parameters, "trt_build.inputs_on": on} if on else self.parameters
 
-    def _input(self, request: Any, declared: dict[str, Any]) -> torch.Tensor:
+    def _input(self, request: Any, declared: dict[str, Any]) -> Any:
+        """The tensor of a request; None for an optional input that it leaves out."""
         given = pb_utils.get_input_tensor_by_name(request, declared["name"])
+        if is_missing(given, declared):
+            return None
         tensor: torch.Tensor = to_torch(given, declared)
         if self.mapped.maxlen and tensor.is_cuda:
             self.mapped.append(given)

@@ -43,9 +43,10 @@ def _is_start(node: Node) -> bool:
 
 def _is_complex(constant: Value) -> bool:
     """Whether a constant is a complex number, or a tensor of them."""
-    known = (
-        ir.constant(constant) if constant.type().kind() in ("TensorType", "ComplexType") else None
-    )
+    if constant.type().kind() in ("TensorType", "ComplexType"):
+        known = ir.constant(constant)
+    else:
+        known = None
     return isinstance(known, complex) or (isinstance(known, torch.Tensor) and known.is_complex())
 
 
@@ -94,11 +95,10 @@ class _Splitter:
             reads or node.kind() in _STARTS or _is_opaque(node)
         ):
             return
-        made = (
-            None
-            if self._stays(node)
-            else RULES[node.kind()](Emit(self.graph, node), node, *self._arguments(node))
-        )
+        if self._stays(node):
+            made = None
+        else:
+            made = RULES[node.kind()](Emit(self.graph, node), node, *self._arguments(node))
         if made is None and node.kind() not in _REAL_RESULTS:
             self.whole |= {value.unique() for value in node.outputs()}
         elif isinstance(made, Pair):

@@ -47,7 +47,9 @@ def _lifted(emit: Emit, argument: Pair | Value) -> Pair:
 
 def _each(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
     """Rule for operators that act on both parts separately: they move, select or add elements."""
-    return _both(emit, node, *arguments) if isinstance(arguments[0], Pair) else None
+    if isinstance(arguments[0], Pair):
+        return _both(emit, node, *arguments)
+    return None
 
 
 def _both(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair:
@@ -83,7 +85,10 @@ def _list(emit: Emit, node: Node, *items: Pair) -> Pair | None:
     if any(map(_is_number, items)):
         return None
     lifted = [_lifted(emit, item) for item in items]
-    return Pair(*(emit.list([item[part] for item in lifted], ir.TENSOR) for part in (0, 1)))
+    return Pair(
+        emit.list([item.re for item in lifted], ir.TENSOR),
+        emit.list([item.im for item in lifted], ir.TENSOR),
+    )
 
 
 def _unpacked(emit: Emit, node: Node, items: Pair) -> list[Pair]:
@@ -107,7 +112,8 @@ def _added(emit: Emit, node: Node, a: Any, b: Any, alpha: Pair | Value) -> Pair 
     if _is_number(b) and not isinstance(b, Pair):
         b = Pair(b, emit.constant(0))
     a, b = (argument if _is_number(argument) else _lifted(emit, argument) for argument in (a, b))
-    return Pair(*(emit.op(node.kind(), a[part], b[part], alpha) for part in (0, 1)))
+    kind = node.kind()
+    return Pair(emit.op(kind, a.re, b.re, alpha), emit.op(kind, a.im, b.im, alpha))
 
 
 def _filled(emit: Emit, node: Node, a: Pair, where: Value, number: Pair | Value) -> Pair | None:
@@ -115,7 +121,8 @@ def _filled(emit: Emit, node: Node, a: Pair, where: Value, number: Pair | Value)
     if not (isinstance(a, Pair) and _is_number(number)):
         return None
     fill = number if isinstance(number, Pair) else Pair(number, emit.constant(0))
-    return Pair(*(emit.op(node.kind(), a[part], where, fill[part]) for part in (0, 1)))
+    kind = node.kind()
+    return Pair(emit.op(kind, a.re, where, fill.re), emit.op(kind, a.im, where, fill.im))
 
 
 def _product(emit: Emit, node: Node, a: Any, b: Any) -> Pair:
@@ -151,9 +158,9 @@ def _times(emit: Emit, a: Value, b: Value) -> Value:
 
 def _squared(emit: Emit, node: Node, a: Pair, exponent: Pair | Value | None = None) -> Pair | None:
     """square, and pow by two."""
-    if not isinstance(a, Pair) or (
-        exponent is not None and (isinstance(exponent, Pair) or ir.constant(exponent) != 2)
-    ):
+    if not isinstance(a, Pair) or isinstance(exponent, Pair):
+        return None
+    if exponent is not None and ir.constant(exponent) != 2:
         return None
     re = emit.op("aten::sub", _times(emit, a.re, a.re), _times(emit, a.im, a.im), 1)
     return Pair(re, emit.op("aten::mul", _times(emit, a.re, a.im), 2))
@@ -164,7 +171,8 @@ def _exponential(emit: Emit, node: Node, a: Pair) -> Pair:
 
 
 def _polar(emit: Emit, node: Node, length: Value, angle: Value) -> Pair:
-    return Pair(*(_times(emit, length, emit.op(f"aten::{name}", angle)) for name in ("cos", "sin")))
+    re = _times(emit, length, emit.op("aten::cos", angle))
+    return Pair(re, _times(emit, length, emit.op("aten::sin", angle)))
 
 
 def _conjugate(emit: Emit, node: Node, a: Pair) -> Pair:

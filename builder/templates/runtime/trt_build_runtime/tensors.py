@@ -8,15 +8,11 @@ import torch
 import triton_python_backend_utils as pb_utils
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
-from .errors import InvalidRequest
-
 
 def to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
     """By DLPack, without a copy. bool is copied by numpy, because DLPack supports it only from
     Triton 24.x on.
     """
-    if tensor is None:
-        raise InvalidRequest(f"input {declared['name']!r} is missing")
     value = _bool(tensor) if declared["dtype"] == "bool" else from_dlpack(tensor.to_dlpack())
     return value if declared["shape"] else value.reshape(())
 

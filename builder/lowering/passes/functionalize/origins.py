@@ -8,7 +8,7 @@ from typing import Any
 
 from builder.graph_types import Block, Node, Value
 from builder.lowering import ir
-from builder.lowering.passes.functionalise.sharing import holds, sources, writes
+from builder.lowering.passes.functionalize.sharing import holds, sources, writes
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 from builder.graph_types import Graph, Node, NodeList, Value
 from builder.lowering import ir
-from builder.lowering.passes.functionalise import containers, inplace
-from builder.lowering.passes.functionalise.alias import Alias
-from builder.lowering.passes.functionalise.branches import branch
-from builder.lowering.passes.functionalise.counting import COUNTS, KNOWABLE
-from builder.lowering.passes.functionalise.loops import loop
-from builder.lowering.passes.functionalise.memory import Memory, cannot
-from builder.lowering.passes.functionalise.sharing import (
+from builder.lowering.passes.functionalize import containers, inplace
+from builder.lowering.passes.functionalize.alias import Alias
+from builder.lowering.passes.functionalize.branches import branch
+from builder.lowering.passes.functionalize.counting import COUNTS, KNOWABLE
+from builder.lowering.passes.functionalize.loops import loop
+from builder.lowering.passes.functionalize.memory import Memory, cannot
+from builder.lowering.passes.functionalize.sharing import (
     CONSTRUCTORS,
     copies_container,
     holds,
@@ -21,7 +21,7 @@ from builder.lowering.passes.functionalise.sharing import (
     writes,
     written,
 )
-from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS, VIEWS_IN_PLACE
+from builder.lowering.passes.functionalize.views import LISTS_OF_VIEWS, VIEWS, VIEWS_IN_PLACE
 from builder.lowering.passes.unroll import trip_count, unroll
 
 _BOXES = ("ListType", "TupleType", "DictType")

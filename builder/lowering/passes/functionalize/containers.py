@@ -10,9 +10,9 @@ from typing import Any
 from builder.errors import InPlaceError
 from builder.graph_types import Node, Value
 from builder.lowering import ir
-from builder.lowering.passes.functionalise.alias import Alias
-from builder.lowering.passes.functionalise.memory import Memory, cannot
-from builder.lowering.passes.functionalise.sharing import holds
+from builder.lowering.passes.functionalize.alias import Alias
+from builder.lowering.passes.functionalize.memory import Memory, cannot
+from builder.lowering.passes.functionalize.sharing import holds
 
 Handler = Callable[[Memory, Any, Alias], bool]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from builder.graph_types import Block, Node, Value
 from builder.lowering import ir
-from builder.lowering.passes.functionalise.alias import Alias, Items, Storage
-from builder.lowering.passes.functionalise.memory import Memory, cannot
-from builder.lowering.passes.functionalise.sharing import holds
+from builder.lowering.passes.functionalize.alias import Alias, Items, Storage
+from builder.lowering.passes.functionalize.memory import Memory, cannot
+from builder.lowering.passes.functionalize.sharing import holds
 
 if TYPE_CHECKING:
-    from builder.lowering.passes.functionalise.walk import Walk
+    from builder.lowering.passes.functionalize.walk import Walk
 
 
 @dataclass

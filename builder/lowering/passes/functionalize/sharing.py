@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from builder.graph_types import Node, Type, Value
 from builder.lowering import ir
-from builder.lowering.passes.functionalise.views import UNDECLARED_VIEWS
+from builder.lowering.passes.functionalize.views import UNDECLARED_VIEWS
 
 HOLDERS = frozenset(["TensorType", "OptionalType", "ListType", "TupleType", "DictType"])
 CONSTRUCTORS = frozenset(["prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"])

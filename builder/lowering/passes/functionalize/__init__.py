@@ -7,13 +7,13 @@ from __future__ import annotations
 from builder.graph_types import Graph, Node
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.passes.functionalise.containers import BUILDERS
-from builder.lowering.passes.functionalise.sharing import writes
-from builder.lowering.passes.functionalise.walk import Walk
+from builder.lowering.passes.functionalize.containers import BUILDERS
+from builder.lowering.passes.functionalize.sharing import writes
+from builder.lowering.passes.functionalize.walk import Walk
 
 
-@lowering_pass("functionalise")
-def functionalise(graph: Graph, context: Context) -> None:
+@lowering_pass("functionalize")
+def functionalize(graph: Graph, context: Context) -> None:
     """Replace every in-place write by a new value, which later readers of that memory use.
 
     This covers slice assignment, `copy_`, `fill_`, `zero_`, `index_put_`, `masked_fill_`,

@@ -1,4 +1,4 @@
-"""Functionalisation: whoever shares memory sees the write, through views, branches, loops and
+"""Functionalization: whoever shares memory sees the write, through views, branches, loops and
 containers, or it is refused.
 """
 
@@ -386,7 +386,7 @@ OPEN = [reshaped_then_base_read, reshaped_after_a_write, chunks_walked, through_
 def test_what_cannot_be_told_is_refused_with_its_line(function: Callable[..., Any]) -> None:
     with pytest.raises(LoweringError, match="aten::add_ writes in place") as caught:
         builder.lower(torch.jit.script(function).graph)
-    assert "test_functionalise.py" in caught.value.where and "clone" in caught.value.fix
+    assert "test_functionalize.py" in caught.value.where and "clone" in caught.value.fix
 
 
 def test_a_constant_is_not_written() -> None:
@@ -456,7 +456,7 @@ def test_a_tuple_from_a_list_of_them_is_refused_where_the_choice_is_open() -> No
 
     with pytest.raises(LoweringError, match="a tuple is selected from a list") as caught:
         builder.lower(torch.jit.script(f).graph)
-    assert "test_functionalise.py" in caught.value.where
+    assert "test_functionalize.py" in caught.value.where
 
 
 def test_a_list_takes_a_constant_list() -> None:
@@ -752,7 +752,7 @@ def test_another_name_of_written_memory_sees_the_write(
         lowered = builder.lower(torch.jit.script(function).graph)
     except LoweringError as error:
         assert function is not recurrent_with_fresh_state
-        assert "writes in place" in str(error) and "test_functionalise.py" in error.where
+        assert "writes in place" in str(error) and "test_functionalize.py" in error.where
         return
     for scale in (-1, 0.3, 2):
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * scale

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from builder.graph_types import Node, Value
 from builder.lowering import ir
-from builder.lowering.passes.functionalise.alias import Alias, Storage
-from builder.lowering.passes.functionalise.memory import Memory, cannot
-from builder.lowering.passes.functionalise.origins import (
+from builder.lowering.passes.functionalize.alias import Alias, Storage
+from builder.lowering.passes.functionalize.memory import Memory, cannot
+from builder.lowering.passes.functionalize.origins import (
     Group,
     body_of,
     origins,
@@ -16,10 +16,10 @@ from builder.lowering.passes.functionalise.origins import (
     stores,
     values_inside,
 )
-from builder.lowering.passes.functionalise.sharing import holds, writes
+from builder.lowering.passes.functionalize.sharing import holds, writes
 
 if TYPE_CHECKING:
-    from builder.lowering.passes.functionalise.walk import Walk
+    from builder.lowering.passes.functionalize.walk import Walk
 
 _FIX_OF_DICTIONARY = (
     "to let TensorRT run it, use keys that are constants in the source, or keep the values in a"

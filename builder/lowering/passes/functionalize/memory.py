@@ -13,9 +13,9 @@ from builder.lowering import ir
 from builder.lowering.emit import Emit
 from builder.lowering.folding import QUANTIZERS
 from builder.lowering.locations import source_line
-from builder.lowering.passes.functionalise.alias import Alias, Items, Journal, Storage
-from builder.lowering.passes.functionalise.sharing import holds
-from builder.lowering.passes.functionalise.views import LISTS_OF_VIEWS, VIEWS
+from builder.lowering.passes.functionalize.alias import Alias, Items, Journal, Storage
+from builder.lowering.passes.functionalize.sharing import holds
+from builder.lowering.passes.functionalize.views import LISTS_OF_VIEWS, VIEWS
 from builder.lowering.passes.quantization import DISABLE_OBSERVERS
 
 _FIX = "write to a .clone() of the tensor, or assign the result to a new variable"

@@ -1,0 +1,88 @@
+"""Inputs of requests that leave out an optional input, and forward's own default for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from builder.errors import TrtBuildError
+from builder.manifest import Default, ModelSpec, TensorSpec
+from builder.parity.arrays import to_numpy, to_torch
+from builder.parity.calling import arguments
+from builder.parity.comparison import compare
+from builder.parity.structure import leaves
+from builder.triton import Golden
+
+ALL = "defaults"
+"""The last part of the name of a golden without any optional input."""
+
+
+def filled(spec: TensorSpec, default: Default, sizes: Mapping[str, int]) -> torch.Tensor:
+    """The tensor that the server uses for the input, with the named axes of these sizes."""
+    shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
+    value = torch.tensor(default, dtype=getattr(torch, spec.dtype))
+    return value.expand(shape).contiguous()
+
+
+def sizes_of(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The sizes of the named axes in a request with inputs of these shapes, by input name."""
+    return {
+        axis: size
+        for spec in specs
+        for axis, size in zip(spec.shape, shapes.get(spec.name or "", ()), strict=False)
+        if isinstance(axis, str)
+    }
+
+
+def variants(
+    spec: ModelSpec, tensors: Sequence[torch.Tensor]
+) -> Iterator[tuple[str, tuple[str, ...], list[torch.Tensor]]]:
+    """For each optional input a request without it, and one without any: the golden's name, the
+    omitted inputs and all tensors, with the defaults.
+    """
+    optional = tuple(spec.defaults)
+    shapes = {s.name or "": tensor.shape for s, tensor in zip(spec.inputs, tensors, strict=True)}
+    sizes = sizes_of(spec.inputs, shapes)
+    each = [(f"p0-without-{name}", (name,)) for name in optional]
+    for golden, omitted in [*each, *([(f"p0-{ALL}", optional)] if len(optional) > 1 else [])]:
+        yield (
+            golden,
+            omitted,
+            [
+                filled(one, spec.defaults[one.name or ""], sizes) if one.name in omitted else tensor
+                for one, tensor in zip(spec.inputs, tensors, strict=True)
+            ],
+        )
+
+
+def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
+    """A warning if the module's forward has its own default for the omitted input of the golden,
+    and gives other outputs with it.
+    """
+    (name,) = golden.omitted
+    tensors = [
+        to_torch(golden.inputs[one.name or ""]).to(getattr(torch, one.dtype)) for one in spec.inputs
+    ]
+    given = arguments(module, spec.inputs, tensors, spec.constants) or {}
+    schema = getattr(getattr(module, "forward", None), "schema", None)
+    own = next((a for a in schema.arguments if a.name == name), None) if schema else None
+    if name not in given or own is None or not own.has_default_value():
+        return None
+    del given[name]
+    try:
+        with torch.no_grad():
+            made = [to_numpy(tensor) for _, tensor in leaves(module(**given))]
+        pairs = zip(golden.outputs.items(), made, strict=True)
+        outputs = {output: array.astype(stated.dtype) for (output, stated), array in pairs}
+        same = compare(outputs, golden, spec.tolerance, precision="fp32").passed
+    except (RuntimeError, IndexError, torch.jit.Error, TrtBuildError, ValueError):
+        same = False
+    if same:
+        return None
+    return (
+        f"input {name!r} has default {spec.defaults[name]!r} in the manifest, and forward's own"
+        f" default, {own.default_value!r}, gives other outputs: a request without the input gets"
+        " those of the manifest's default"
+    )
