@@ -5,5 +5,5 @@ from .constants import is_constant as is_constant
 from .constants import is_none as is_none
 from .constants import list_items as list_items
 from .constants import list_length as list_length
+from .constants import weight_shape as weight_shape
 from .facts import Facts as Facts
-from .facts import weight_shape as weight_shape

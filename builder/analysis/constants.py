@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from builder.graph_types import Value
 
 CHANGES = frozenset(
@@ -67,6 +69,14 @@ def list_length(value: Value) -> int | None:
         return None if _is_changed(value) else int(value.node().inputsSize())
     known = constant(value)
     return len(known) if isinstance(known, list | tuple) else None
+
+
+def weight_shape(weight: Value) -> tuple[int, ...] | None:
+    """The shape of a constant, possibly behind fake quantization."""
+    while weight.node().kind().startswith("aten::fake_quantize_"):
+        weight = weight.node().inputsAt(0)
+    known = constant(weight)
+    return tuple(known.shape) if isinstance(known, torch.Tensor) else None
 
 
 def _is_changed(built: Value) -> bool:

@@ -1,134 +1,108 @@
-"""The dtype and the rank of an operator's results, from torch's meta kernels. Each tensor is
-represented by a meta tensor of the same dtype and rank, with all sizes 2. An operator whose rank
-depends on sizes, such as `squeeze`, is left out.
+"""The dtype and the rank of an operator's results, from torch's meta kernels.
 
-Only operators with a registered meta kernel are evaluated, and those in COMPOSED. Other kernels may
-read memory that a meta tensor does not have, or index a list without a bounds check: `lstm` with
-weights of size 2 is a segmentation fault.
+A meta kernel computes the dtype and the shape of a result without data. Each tensor is represented
+by a meta tensor with all sizes equal. What is not known of the arguments is tried: several ranks,
+dtypes, or numbers (`candidates`). A fact holds if the results of all calls that the kernel accepts
+agree on it.
+
+A kernel is called only if a call cannot crash. Others may read memory that a meta tensor does not
+have, or index a list without a bounds check: `lstm` with weights of size 2 is a segmentation fault.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from builder.analysis import constants
-from builder.graph_types import Node, Value
+from builder.analysis import candidates
+from builder.analysis.arguments import Fact, Operator, described, operator_of
+from builder.graph_types import Node
 
-Fact = tuple[torch.dtype | None, int | None]
-
-SIZE = 2
-BY_SIZES = frozenset(["squeeze", "squeeze_copy", "cat", "concat", "concatenate"])
-"""Operators whose rank depends on sizes."""
-COMPOSED = frozenset(
-    "linear matmul softmax log_softmax layer_norm group_norm instance_norm batch_norm dropout"
-    " conv1d conv2d conv3d scaled_dot_product_attention max_pool1d max_pool2d max_pool3d"
-    " avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d std var"
-    " flatten reshape pad one_hot".split()
+BY_SIZES = frozenset(
+    "squeeze squeeze_copy cat concat concatenate gather scatter scatter_add scatter_reduce"
+    " take_along_dim batch_norm".split()
 )
-"""Composite operators without a meta kernel. All operators that they call have one."""
-ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "Generator", "Device", "Stream")
-"""Types of arguments that torch passes to a kernel as numbers without a range check."""
-MOST = 8
-"""Larger ranks are not evaluated, because TensorRT does not support them."""
-_SCHEMA = re.compile(r"aten::(\w+)(?:\.(\w+))?\(")
+"""Operators whose rank depends on sizes, or that accept empty tensors of any rank beside others:
+`squeeze` removes axes of size 1, `cat` ignores empty tensors of rank 1. Examples have equal sizes,
+so only the dtype of the results is stated.
+"""
 
 
-def facts_of(node: Node, fact: Callable[[Any], Fact]) -> list[Fact] | None:
-    """The facts of each output of an operator; `fact` returns those of its inputs. None if they are
-    not known, or torch has no meta kernel.
+def facts_of(node: Node, fact: Callable[[Any], Fact]) -> tuple[Fact, ...]:
+    """The facts of each output of an operator; `fact` returns those of its inputs. Empty if torch
+    has no meta kernel.
     """
-    found = _SCHEMA.match(node.schema())
-    if found is None or found[1] in BY_SIZES:
-        return None
+    operator = operator_of(node.schema())
+    if operator is None:
+        return ()
     try:
-        arguments = tuple(_argument(value, fact) for value in node.inputs())
+        arguments = described(operator, node, fact)
     except LookupError:
-        return None
-    return _evaluated(found[1], found[2] or "default", arguments)
-
-
-def _argument(value: Value, fact: Callable[[Any], Fact]) -> Any:
-    """A hashable description of an input. Raises LookupError if it is not known."""
-    if constants.is_constant(value):
-        known = constants.constant(value)
-        if isinstance(known, torch.Tensor):
-            return _tensor(known.dtype, known.dim())
-        return tuple(known) if isinstance(known, list) else known
-    if value.node().kind() == "prim::ListConstruct":
-        items = constants.list_items(value)
-        if items is None:
-            raise LookupError
-        return tuple(_argument(item, fact) for item in items)
-    if value.type().kind() != "TensorType":
-        raise LookupError
-    return _tensor(*fact(value))
-
-
-def _tensor(dtype: torch.dtype | None, rank: int | None) -> Any:
-    if dtype is None or rank is None or rank > MOST:
-        raise LookupError
-    return torch.dtype, dtype, rank
-
-
-def _is_tensor(described: object) -> bool:
-    return isinstance(described, tuple) and described[:1] == (torch.dtype,)
+        return ()
+    return _evaluated(operator, arguments)
 
 
 @lru_cache(maxsize=4096)
-def _evaluated(name: str, overload: str, described: tuple[Any, ...]) -> list[Fact] | None:
-    operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    if operator is None or not _is_safe(operator, described):
-        return None
-    if any(str(result.type) != "Tensor" for result in operator._schema.returns):
-        return None
+def _evaluated(operator: Operator, arguments: tuple[Any, ...]) -> tuple[Fact, ...]:
+    tried = candidates.ranges(arguments)
+    try:
+        facts = _facts(operator, arguments, tried)
+    except LookupError:  # too many calls
+        return ()
+    is_ranked = tried.has_all_ranks and operator.name not in BY_SIZES
+    return tuple((dtype, rank if is_ranked else None) for dtype, rank in facts)
+
+
+def _facts(operator: Operator, arguments: tuple[Any, ...], tried: candidates.Ranges) -> list[Fact]:
+    """The facts for examples of the first size with which a call is accepted. With unknown ranks,
+    those of size 1 must agree: a rank may be rejected only for its number of elements.
+    """
+    found: list[Fact] = []
+    for size in candidates.SIZES:
+        made = _agreement(operator, arguments, tried, size)
+        if made and found:
+            return [_common(*pair) for pair in zip(found, made, strict=True)]
+        found = found or made
+        if found and (tried.are_ranks_known or size == 1):
+            return found
+    return found
+
+
+def _agreement(
+    operator: Operator, arguments: tuple[Any, ...], tried: candidates.Ranges, size: int
+) -> list[Fact]:
+    """The facts on which all accepted calls agree. Empty if no call is accepted. Raises LookupError
+    if there are too many.
+    """
+    agreed: list[Fact] = []
+    is_bounded = False  # whether a call without a tensor of the largest rank was accepted
+    for values, is_largest in candidates.calls(arguments, tried, size):
+        made = _results(operator, values)
+        if not made:
+            continue
+        is_bounded = is_bounded or not is_largest
+        agreed = [_common(*pair) for pair in zip(agreed or made, made, strict=True)]
+        if not any(dtype is not None or rank is not None for dtype, rank in agreed):
+            break
+    # An operator that needs this many axes may accept larger ranks, which were not tried.
+    return agreed if is_bounded else [(dtype, None) for dtype, _ in agreed]
+
+
+def _common(one: Fact, other: Fact) -> Fact:
+    dtype, rank = one
+    return dtype if dtype == other[0] else None, rank if rank == other[1] else None
+
+
+def _results(operator: Operator, values: list[Any]) -> list[Fact]:
+    """The facts of the results of one call; empty if the kernel rejects it."""
+    keywords = {name: values[at] for at, name in operator.keywords if at < len(values)}
     try:
         with torch.no_grad():
-            made = _call(operator, [_example(item) for item in described])
+            made = operator.function(*values[: operator.positional], **keywords)
     except Exception:  # kernels raise different errors for sizes or dtypes that do not fit
-        return None
-    # a traced number is a 0-d tensor, which has lower promotion priority than tensors with axes
-    ranks = [item[2] for item in described if _is_tensor(item)]
-    certain = len(ranks) == 1 or 0 not in ranks
+        return []
     results = made if isinstance(made, tuple) else (made,)
-    return [(tensor.dtype if certain else None, tensor.dim()) for tensor in results]
-
-
-def _is_safe(operator: Any, described: tuple[Any, ...]) -> bool:
-    """Whether a call on meta tensors can fail only with an exception, not with a crash."""
-    schema = operator._schema
-    name = schema.name.removeprefix("aten::")
-    if schema.is_mutable or name.startswith("_") or name.endswith("_backward"):
-        return False
-    if name not in COMPOSED and not _has_kernel(operator.name()):
-        return False
-    return not any(
-        value is not None
-        and str(argument.real_type).removeprefix("Optional[").startswith(ENUMERATIONS)
-        for argument, value in zip(schema.arguments, described, strict=False)
-    )
-
-
-def _has_kernel(name: str) -> bool:
-    """Whether torch registers a meta kernel for an operator."""
-    try:
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"))
-    except RuntimeError:  # operators that exist only in TorchScript are unknown to the dispatcher
-        return False
-
-
-def _call(operator: Any, values: list[Any]) -> Any:
-    """The operator's results. A node passes keyword-only arguments by position."""
-    named = zip(operator._schema.arguments, values, strict=False)
-    keywords = {argument.name: value for argument, value in named if argument.kwarg_only}
-    return operator(*values[: len(values) - len(keywords)], **keywords)
-
-
-def _example(described: Any) -> Any:
-    if _is_tensor(described):
-        return torch.empty([SIZE] * described[2], dtype=described[1], device="meta")
-    return [_example(item) for item in described] if isinstance(described, tuple) else described
+    return [(tensor.dtype, tensor.dim()) for tensor in results]

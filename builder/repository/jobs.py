@@ -27,6 +27,7 @@ MODULES = (
     "builder.pipeline.run",
     "builder.repository.build",
     "builder.processes.pool",
+    "torch._dynamo",  # the first call of a meta kernel imports it, in about half a second
 )
 """Modules that the fork server imports: all that every worker needs, except TensorRT and
 Polygraphy, because each worker chooses the flavor.

@@ -26,8 +26,8 @@ DTYPES = (
     torch.complex64,
 )
 COMMON = (torch.float32, torch.int64, torch.bool, torch.float16, torch.float64)
-DRAWS = {"elementwise": 30, "layers": 60}
-MOST_DRAWS = 20
+DRAWS = {"elementwise": 12, "layers": 120}
+MOST_DRAWS = 40
 
 # Calls of the tensors a, b and c, the numbers m and n, the fraction f, and the flag k.
 ELEMENTWISE = """
@@ -58,8 +58,7 @@ CASTS = """
     torch.full([m, 2], 2.5); torch.full([2], True); torch.full([m], f, dtype=torch.float16)
     torch.arange(3); torch.arange(3.5); torch.arange(n); torch.arange(0, 3, dtype=torch.float16)
     torch.arange(0, 3.5, 1); a.new_zeros([2, n]); a.new_full([2], 1.5); torch.empty_like(a)
-    torch.linspace(0, 1, 3); torch.eye(3); torch.view_as_real(a); a.view(torch.int32)
-    a.view(torch.int16); a.to(a.dtype)
+    torch.linspace(0, 1, 3); torch.eye(3); torch.view_as_real(a); a.to(a.dtype)
 """
 SHAPES = """
     a.reshape([-1]); a.reshape([1, -1, 1]); a.view([-1, 1]); a.reshape([m, -1]); a.reshape([])
@@ -178,15 +177,15 @@ def count(expression: str, call: Callable[..., Any], chance: random.Random, grou
 @pytest.mark.parametrize("group", GROUPS)
 def test_stated_facts_are_those_of_the_results(group: str) -> None:
     chance = random.Random(group)
-    stated = sum(count(name, call, chance, group) for name, call in calls(GROUPS[group]))
-    assert stated > 100, "few facts are stated, so that few are compared"
+    stated = {name: count(name, call, chance, group) for name, call in calls(GROUPS[group])}
+    silent = [name for name, found in stated.items() if not found]
+    assert len(silent) <= len(stated) // 8, "few facts are stated, so that few are compared"
 
 
 TRACED = {
     "add": lambda x: x + 2,
     "mul": lambda x: x * 2.5,
     "div": lambda x: x / 2,
-    "rsub": lambda x: 1.5 - x,
     "pow": lambda x: 2**x,
     "buffer": lambda x: x * torch.tensor(2.5, dtype=torch.float64),
     "whole": lambda x: x + torch.tensor(2, dtype=torch.int64),
@@ -199,10 +198,7 @@ def test_numbers_of_a_trace_are_numbers_or_tensors(name: str) -> None:
     for dtype in (torch.float32, torch.float16, torch.int64, torch.int32, torch.bool):
         for rank in (0, 1, 2):
             x = torch.ones([2] * rank, dtype=dtype)
-            try:
-                traced = torch.jit.trace(TRACED[name], x)
-            except RuntimeError:  # torch subtracts no bool
-                continue
+            traced: Any = torch.jit.trace(TRACED[name], x)  # type: ignore[no-untyped-call]
             graph, made = traced.graph, traced(x)
             (value,), (output,) = graph.inputs(), graph.outputs()
             facts = Facts()

@@ -1,0 +1,149 @@
+"""The calls to try for an operator of whose arguments not everything is known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from builder.analysis.arguments import Constant, OneOf, Sizes, Tensor
+
+# Different ones first, so that a disagreement shows early.
+_DTYPES = (
+    torch.float32,
+    torch.int64,
+    torch.bool,
+    torch.float16,
+    torch.complex64,
+    torch.uint8,
+    torch.float64,
+    torch.int32,
+    torch.bfloat16,
+    torch.int8,
+    torch.int16,
+    torch.complex128,
+)
+_FEW_DTYPES = _DTYPES[:6]
+_RANKS = (2, 4, 3, 1, 0, 5, 6)
+_FEW_RANKS = (2, 4, 3, 1, 0)
+SIZES = (2, 1, 3)
+"""The sizes of examples. The later ones are for operators that do not accept the first, such as
+`cross`, whose axis has size 3.
+"""
+_LIMIT = 1500
+_LENGTHS = (1, 2, 3, 4)
+
+Candidate = tuple[Any, bool]
+"""An argument, and whether it has the largest rank that is tried for a tensor of unknown rank."""
+
+
+class Ranges(NamedTuple):
+    """What is tried for unknown dtypes and ranks. The product of all is tried."""
+
+    dtypes: tuple[torch.dtype, ...]
+    ranks: tuple[int, ...]
+    are_ranks_known: bool
+
+    @property
+    def has_all_ranks(self) -> bool:
+        """Whether a rank may be concluded. The dtype depends only on which tensors have rank 0."""
+        return self.ranks is _RANKS
+
+
+def ranges(arguments: tuple[Any, ...]) -> Ranges:
+    """The dtypes and ranks to try: fewer if more tensors are unknown."""
+    tensors = _flat(arguments)
+    dtypes = sum(tensor.dtype is None for tensor in tensors)
+    ranks = sum(tensor.rank is None for tensor in tensors)
+    few_ranks = ranks > 2 or dtypes + ranks > 3
+    return Ranges(
+        _DTYPES if dtypes < 2 else _FEW_DTYPES,
+        _FEW_RANKS if few_ranks and ranks > 0 else _RANKS,
+        not ranks,
+    )
+
+
+def _flat(items: Iterable[Any]) -> list[Tensor]:
+    """The tensors of the arguments, including those of lists."""
+    found = []
+    for item in items:
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif type(item) is tuple:
+            found += _flat(item)
+    return found
+
+
+def calls(arguments: tuple[Any, ...], tried: Ranges, size: int) -> Iterator[tuple[list[Any], bool]]:
+    """The arguments of each call, and whether one of them has the largest rank that is tried.
+    Raises LookupError if there are too many.
+    """
+    tensors = sum(isinstance(item, Tensor) for item in arguments)
+    options = [_options(one, tried, size, tensors > 1) for one in arguments]
+    for chosen in _product(options):
+        values = [value for value, _ in chosen]
+        if tensors < 2 or any(isinstance(value, torch.Tensor) for value in values):
+            yield values, any(is_largest for _, is_largest in chosen)
+
+
+def _product(options: list[list[Candidate]]) -> Iterator[tuple[Candidate, ...]]:
+    if math.prod(map(len, options)) > _LIMIT:
+        raise LookupError
+    return itertools.product(*options)
+
+
+def _options(item: Any, tried: Ranges, size: int, numbers: bool) -> list[Candidate]:
+    """The values to try for one argument."""
+    if isinstance(item, Constant):
+        return [(item.value, False)]
+    if isinstance(item, Tensor):
+        return _tensors(item, tried, size, numbers)
+    if isinstance(item, OneOf):
+        return [(value, False) for value in item.values]
+    if isinstance(item, Sizes):
+        return [(sizes, False) for sizes in _sizes(item.length, size)]
+    inner = [_options(one, tried, size, False) for one in item]
+    return [
+        ([value for value, _ in chosen], any(is_largest for _, is_largest in chosen))
+        for chosen in _product(inner)
+    ]
+
+
+def _tensors(item: Tensor, tried: Ranges, size: int, numbers: bool) -> list[Candidate]:
+    """Examples of a tensor. With `numbers`, one of rank 0 is also tried as a number: it has a lower
+    priority in type promotion, and torch's executor treats some constants as numbers (see
+    `builder.lowering.wrapped`).
+    """
+    found: list[Candidate] = []
+    dtypes = tried.dtypes if item.dtype is None else (item.dtype,)
+    ranks = tried.ranks if item.rank is None else (item.rank,)
+    for dtype, rank in itertools.product(dtypes, ranks):
+        is_largest = item.rank is None and rank == max(ranks)
+        found.append((_example(dtype, rank, size), is_largest))
+        if rank == 0 and numbers:
+            found.append((_number(dtype), False))
+    return found
+
+
+@lru_cache(maxsize=512)
+def _example(dtype: torch.dtype, rank: int, size: int) -> torch.Tensor:
+    return torch.empty([size] * rank, dtype=dtype, device="meta")
+
+
+def _number(dtype: torch.dtype) -> bool | int | float | complex:
+    if dtype.is_complex:
+        return 1j
+    if dtype.is_floating_point:
+        return 1.0
+    return True if dtype == torch.bool else 1
+
+
+def _sizes(length: int | None, size: int) -> list[list[int]]:
+    """Lists of sizes: those of an example, and one that fits every number of elements."""
+    lengths = _LENGTHS if length is None else (length,)
+    found = [[size] * one for one in lengths]
+    return found + [[-1, *[1] * (one - 1)] for one in lengths if one]
