@@ -27,6 +27,7 @@ from .network import layer_type as layer_type
 from .network import made_by as made_by
 from .network import named_values as named_values
 from .network import new_network as new_network
+from .network import output_layers as output_layers
 from .network import typed_layers as typed_layers
 from .options import BuildOptions as BuildOptions
 from .options import Capability as Capability

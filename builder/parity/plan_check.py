@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.engine import named_values
+from builder.engine import named_values, output_layers
 from builder.errors import EngineError
 from builder.parity.comparison import compare, widened
 
@@ -155,7 +155,7 @@ class _Check:
 
         kept: list[str] = []
         while reduces(self.spec.precision) and len(kept) < MOST_KEPT:
-            layer = self._first_wrong(conversion, tuple(map(glob.escape, kept)))
+            layer = self._first_wrong(conversion, kept)
             if layer is None:
                 self.steps.append("no layer differs if it is an output")
                 return None
@@ -195,7 +195,7 @@ class _Check:
         given = [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
         truth = conversion.lowered.values(*given)
         named = [(layer, name) for layer, name in named_values(conversion.network) if name in truth]
-        patterns = (*self.spec.keep_fp32, *kept)
+        patterns = (*self.spec.keep_fp32, *map(glob.escape, kept))
 
         def is_wrong(at: int) -> bool:
             name = named[at][1]
@@ -204,10 +204,17 @@ class _Check:
 
         found = first_true(len(named), is_wrong)
         if found is None:
-            return None
+            return self._layer_of_output(conversion, kept)
         layer, value = named[found]
         self.first = self.first or f"%{value}"
         return layer
+
+    def _layer_of_output(self, conversion: Conversion, kept: Sequence[str]) -> str | None:
+        """The first layer of an output that is not kept yet. If no inner value differs, one of
+        these layers must be wrong.
+        """
+        layers = output_layers(conversion.network)
+        return next((layer for _, layer in layers if layer not in kept), None)
 
     def _value_differs(
         self, marked: Conversion, golden: Golden, name: str, truth: torch.Tensor

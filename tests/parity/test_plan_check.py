@@ -32,6 +32,13 @@ class Net(nn.Module):
         return torch.tanh(self.third(torch.tanh(self.second(torch.tanh(self.first(x))))))
 
 
+class Exponential(Net):
+    """Its last layer has the name of the output, because it needs no cast from half."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(self.first(x))
+
+
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 SPEC = builder.TensorSpec("float32", (2, 4), name="x")
 
@@ -60,7 +67,8 @@ class Gpu:
             outputs = builder.reference.run(conversion, [inputs["x"]])
             output = {**found, **dict(zip(conversion.outputs, outputs, strict=True))}
             if broken is not None:
-                behind = names[names.index(broken) :] + list(conversion.outputs)
+                inner = names[names.index(broken) :] if broken in names else []
+                behind = inner + list(conversion.outputs)
                 output = {n: t + (n in behind) for n, t in output.items()}
             shown = {*conversion.outputs, getattr(conversion, "marked", "")}
             return [{n: t for n, t in output.items() if n in shown}] * 2
@@ -81,10 +89,12 @@ class Gpu:
 
 
 def check(
-    wrong: Callable[[Any, BuildOptions], str | None], precision: str = "fp16"
+    wrong: Callable[[Any, BuildOptions], str | None],
+    precision: str = "fp16",
+    network: type[Net] = Net,
 ) -> tuple[plan_check.Right, Gpu]:
     torch.manual_seed(0)
-    module = Net().eval()
+    module = network().eval()
     conversion = builder.convert(lower(torch.jit.script(module)), [SPEC], precision=precision)
     (name,) = conversion.outputs
     golden = Golden("p0-opt", {"x": X.numpy()}, {name: module(X).detach().numpy()})
@@ -132,6 +142,15 @@ def test_the_first_layer_that_differs_is_kept_in_float32() -> None:
     assert right.kept == ("second/aten::linear_0",)
     assert right.steps[-1] == "rebuilt with second/aten::linear_0 in float32: right"
     assert right.conversion is gpu.builds[-1][0]
+
+
+def test_the_layer_of_an_output_is_kept_in_float32_if_no_inner_value_differs() -> None:
+    def wrong(conversion: Any, options: BuildOptions) -> str | None:
+        return None if getattr(conversion, "keep", ()) else conversion.outputs[0]
+
+    right, _ = check(wrong, network=Exponential)
+    assert right.kept == ("aten::exp_0",)
+    assert right.steps[-1] == "rebuilt with aten::exp_0 in float32: right"
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
