@@ -182,7 +182,7 @@ def _row(batch: int, ratio: float, **more: object) -> records.Row:
     }
 
 
-def test_the_page_says_the_mean_what_is_above_the_limit_and_what_was_tried(
+def test_page_has_the_mean_the_rows_above_the_limit_and_the_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "ENGINES", tmp_path / "engine.jsonl")

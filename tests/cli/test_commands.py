@@ -28,7 +28,7 @@ def leftovers(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_repo_builds_and_says_so(small: Path, tmp_path: Path, run: Run) -> None:
+def test_repo_reports_a_build(small: Path, tmp_path: Path, run: Run) -> None:
     result = run("repo", small, "--out", tmp_path / "out", "--record")
     assert result.exit_code == 0, result.output
     assert "1 of 1 models" in result.stdout
@@ -69,7 +69,7 @@ def test_repo_as_json_is_one_document(small: Path, tmp_path: Path, run: Run) -> 
 
 
 @pytest.mark.parametrize("given", ["input", "sample"])
-def test_repo_takes_inputs_in_place_of_a_manifest(tmp_path: Path, run: Run, given: str) -> None:
+def test_repo_accepts_inputs_instead_of_a_manifest(tmp_path: Path, run: Run, given: str) -> None:
     file = save(Small(), tmp_path / "net.pt", None)
     if given == "input":
         words = ["--input", "x:float32:batch(1,2,8)x4"]
@@ -248,7 +248,7 @@ def test_a_missing_file_and_an_empty_folder(tmp_path: Path, run: Run) -> None:
     assert run("lower", tmp_path / "none.pt").exit_code == 1
 
 
-def test_check_tells_operators_and_config_and_writes_nothing(
+def test_check_reports_operators_and_config_and_writes_nothing(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     before = leftovers(tmp_path) | leftovers(small)
@@ -289,7 +289,7 @@ def test_check_names_what_tensorrt_cannot_take_and_what_would_run_where(
         (("[y]", "[y, z]"), "names 2 outputs, the module returns 1"),
     ],
 )
-def test_a_manifest_that_the_module_refuses_is_told_in_its_words(
+def test_refusal_of_a_manifest_quotes_the_module(
     small: Path, tmp_path: Path, run: Run, command: str, wrong: tuple[str, str], words: str
 ) -> None:
     """Not as a failure of our converters, which fail on such inputs too."""
@@ -372,9 +372,7 @@ def test_lower_prints_the_graph_the_passes_and_a_diff(
     assert torch.equal(lowered(x)[0], torch.jit.load(str(file))(x))
 
 
-def test_lower_stops_where_it_is_told_and_names_the_pass_that_was_meant(
-    small: Path, run: Run
-) -> None:
+def test_lower_stops_at_the_given_pass_and_suggests_close_names(small: Path, run: Run) -> None:
     stopped = json.loads(
         run("lower", small / "small.pt", "--stop-after", "inline", "--json").stdout
     )
@@ -439,7 +437,7 @@ def test_inspect_counts_the_plans_of_all_pieces(tmp_path: Path, run: Run) -> Non
     assert "torch, tensorrt" in run("inspect", out / "odd").stdout
 
 
-def test_doctor_says_what_is_here_and_what_is_missing_for_what(run: Run) -> None:
+def test_doctor_lists_found_and_missing_requirements(run: Run) -> None:
     result = run("doctor", "--json")
     data = json.loads(result.stdout)
     findings = {finding["what"]: finding for finding in data["findings"]}
@@ -451,7 +449,7 @@ def test_doctor_says_what_is_here_and_what_is_missing_for_what(run: Run) -> None
     assert "needed for" in run("doctor").stdout
 
 
-def test_doctor_says_with_four_that_nothing_can_be_built(
+def test_doctor_exits_with_four_if_nothing_can_be_built(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from builder.engine import flavour
@@ -463,7 +461,7 @@ def test_doctor_says_with_four_that_nothing_can_be_built(
 
 
 @pytest.mark.parametrize("below", ["", "deeper/out"])
-def test_a_repository_that_cannot_be_written_is_said_before_anything_is_built(
+def test_read_only_repository_is_reported_before_the_build(
     small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, below: str
 ) -> None:
     """Root may write anywhere, so what the system says of permission is played."""
@@ -485,7 +483,7 @@ def test_a_repository_that_cannot_be_written_is_said_before_anything_is_built(
     assert "/dev/shm is a mount of its own" in mount.stderr
 
 
-def test_a_link_to_nothing_is_told_as_one(small: Path, tmp_path: Path, run: Run) -> None:
+def test_dangling_link_is_reported(small: Path, tmp_path: Path, run: Run) -> None:
     """`out` was found to be there after the build; of models their own name was proposed."""
     (tmp_path / "gone").symlink_to("nowhere")
     (tmp_path / "loop").symlink_to("loop")
@@ -567,7 +565,7 @@ def test_serve_refuses_what_no_server_can_have(
     "url", ["loc alhost:80", "localhost:80:80", "localhost:99999", "[::1", "http://", ":8000"]
 )
 @pytest.mark.parametrize("flag", ["--url", "--grpc-url"])
-def test_an_address_that_is_none_is_usage(published: Path, run: Run, flag: str, url: str) -> None:
+def test_invalid_address_is_a_usage_error(published: Path, run: Run, flag: str, url: str) -> None:
     result = run("verify", published, flag, url)
     assert (result.exit_code, f"{url!r} is no address of an endpoint" in result.stderr) == (
         2,
@@ -622,9 +620,7 @@ def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) 
 
 @pytest.mark.live
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_serve_answers_until_it_is_told_to_stop(
-    published: Path, run: Run, stop: signal.Signals
-) -> None:
+def test_serve_answers_until_it_is_stopped(published: Path, run: Run, stop: signal.Signals) -> None:
     process = start("serve", published, "--port", "0", "--json")
     assert process.stdout is not None
     record = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")

@@ -53,7 +53,7 @@ def test_every_error_has_its_exit_code(error: BaseException, code: int) -> None:
     assert raising(error).exit_code == code
 
 
-def test_an_error_says_what_where_and_how_to_mend_it() -> None:
+def test_error_has_message_location_and_fix() -> None:
     result = raising(errors.ModelFileError("it is broken", where="a.pt", fix="save it again"))
     assert result.stderr == "error: it is broken\n  where: a.pt\n  fix:   save it again\n"
     assert result.stdout == ""

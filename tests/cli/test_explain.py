@@ -47,7 +47,7 @@ def test_a_repository_is_refused_with_the_models_that_it_has(
     assert "no models in" in run("explain", out / "small" / "goldens").stderr
 
 
-def test_repo_says_why_it_built_again(small: Path, tmp_path: Path, run: Run) -> None:
+def test_repo_reports_the_reason_of_a_rebuild(small: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     assert "rebuilt because" not in run("repo", small, "--out", out).stderr
     result = run("repo", small, "--out", out, "--precision", "fp16")

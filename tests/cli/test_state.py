@@ -109,7 +109,7 @@ def test_check_shows_who_keeps_the_state_and_the_config(folder: Path, run: Run) 
     assert [state["kept"] for state in report["state"]] == ["implicit", "implicit"]
 
 
-def test_check_tells_of_state_that_does_not_fit_with_its_line(folder: Path, run: Run) -> None:
+def test_check_reports_unfit_state_with_its_line(folder: Path, run: Run) -> None:
     manifest = folder / "recognizer.yaml"
     manifest.write_text(manifest.read_text().replace("output: cn}", "output: y}"))
     result = run("check", folder)

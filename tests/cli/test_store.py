@@ -23,9 +23,7 @@ def test_a_store_in_memory_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_variable_is_named_where_it_says_so(
-    small: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_names_the_variable(small: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRT_BUILD_STORE", "memory://")
     assert "error: $TRT_BUILD_STORE memory://: a store in memory" in run("explain", small).stderr
     assert run("explain", small, "--no-store").exit_code == 0

@@ -117,6 +117,6 @@ def test_streams_may_be_closed(shell: Shell, line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["doctor >/dev/full", "doctor --json >/dev/full"])
-def test_a_full_disk_under_the_output_is_told(shell: Shell, line: str) -> None:
+def test_full_disk_of_the_output_is_reported(shell: Shell, line: str) -> None:
     done = shell(line)
     assert (done.returncode, done.stderr) == (4, "error: No space left on device\n")

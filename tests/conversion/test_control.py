@@ -185,7 +185,7 @@ def test_a_loop_over_a_dynamic_axis(module: nn.Module) -> None:
     assert "RECURRENCE" in layer_kinds(conversion)
 
 
-def test_a_loop_until_the_data_says_stop() -> None:
+def test_loop_with_a_data_dependent_end() -> None:
     class Tensors(While):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             while bool(x.abs().max() > 1):
@@ -233,7 +233,7 @@ def test_a_carried_value_that_changes_its_shape_is_refused() -> None:
         )
 
 
-def test_a_carried_value_whose_axes_change_places_is_refused() -> None:
+def test_loop_carried_value_with_transposed_axes_is_refused() -> None:
     class Turns(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = x

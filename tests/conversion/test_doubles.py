@@ -88,7 +88,7 @@ def test_a_square_root_of_a_length(kind: type[nn.Module]) -> None:
     )
 
 
-def test_float32_would_have_said_something_else() -> None:
+def test_float32_gives_another_result() -> None:
     """Lengths where the float32 product falls on the other side of a whole number."""
     differing = [
         n

@@ -38,7 +38,7 @@ def test_bounds_are_as_narrow_as_the_ranges_allow(name: str) -> None:
     assert bounds(make(), RANGES) == (low, high)
 
 
-def test_nothing_is_said_of_what_is_unknown() -> None:
+def test_unknown_values_have_no_facts() -> None:
     assert bounds(UNKNOWN + N, RANGES) is None
     assert bounds(sympy.sin(N), RANGES) is None
 

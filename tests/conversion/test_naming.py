@@ -97,7 +97,7 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
     ]
 
 
-def test_what_was_frozen_and_saved_still_has_its_places_in_the_source() -> None:
+def test_frozen_and_saved_modules_keep_source_locations() -> None:
     made = layers(saved(torch.jit.freeze(torch.jit.script(Model().eval()))))
     assert len({layer.name for layer in made}) == len(made)
     assert any("test_naming.py" in layer.metadata for layer in made if "aten::matmul" in layer.name)

@@ -361,7 +361,7 @@ def test_without_total_length_the_size_depends_on_the_data(
 
 
 @pytest.mark.parametrize("trace", [False, True])
-def test_without_total_length_rtx_refuses_and_says_what_to_write(
+def test_rtx_refuses_a_missing_total_length_with_the_fix(
     monkeypatch: pytest.MonkeyPatch, trace: bool
 ) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)

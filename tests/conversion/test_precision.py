@@ -168,7 +168,7 @@ class _Layers:
         (("aten::softmax*",), ["NORMALIZATION", "SOFTMAX", "UNARY", "REDUCE"]),
     ],
 )
-def test_where_tensorrt_chooses_it_is_told_what_it_would_not_do_itself(
+def test_weakly_typed_networks_get_explicit_precision_constraints(
     patterns: tuple[str, ...], kept: list[str]
 ) -> None:
     rules, net = Policy(torch.float16, patterns, typed=False), _Layers(*KINDS)

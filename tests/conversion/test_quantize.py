@@ -126,7 +126,7 @@ class Unsigned(torch.nn.Module):
         return torch.fake_quantize_per_tensor_affine(x, 0.0375, 0, 0, 255)
 
 
-def test_a_range_beyond_int8_is_rounded_in_float_and_says_so() -> None:
+def test_range_beyond_int8_is_rounded_in_float_with_a_warning() -> None:
     conversion = check(Unsigned(), torch.randn(2, 3).abs())
     assert not kinds(conversion)["QUANTIZE"]
     [warning] = conversion.warnings

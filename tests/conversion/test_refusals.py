@@ -33,12 +33,12 @@ def known(name: str) -> bool:
     return any(s.overload_name == overload for s in schemas) if overload else bool(schemas)
 
 
-def test_the_reason_is_told_with_the_line() -> None:
+def test_reason_is_reported_with_the_line() -> None:
     with pytest.raises(UnsupportedOperators, match="factors, inverts or solves a matrix"):
         convert(lambda x: torch.linalg.inv(x), [torch.eye(3)])
 
 
-def test_an_operator_that_nobody_thought_of_says_so() -> None:
+def test_unknown_operator_is_reported() -> None:
     assert reason("aten::some_new_thing.overload") == "no converter is registered for this operator"
 
 

@@ -181,7 +181,7 @@ def written(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("loop", [narrowed, kept, from_the_end, of_pairs, written])
-def test_a_loop_says_where_a_part_starts(loop: Callable[..., Any]) -> None:
+def test_loop_names_the_start_of_a_part(loop: Callable[..., Any]) -> None:
     graph, more = torch.jit.script(loop).graph, [(sample(2, 3),), (sample(9, 3),)]
     # as every loop that writes rows, there
     if loop is written and not capabilities.current().strongly_typed:

@@ -82,7 +82,7 @@ class Chaotic(nn.Module):
         return y
 
 
-def test_a_node_that_only_enlarges_the_error_of_its_inputs_is_told_from_a_wrong_one(
+def test_node_that_amplifies_input_errors_is_distinguished_from_a_wrong_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The network's sigmoid is off by a rounding or two, within the tolerance."""

@@ -68,7 +68,7 @@ def test_a_wrong_converter_breaks_its_own_network_only(
     assert (steps[failed[0]].share or 0) > 100
 
 
-def test_a_wrong_segment_is_told_from_a_wrong_network(
+def test_wrong_segment_is_distinguished_from_a_wrong_network(
     pieces: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segment is damaged after its network was made."""

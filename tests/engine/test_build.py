@@ -94,7 +94,7 @@ def test_a_signal_during_a_build_stops_it_and_shows_in_none_of_tensorrts_callbac
     assert build(small()).data
 
 
-def test_a_refused_build_says_so_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_refused_build_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
     """In our error; not as Polygraphy's own lines too."""
     conversion = small()
     conversion.network.unmark_output(conversion.network.get_output(0))
@@ -144,7 +144,7 @@ def test_a_workspace_that_is_too_small_is_the_users_to_raise() -> None:
     assert "--workspace" in str(refused.value.fix)
 
 
-def test_an_error_does_not_quote_what_8_6_says_of_every_timing_cache(
+def test_error_leaves_out_8_6s_usual_timing_cache_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     messages = [

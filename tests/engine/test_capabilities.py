@@ -39,7 +39,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
     return load
 
 
-def test_a_weakly_typed_library_refuses_what_the_table_says(loaded: Any) -> None:
+def test_weakly_typed_library_refuses_the_listed_operators(loaded: Any) -> None:
     found = loaded(library("8.6.0", ("EXPLICIT_BATCH",), ("FLOAT", "INT32", "FP8"), add_topk=None))
     assert (found.version, found.release) == ((8, 6, 0), "8.6.0")
     assert not (found.strongly_typed or found.has_int64 or found.half_scales)

@@ -38,7 +38,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         (BOTH[:1], True, "tensorrt", "a CUDA device was found"),
     ],
 )
-def test_auto_takes_what_can_build_here_and_says_why(
+def test_auto_selects_a_buildable_flavor_with_the_reason(
     host: Callable[..., None], installed: list[str], gpu: bool, expected: str, because: str
 ) -> None:
     host(installed, gpu)
@@ -66,7 +66,7 @@ def test_where_nothing_can_build_it_is_the_environments(
         flavour.resolve()
 
 
-def test_repo_says_which_and_why(tmp_path: Path) -> None:
+def test_repo_reports_the_choice_and_the_reason(tmp_path: Path) -> None:
     save(Small(), tmp_path / "small.pt")
     requested = [
         "repo",

@@ -113,7 +113,7 @@ def test_what_is_no_capability_is_usage(text: str) -> None:
         options.capability(text)
 
 
-def test_targets_that_are_said_twice_or_in_another_order_are_the_same_targets() -> None:
+def test_repeated_or_reordered_targets_are_equal() -> None:
     assert options.parse_capabilities(["sm_89", "8.6", "89"]) == ((8, 6), (8, 9))
     assert BuildOptions().over(
         {"compute_capabilities": ["8.9", "8.6", "8.9"]}

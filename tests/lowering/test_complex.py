@@ -191,7 +191,7 @@ class InPlace(nn.Module):
         return z.abs()
 
 
-def test_what_is_written_in_place_is_split() -> None:
+def test_in_place_writes_are_split() -> None:
     assert complex_values(lowered(torch.jit.script(InPlace()), sample(3, 4, 2)).graph) == []
 
 

@@ -127,7 +127,7 @@ def test_the_nodes_keep_the_names_of_their_modules(how: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ups.0", "downs.0.act"])
-def test_a_layer_that_the_record_confuses_with_another_is_told_apart(name: str) -> None:
+def test_layers_of_equal_names_in_the_record_are_distinguished(name: str) -> None:
     module = saved(torch.jit.script(Twins().eval()))
     lowered = builder.lower(module, fallback_modules=[name])
     linears = [ir.in_fallback(node) for node in ir.nodes_of(lowered.graph, "aten::linear")]

@@ -338,7 +338,7 @@ def test_answers_are_those_of_the_original(function: Callable[..., Any]) -> None
 
 
 @pytest.mark.parametrize("function", FAITHFUL, ids=lambda f: f.__name__)
-def test_nothing_writes_in_place_any_more(function: Callable[..., Any]) -> None:
+def test_no_in_place_write_remains(function: Callable[..., Any]) -> None:
     graph = builder.lower(torch.jit.script(function).graph).graph
     assert not [node.kind() for node in ir.walk(graph) if "!" in node.schema()]
 
@@ -383,7 +383,7 @@ OPEN = [reshaped_then_base_read, reshaped_after_a_write, chunks_walked, through_
 
 
 @pytest.mark.parametrize("function", OPEN, ids=lambda f: f.__name__)
-def test_what_cannot_be_told_is_refused_with_its_line(function: Callable[..., Any]) -> None:
+def test_undecidable_cases_are_refused_with_their_line(function: Callable[..., Any]) -> None:
     with pytest.raises(LoweringError, match="aten::add_ writes in place") as caught:
         builder.lower(torch.jit.script(function).graph)
     assert "test_functionalize.py" in caught.value.where and "clone" in caught.value.fix

@@ -57,12 +57,12 @@ def traced() -> torch.jit.ScriptModule:
 
 
 @pytest.mark.parametrize("script", [torch.jit.script(Net()), saved(torch.jit.script(Net()))])
-def test_a_script_says_its_line_and_the_text(script: torch.jit.ScriptModule) -> None:
+def test_scripted_node_has_its_line_and_text(script: torch.jit.ScriptModule) -> None:
     (pdist,) = nodes(script, "aten::pdist")
     assert source_location(pdist) == f"{line(PDIST)}: {PDIST}" and source_line(pdist) == line(PDIST)
 
 
-def test_a_trace_says_the_line_of_the_model_before_that_of_torch() -> None:
+def test_trace_names_the_models_line_before_torchs() -> None:
     module = traced()
     (pdist,) = nodes(module, "aten::pdist")
     assert (
@@ -74,7 +74,7 @@ def test_a_trace_says_the_line_of_the_model_before_that_of_torch() -> None:
     assert "functional.py" in source_location(drawn)
 
 
-def test_a_saved_trace_says_the_lines_it_was_made_of_and_its_own_text() -> None:
+def test_saved_trace_names_its_source_lines_and_its_text() -> None:
     module = saved(traced())
     (pdist,) = nodes(module, "aten::pdist")
     assert (
@@ -92,7 +92,7 @@ def test_where_a_script_computes_in_torchs_library_the_line_that_feeds_it_is_nea
     assert source_location(drawn).endswith(f", near {line(GUMBEL)}")
 
 
-def test_a_graph_without_source_is_told_by_its_kind() -> None:
+def test_graph_without_source_is_reported_by_its_kind() -> None:
     graph = torch._C.parse_ir("graph(%x : Tensor):\n  %y : Tensor = aten::relu(%x)\n  return (%y)")
     (relu,) = ir.nodes_of(graph, "aten::relu")
     assert source_location(relu) == "graph" and "a node of kind aten::relu" in source_line(relu)

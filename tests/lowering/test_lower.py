@@ -228,7 +228,7 @@ class MayBeNone(torch.nn.Module):
         return (x, x + 1)
 
 
-def test_an_output_that_is_none_on_one_path_has_a_flag() -> None:
+def test_output_that_may_be_none_has_a_flag() -> None:
     lowered = builder.lower(torch.jit.script(MayBeNone()))
     assert lowered.results == ("output_0", "output_1")
     assert lowered.flags == {"output_1": "output_1_is_present"}

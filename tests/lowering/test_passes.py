@@ -123,7 +123,7 @@ def test_a_second_run_changes_nothing(case: Case) -> None:
     assert _kinds(graph) == kinds
 
 
-def test_every_pass_has_a_case_and_says_what_it_does() -> None:
+def test_every_pass_has_a_case_and_a_docstring() -> None:
     covered = {case.step for case in CASES}
     assert set(PASSES) == covered | {"refuse-nested-tensors"}  # leaves no graph: test_phase.py
     assert all(step.doc for step in PASSES.values())

@@ -191,7 +191,7 @@ def test_scripted_attention_is_straight_when_the_inputs_are_described() -> None:
     torch.testing.assert_close(lowered.run(x, y)[0], module(x, y), rtol=1e-4, atol=1e-5)
 
 
-def test_trace_stops_where_it_is_told_and_shows_what_changed(tmp_path: Path) -> None:
+def test_trace_stops_at_the_given_pass_and_shows_changes(tmp_path: Path) -> None:
     module = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Dropout()).eval())
     lowered = builder.lower(module, stop_after="unpack-silu", keep_text=True)
     record = lowered.trace[-1]

@@ -206,7 +206,7 @@ def test_no_layer_reads_a_transposed_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["weights", "weights of heads"])
-def test_attention_that_tells_its_weights_is_what_it_is_with_the_batch_first(name: str) -> None:
+def test_attention_with_weights_equals_the_batch_first_form(name: str) -> None:
     """Its products have the heads of all in one axis; each permute is read by the reshape that
     joins them.
     """

@@ -46,7 +46,7 @@ def test_a_changed_interface_is_named() -> None:
     _run(rewrite, changes_interface=True)
 
 
-def test_an_operator_without_a_place_is_named() -> None:
+def test_operator_without_a_location_is_named() -> None:
     def rewrite(graph: Any, context: Context) -> None:
         node = graph.findNode("aten::tanh")
         new = graph.create("aten::sinh", list(node.inputs()), 1)

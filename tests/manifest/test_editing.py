@@ -74,7 +74,7 @@ def test_an_empty_list_takes_the_key_away(tmp_path: Path) -> None:
     assert after == HEAD + TAIL.replace("# the end", "precision: fp32\n# the end")
 
 
-def test_what_is_said_already_is_not_written_again(tmp_path: Path) -> None:
+def test_existing_settings_are_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(HEAD + "precision: fp16\n")
     before = path.stat().st_mtime_ns
@@ -144,7 +144,7 @@ PLAIN = st.recursive(
     ),
     st.booleans(),
 )
-def test_whatever_a_manifest_says_it_says_it_afterwards_too(
+def test_edited_manifest_keeps_its_other_content(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any], flow: bool
 ) -> None:
     """Or it is refused; what YAML's writer makes of any data, in blocks or in braces within."""

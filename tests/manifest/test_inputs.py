@@ -72,7 +72,7 @@ def test_a_tensor_spec_that_cannot_be_is_refused(arguments: tuple[object, ...], 
     assert words in str(caught.value)
 
 
-def test_all_that_is_wrong_with_a_tensor_spec_is_said_at_once() -> None:
+def test_all_mistakes_of_a_tensor_spec_are_reported_together() -> None:
     with pytest.raises(UsageError, match=r"dtype.*axis 'n'.*size -2"):
         TensorSpec("floaty", ("n", -2))
 
@@ -90,7 +90,7 @@ def test_a_samples_nameless_arrays_stay_nameless(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["absent", "text", "npy", "objects", "strings"])
-def test_a_sample_that_is_none_is_refused(tmp_path: Path, kind: str) -> None:
+def test_invalid_sample_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "s.npz"
     if kind == "text":
         path.write_text("hello")

@@ -58,7 +58,7 @@ def test_a_models_own_folder_file_and_manifest_all_name_it(tmp_path: Path, targe
     assert [(spec.name, spec.path) for spec in load(path.parent / target)] == [("bert", path)]
 
 
-def test_what_is_not_said_has_the_documented_default(tmp_path: Path) -> None:
+def test_unset_fields_have_the_documented_defaults(tmp_path: Path) -> None:
     path = model(tmp_path / "net.pt")
     profile = {"n": (1, 8, 32), "h": (64, 224, 512)}
     assert load(path) == [
@@ -159,7 +159,7 @@ def test_state_and_how_it_is_kept_arrive(tmp_path: Path) -> None:
     assert manifest_location(spec, "state", 0) == f"{spec.manifest}:4"
 
 
-def test_who_keeps_the_state_can_be_said_on_the_command_line(tmp_path: Path) -> None:
+def test_keeper_of_the_state_is_a_command_line_option(tmp_path: Path) -> None:
     (tmp_path / "h0.npy").touch()
     stateful, stateless = model(tmp_path / "a.pt", STATEFUL), model(tmp_path / "b.pt")
     specs = load(tmp_path, state="explicit")
@@ -211,7 +211,7 @@ def test_two_models_of_one_name_are_a_mistake(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_model_without_manifest_says_what_would_do(tmp_path: Path) -> None:
+def test_model_without_manifest_suggests_one(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="trt-build init"):
         load(model(tmp_path / "net.pt", None))
 

@@ -277,7 +277,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_one_mistake_gives_one_line_and_says_what_to_do(tmp_path: Path, case: str) -> None:
+def test_one_mistake_gives_one_line_with_a_fix(tmp_path: Path, case: str) -> None:
     text, line, words = CASES[case]
     found = mistakes(tmp_path, text)
     assert [at for at, message in found if words in message] == [line], found

@@ -126,7 +126,7 @@ def test_small_ones_come_first_and_what_is_there_is_not_asked_again() -> None:
     ("noise", "verdict"),
     [(0.0, "fp16 itself"), (3.0, "another answer"), (math.nan, "another answer")],
 )
-def test_what_the_precision_leaves_undecided_is_told_from_another_answer(
+def test_undecided_results_are_distinguished_from_wrong_ones(
     noise: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The detections of random weights are nearly equal: half orders them otherwise, and so does
@@ -160,7 +160,7 @@ def test_torch_in_another_precision_is_another_answer_and_leaves_the_module_alon
     assert torch.get_default_dtype() == module.weight.dtype == torch.float32
 
 
-def test_a_row_says_what_was_used_and_what_torch_would_have() -> None:
+def test_row_has_the_used_and_torchs_tolerance() -> None:
     row = {
         "network": "N",
         "mode": "traced",
@@ -191,7 +191,7 @@ def test_a_row_says_what_was_used_and_what_torch_would_have() -> None:
     assert "| fp16 | 1 | 0 | 0 | 0 | 1 | 0 |" in lines and lines[-1] == "- N, traced, fp16: why"
 
 
-def test_a_stated_tolerance_passes_what_it_says_and_no_more() -> None:
+def test_stated_tolerance_is_exact() -> None:
     row = {
         "network": "ViT-base",
         "mode": "traced",

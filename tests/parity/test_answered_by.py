@@ -37,7 +37,7 @@ MODELS = [
 ]
 
 
-def test_the_last_line_says_who_answered(verify: Any) -> None:
+def test_last_line_reports_what_answered(verify: Any) -> None:
     result = verify(MODELS)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == (

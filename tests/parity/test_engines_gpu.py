@@ -63,7 +63,7 @@ def test_every_golden_passes_on_the_engine_alone(repository: Path) -> None:
     assert all(r.median_ms for r in parity.results)
 
 
-def test_the_command_says_so(repository: Path) -> None:
+def test_command_reports_the_result(repository: Path) -> None:
     result = CliRunner().invoke(
         main, ["verify", str(repository), "--engine", "--json"], catch_exceptions=False
     )
@@ -72,7 +72,7 @@ def test_the_command_says_so(repository: Path) -> None:
     assert {r["protocol"] for model in data["models"] for r in model["results"]} == {"engine"}
 
 
-def test_a_plan_that_is_none_is_the_models_problem(repository: Path, tmp_path: Path) -> None:
+def test_invalid_plan_fails_only_its_model(repository: Path, tmp_path: Path) -> None:
     shutil.copytree(repository, tmp_path / "repository")
     model = tmp_path / "repository" / "scores"
     plan = model / "1" / "model.plan"

@@ -154,7 +154,7 @@ def test_the_layer_of_an_output_is_kept_in_float32_if_no_inner_value_differs() -
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_where_nothing_helps_every_step_is_told(precision: str) -> None:
+def test_every_step_is_reported_if_none_helps(precision: str) -> None:
     with pytest.raises(EngineError) as failed:
         check(lambda conversion, options: values(conversion)[0], precision)
     words = failed.value.message

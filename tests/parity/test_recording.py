@@ -83,7 +83,7 @@ def test_a_static_model_has_one_golden() -> None:
     ("span", "size"),
     [((1, 4, 8), 3), ((64, 224, 512), 287), ((1, 2, 3), 1), ((7, 7, 7), 7), ((0, 1, 2), 1)],
 )
-def test_the_odd_size_is_one_that_nobody_tuned_for(span: tuple[int, int, int], size: int) -> None:
+def test_odd_size_is_not_an_optimum(span: tuple[int, int, int], size: int) -> None:
     assert odd(span) == size
 
 

@@ -149,7 +149,7 @@ def test_the_goldens_key_covers_all_that_a_recording_reads(tmp_path: Path) -> No
     assert read & set(ELSEWHERE) <= {"name", "path", "manifest", "goldens", "libraries"}
 
 
-def test_the_goldens_key_tells_models_and_not_machines(tmp_path: Path) -> None:
+def test_goldens_key_depends_on_models_not_machines(tmp_path: Path) -> None:
     (spec,) = load(save(Small(), tmp_path / "net.pt"))
     (order,) = Settings().orders([spec], tmp_path / "out")
     with Hashes() as hashes:

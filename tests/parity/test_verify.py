@@ -49,7 +49,7 @@ def test_every_model_passes_every_golden_over_both_protocols(endpoint: Endpoint)
         )
 
 
-def test_it_says_that_torch_answered_and_why(endpoint: Endpoint) -> None:
+def test_response_reports_that_torch_answered_and_why(endpoint: Endpoint) -> None:
     (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["scorer"])
     assert (parity.platform, parity.answered_by, parity.device) == ("python", "torch", "cpu")
     assert parity.why == "no plan was built"
@@ -196,9 +196,7 @@ def damage(file: Path) -> None:
     )
 
 
-def test_a_file_that_is_not_as_published_fails_whoever_answers(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
+def test_changed_published_file_fails_for_every_client(endpoint: Endpoint, tmp_path: Path) -> None:
     """Torch answers for a plan that no GPU runs here: only its hash tells that it is damaged."""
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
     damage(tmp_path / "scorer" / "1" / "lowered.pt")
@@ -250,9 +248,7 @@ def test_an_unknown_model_and_an_empty_repository_are_usage_errors(
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_where_nobody_listens_it_is_an_environment_problem(
-    endpoint: Endpoint, protocol: str
-) -> None:
+def test_unreachable_server_is_an_environment_problem(endpoint: Endpoint, protocol: str) -> None:
     nowhere = "127.0.0.1:9"
     with pytest.raises(EnvironmentProblem, match=protocol):
         verify(

@@ -65,7 +65,9 @@ def lowered() -> LoweredGraph:
     return with_own_outputs(builder.lower(torch.jit.script(Branching().eval())))
 
 
-def test_every_way_through_the_arms_gives_the_answers_of_the_whole(lowered: LoweredGraph) -> None:
+def test_every_path_through_the_branches_gives_the_whole_models_answers(
+    lowered: LoweredGraph,
+) -> None:
     parts = take_apart(lowered, branches(lowered))
     assert sum(isinstance(part, Branch) for part in parts) == 2
     ways = set()

@@ -45,7 +45,7 @@ def words(root: ElementTree.Element) -> list[str]:
     return [element.text or "" for element in root.iter(f"{SVG}text")]
 
 
-def test_a_small_graph_shows_every_node_and_every_value_that_crosses() -> None:
+def test_small_graph_shows_every_node_and_boundary_value() -> None:
     parts, root = drawn(8)
     assert len(list(root.iter(f"{SVG}rect"))) == len(parts.segments) + 2
     assert sum("aten::relu" in text for text in words(root)) == 4

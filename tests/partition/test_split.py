@@ -89,7 +89,7 @@ def test_tensorrt_segments_convert_and_agree() -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_every_operator_that_stays_is_told_with_its_line() -> None:
+def test_every_remaining_operator_is_reported_with_its_line() -> None:
     _, partitioned = partition(Spectral())
     reported = {operator.schema.split("(")[0]: operator.where for operator in partitioned.refused}
     assert "aten::fft_rfft" in reported
@@ -243,7 +243,7 @@ class Scales(nn.Module):
         return torch.fft.fft(z * any_large).abs() * count, z, z.sum()
 
 
-def test_what_has_no_axis_crosses_with_one_and_the_models_own_keeps_its_shape() -> None:
+def test_boundary_scalars_get_an_axis_and_model_outputs_do_not() -> None:
     """Triton's TensorRT backend cannot serve an engine's tensor without axes."""
     script = torch.jit.script(Scales().eval())
     specs = [
@@ -365,7 +365,7 @@ def test_what_torch_alone_reads_of_unknown_shape_is_made_by_torch_too(
     )
 
 
-def test_an_operator_that_cannot_tell_its_shape_brings_no_page_of_torchs_log(
+def test_operator_without_an_inferred_shape_prints_no_torch_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Found(nn.Module):
@@ -428,7 +428,7 @@ def test_engines_follow_random_numbers() -> None:
     torch.testing.assert_close(run(partitioned, x)[0], script(x), rtol=0, atol=0)
 
 
-def test_who_has_no_converter_is_told_behind_another_one_too() -> None:
+def test_second_operator_without_a_converter_is_reported_too() -> None:
     """What reads an unknown shape would be without an engine all the same, were that one known."""
 
     class Rows(nn.Module):

@@ -41,7 +41,7 @@ class Reordered(nn.Module):
     ("published", "original", "amplifies"),
     [(Amplifies(), Reordered(), True), (nn.Sigmoid(), nn.Tanh(), False)],
 )
-def test_a_difference_of_rounding_is_told_from_a_defect(
+def test_rounding_difference_is_distinguished_from_a_defect(
     published: nn.Module, original: nn.Module, amplifies: bool
 ) -> None:
     conversion = builder.convert(torch.jit.script(published), list(SPEC.inputs))

@@ -96,7 +96,7 @@ def test_torch_serves_a_model_whose_conversion_does_not_end(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
-def test_check_without_build_says_that_the_builder_decides(tmp_path: Path) -> None:
+def test_check_without_build_reports_that_the_builder_decides(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", models.ShortenByData())
     done = CliRunner().invoke(main, ["check", str(source), "--no-build"])
     assert done.exit_code == 0 and "could not build" not in done.stdout
@@ -104,7 +104,7 @@ def test_check_without_build_says_that_the_builder_decides(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
-def test_require_full_raises_what_tensorrt_says(tmp_path: Path) -> None:
+def test_require_full_raises_tensorrts_error(tmp_path: Path) -> None:
     result = build(tmp_path, models.ShortenByData(), FULL)
     assert not result.ok and "TensorRT could not build" in str(result.error)
     assert not (tmp_path / "out" / "m").exists()

@@ -190,7 +190,7 @@ class KeyForEachRow(nn.Module):
 
 
 @pytest.mark.parametrize("module", [KeyByNumber, NumberAsKey, KeyBySize, KeyForEachRow])
-def test_keys_by_data_are_an_error_that_says_what_to_return(
+def test_data_dependent_keys_are_an_error_with_a_fix(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:
     _, file = prepared(module, tmp_path)

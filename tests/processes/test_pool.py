@@ -50,7 +50,7 @@ def test_every_task_has_a_process_of_its_own_with_torch_and_without_tensorrt() -
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
-def test_a_crash_fails_its_task_alone_and_says_how_to_reproduce_it(number: signal.Signals) -> None:
+def test_crash_fails_only_its_task_with_a_command_to_reproduce_it(number: signal.Signals) -> None:
     before, crashed, after = processes.run(
         [task("square", 2), task("crash", number), task("square", 3)]
     )

@@ -64,7 +64,7 @@ def test_symmetric_quantization_becomes_layers(name: str, how: str, precision: s
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_unsigned_quantization_keeps_its_numbers_and_says_what_it_costs(name: str) -> None:
+def test_unsigned_quantization_keeps_its_numbers_with_a_warning(name: str) -> None:
     """torch's default: activations of 0..127 or 0..255 with a zero point, by an observer that is
     fused.
     """

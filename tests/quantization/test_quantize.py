@@ -134,7 +134,7 @@ def old_dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     old.forget()
 
 
-def test_what_8_6_is_told_to_obey_it_only_prefers_beside_int8(old_dialect: None) -> None:
+def test_obey_constraints_are_preferences_beside_int8_on_8_6(old_dialect: None) -> None:
     module, x, spec = products()
     quantized = quantize(lower(module), [x], "mixed")
     found = [
@@ -453,7 +453,7 @@ class Choice(nn.Module):
         return self.yes(x) if bool(flag) else self.no(x)
 
 
-def test_products_in_loops_are_seen_in_every_turn() -> None:
+def test_products_in_loops_are_observed_in_every_iteration() -> None:
     torch.manual_seed(0)
     module, x = torch.jit.script(Steps().eval()), torch.randn(2, 6, 8)
     spec = builder.TensorSpec("float32", (2, "steps", 8), dims={"steps": (1, 4, 8)})

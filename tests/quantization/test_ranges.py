@@ -44,7 +44,7 @@ def test_entropy_cuts_off_a_lone_outlier_and_keeps_a_uniform_range() -> None:
     assert METHODS["entropy"](counts(torch.rand(100_000)), 0.0) > 0.9
 
 
-def test_a_range_tells_why_it_is_none() -> None:
+def test_invalid_range_is_an_error_with_the_reason() -> None:
     seen = Range()
     assert seen.problem == "calibration never reached it"
     seen(torch.tensor([1, 2]))

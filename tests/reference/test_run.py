@@ -96,7 +96,7 @@ def test_a_layer_without_an_evaluation_is_an_error_that_names_it(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [lambda layer, x: x.double(), lambda layer, x: x[:1]])
-def test_a_value_that_is_not_what_tensorrt_says_of_its_tensor_is_an_error(monkeypatch, wrong):
+def test_value_that_contradicts_tensorrts_tensor_is_an_error(monkeypatch, wrong):
     _, network = network_of(
         lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)]
     )

@@ -225,7 +225,7 @@ def test_a_damaged_file_and_a_malformed_model_fail_alone(repository: Path, tmp_p
         assert report.render(facts, form)
 
 
-def test_the_file_name_says_the_format(repository: Path, tmp_path: Path, run: Run) -> None:
+def test_format_follows_from_the_file_name(repository: Path, tmp_path: Path, run: Run) -> None:
     for name, begin in {
         "r.html": "<!doctype html>",
         "r.json": "{",

@@ -62,7 +62,7 @@ def test_every_kind_of_constant_is_bound() -> None:
     torch.testing.assert_close(lowered.run(x)[0], expected)
 
 
-def test_an_argument_without_a_value_says_how_to_give_one() -> None:
+def test_argument_without_a_value_is_an_error_with_the_syntax() -> None:
     with pytest.raises(LoweringError, match="'threshold' of forward is a float") as refused:
         lower(torch.jit.script(Settings()), specs=[X])
     assert "constants: {threshold: ...}" in str(refused.value)

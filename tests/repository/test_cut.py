@@ -96,7 +96,7 @@ def test_what_converts_is_one_plain_engine(tmp_path: Path) -> None:
     assert models(tmp_path) == {"m"} and (tmp_path / "out/m/1/model.plan").exists()
 
 
-def test_where_nothing_converts_torch_serves_it_and_the_warning_says_why(tmp_path: Path) -> None:
+def test_unconvertible_model_is_served_by_torch_with_the_reason(tmp_path: Path) -> None:
     result = build(tmp_path, Fourier())
     assert (result.ok, result.segments, result.plan_bytes) == (True, ("torch",), 0)
     assert "PyTorch only" in result.warnings[0] and any(
@@ -127,14 +127,14 @@ def test_the_manifest_keeps_operators_and_modules_in_torch(tmp_path: Path) -> No
     assert misspelt.layout == "single" and "names no module" in misspelt.warnings[0]
 
 
-def test_one_module_that_the_model_has_not_is_told_beside_those_that_it_has(tmp_path: Path) -> None:
+def test_module_absent_from_the_model_is_reported_beside_present_ones(tmp_path: Path) -> None:
     found = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish", "head"]})
     assert found.ok and "names no module of this model: head" in found.warnings[0]
     result = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish"]}).warnings
     assert not any("names no module" in warning for warning in result)
 
 
-def test_an_operator_that_the_model_has_not_is_told(tmp_path: Path) -> None:
+def test_operator_absent_from_the_model_is_reported(tmp_path: Path) -> None:
     result = build(tmp_path, Mlp(), fallback={"ops": ["aten::sigmiod", "aten::re*"]})
     (warning,) = (text for text in result.warnings if "fallback.ops" in text)
     assert "aten::sigmiod" in warning and "did you mean 'aten::sigmoid'" in warning
@@ -215,7 +215,7 @@ def found(folder: Path, **ranges: tuple[int, int, int]) -> ModelResult:
     )
 
 
-def test_what_follows_a_size_that_depends_on_data_is_an_engine_where_its_range_is_told(
+def test_nodes_after_a_data_dependent_size_are_an_engine_if_it_has_a_range(
     tmp_path: Path,
 ) -> None:
     without = found(tmp_path)
@@ -233,14 +233,14 @@ def test_the_tensor_that_the_advice_names_takes_the_range_too(tmp_path: Path) ->
     assert found(tmp_path, **{tensor: (1, 2, 4)}).segments == ("tensorrt", "torch", "tensorrt")
 
 
-def test_a_range_for_nothing_says_what_there_is(tmp_path: Path) -> None:
+def test_unused_range_is_an_error_with_the_known_values(tmp_path: Path) -> None:
     result = found(tmp_path, aten__nonzeros=(1, 2, 4))
     assert isinstance(result.error, UsageError) and "did you mean 'aten::nonzero'" in str(
         result.error
     )
 
 
-def test_a_golden_outside_the_range_is_an_error_that_says_by_how_much(tmp_path: Path) -> None:
+def test_golden_outside_the_range_is_an_error_with_the_excess(tmp_path: Path) -> None:
     result = found(tmp_path, aten__nonzero=(1, 2, 3))
     assert isinstance(result.error, UsageError) and "has size 4 in golden p0-max" in str(
         result.error
@@ -332,7 +332,7 @@ class Sampled(Noisy):
         return torch.relu(self.last(z + torch.randn_like(z)) * 2)
 
 
-def test_who_draws_the_answer_at_random_is_told_so_and_not_that_we_are_wrong(
+def test_random_outputs_are_reported_as_random_not_wrong(
     tmp_path: Path,
 ) -> None:
     error = build(tmp_path, Sampled()).error

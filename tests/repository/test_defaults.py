@@ -117,7 +117,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Mod
     return folder / "repository", {result.name: result for result in results}
 
 
-def test_the_config_says_which_inputs_are_optional(
+def test_config_marks_optional_inputs(
     built: tuple[Path, dict[str, ModelResult]],
 ) -> None:
     repository, results = built

@@ -171,7 +171,7 @@ def made_up(conversion: Any, options: Any, report: Any) -> engine.Plan:
 
 @pytest.mark.parametrize("dialect", ["8.6", "newer"])
 @pytest.mark.live
-def test_a_number_crosses_to_tritons_tensorrt_backend_as_a_tensor_of_one_axis(
+def test_number_is_sent_to_tritons_tensorrt_backend_with_one_axis(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
     """That backend has no tensor without axes (`salient` hands on a mean); its plans are made up

@@ -76,7 +76,7 @@ def test_every_plan_answers_on_the_gpu(served: Served) -> None:
         assert "cuda:0" in (parity.device or ""), (name, parity.device, parity.why)
 
 
-def test_engines_in_the_arms_of_a_branch_answer_on_the_gpu(served: Served) -> None:
+def test_engines_inside_branches_answer_on_the_gpu(served: Served) -> None:
     if any(served.repository.glob("mixture.0.tensorrt.*")):
         pytest.skip("an ensemble's torch step has the whole branch in it")
     golden = read(served.repository / "mixture").goldens[0]
@@ -90,7 +90,7 @@ def test_engines_in_the_arms_of_a_branch_answer_on_the_gpu(served: Served) -> No
     assert not any(part.endswith("tensorrt:torch") for part in blocks), record
 
 
-def test_what_crosses_between_the_steps_of_an_ensemble_stays_on_the_gpu(served: Served) -> None:
+def test_tensors_between_ensemble_steps_stay_on_the_gpu(served: Served) -> None:
     steps = sorted(path.name for path in served.repository.glob("*.[1-9].*"))
     if not steps:
         pytest.skip("the fused layout has no steps")

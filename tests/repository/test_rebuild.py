@@ -65,7 +65,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_second_build_changes_nothing_and_tells_the_same(
+def test_second_build_changes_nothing_and_reports_the_same(
     models: Path, settings: dict[str, Any]
 ) -> None:
     first = build(models, **settings)
@@ -117,7 +117,7 @@ def test_rebuild_builds_what_is_unchanged_and_known(models: Path, settings: dict
 
 
 @pytest.mark.parametrize("where", ["store", "published"])
-def test_damage_is_found_and_mended(models: Path, settings: dict[str, Any], where: str) -> None:
+def test_damage_is_found_and_repaired(models: Path, settings: dict[str, Any], where: str) -> None:
     build(models, **settings)
     folder = settings["store"] if where == "store" else settings["out"] / "small"
     for plan in folder.rglob("*.plan"):
@@ -294,7 +294,7 @@ def test_two_builders_of_one_store_both_publish(models: Path, tmp_path: Path) ->
     assert build(models, out=tmp_path / "c", store=tmp_path / "store").state == "reused"
 
 
-def test_what_is_published_says_from_its_first_moment_what_it_was_built_from(
+def test_published_model_records_its_sources_from_the_start(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written afterwards it would be said of what another builder had put there in between."""

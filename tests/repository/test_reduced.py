@@ -117,9 +117,7 @@ def test_layers_that_only_calibration_files_overflow_stay_in_float32(
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
 @pytest.mark.parametrize("data", ["own.npz", "goldens"])
-def test_a_plain_model_is_quantized_and_says_what(
-    tmp_path: Path, precision: str, data: str
-) -> None:
+def test_float_model_is_quantized_with_a_report(tmp_path: Path, precision: str, data: str) -> None:
     result = build(tmp_path, Two(), f"precision: {precision}\ncalibration: {{data: [{data}]}}\n")
     assert result.error is None and result.quantized is not None
     assert result.quantized["summary"].startswith("8 bits in 2 of 2 products; least SQNR")
@@ -134,7 +132,7 @@ def test_a_plain_model_is_quantized_and_says_what(
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16", "fp32"])
-def test_patterns_that_name_nothing_are_told(tmp_path: Path, precision: str) -> None:
+def test_patterns_without_a_match_are_reported(tmp_path: Path, precision: str) -> None:
     text = f"precision: {precision}\ncalibration: {{data: [own.npz], skip: [frist/*, second/*]}}\n"
     result = build(tmp_path, Two(), f'{text}keep_fp32: ["first/*", "*layernorm*", "third/*"]\n')
     assert result.error is None
@@ -248,7 +246,7 @@ def test_goldens_without_elements_do_not_calibrate(tmp_path: Path) -> None:
     assert result.quantized["summary"].startswith("8 bits in 2 of 2")
 
 
-def test_what_rounding_leaves_exact_is_told_in_json_that_everybody_reads(tmp_path: Path) -> None:
+def test_exact_results_are_written_as_valid_json(tmp_path: Path) -> None:
     model = Two()
     nn.init.zeros_(model.first.weight)
     result = build(tmp_path, model, "precision: int8\ncalibration: {data: [own.npz]}\n")

@@ -119,7 +119,7 @@ def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
 
 
 @by_reference
-def test_what_half_cannot_hold_is_told_by_its_layer_and_no_defect(tmp_path: Path) -> None:
+def test_overflow_of_half_is_reported_by_layer_and_not_as_a_defect(tmp_path: Path) -> None:
     from builder.repository import build_repository
 
     text = MANIFEST + "precision: fp16\nkeep_fp32: []\n"
@@ -217,7 +217,7 @@ def test_a_difference_that_is_not_precisions_is_an_error_and_nothing_is_written(
     assert (tmp_path / "models" / "net.yaml").read_text() == MANIFEST and not found.written
 
 
-def test_a_crash_fails_the_search_of_one_model_and_says_how_to_reproduce_it(tmp_path: Path) -> None:
+def test_crash_fails_the_search_of_one_model_with_a_command_to_reproduce_it(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGABRT)\n")
     models = save(tmp_path / "models", Overflowing(scale=1.0))

@@ -168,7 +168,7 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_state_that_does_not_fit_is_told_with_its_line(tmp_path: Path, name: str) -> None:
+def test_unfit_state_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
     model, changes, line, words = MISTAKES[name]
     spec_of(tmp_path, model, *changes)
     (result,) = build_repository(tmp_path, tmp_path / "out", only=[model], isolate=False)
@@ -176,7 +176,7 @@ def test_state_that_does_not_fit_is_told_with_its_line(tmp_path: Path, name: str
     assert result.error.where == f"{tmp_path / f'{model}.yaml'}:{line}"
 
 
-def test_a_module_that_does_not_take_its_own_state_is_told_of_by_name(tmp_path: Path) -> None:
+def test_module_that_rejects_its_own_state_is_named(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "recognizer")
 
     def fails(x: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -253,7 +253,7 @@ def test_a_users_set_without_state_is_a_sequence(tmp_path: Path) -> None:
         ((0, 1, 2, 6), "must have the same number of requests"),
     ],
 )
-def test_a_users_sequence_that_is_none_is_refused(
+def test_invalid_sequence_of_a_user_is_refused(
     tmp_path: Path, shape: tuple[int, ...], words: str
 ) -> None:
     (tmp_path / "own.npz").touch()

@@ -102,7 +102,7 @@ def count(
     return int(ask(client, "counter", SequencePosition(sequence, start, end), x=x)[0, 0])
 
 
-def test_a_sequence_begins_where_the_manifest_says_and_a_start_forgets_it(client: Client) -> None:
+def test_sequence_starts_with_the_initial_state_and_a_new_start_resets_it(client: Client) -> None:
     one, other = next(IDS), f"stream-{next(IDS)}"
     assert count(client, one, 5, start=True) == 1005
     assert count(client, other, 7, start=True) == 1007

@@ -89,7 +89,7 @@ def test_a_target_that_is_not_cudas_first_gpu_is_made_so() -> None:
 
 
 @pytest.mark.usefixtures("host")
-def test_without_targets_nothing_is_said() -> None:
+def test_no_message_without_targets() -> None:
     assert targets.here(BuildOptions(refit=True), "tensorrt") == BuildOptions(refit=True)
     assert not list(preflight.missing(BuildOptions(), "tensorrt", "models", "out"))
 

@@ -72,7 +72,9 @@ def test_a_server_is_asked_for_the_backends_in_its_folder(tmp_path: Path) -> Non
     assert installation.find("nvidia-pytriton").backends() == {"python"}
 
 
-def test_none_at_all_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_libraries_are_an_error_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EnvironmentProblem, match="no tritonserver") as caught:
@@ -80,7 +82,7 @@ def test_none_at_all_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "trt-build[server]" in (caught.value.fix or "")
 
 
-def test_a_python_without_a_shared_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_without_a_shared_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation.Path, "exists", lambda self: "libpython" not in self.name)
     monkeypatch.setattr(installation.ctypes.util, "find_library", lambda name: None)
     with pytest.raises(EnvironmentProblem, match="libpython") as caught:
@@ -88,7 +90,7 @@ def test_a_python_without_a_shared_library_is_told(monkeypatch: pytest.MonkeyPat
     assert "apt-get install" in (caught.value.fix or "")
 
 
-def test_a_python_without_a_stub_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_without_a_stub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "_stub", lambda bundle: Path("/nowhere/stub"))
     with pytest.raises(EnvironmentProblem, match="no Python backend stub"):
         installation.find("nvidia-pytriton")

@@ -113,7 +113,7 @@ def test_triton_takes_a_state_without_a_batch_and_with_a_start_of_its_own(
         ("max_batch_size: 8", "max_batch_size: 0", "cannot have empty reshape"),
     ],
 )
-def test_triton_tells_why_it_refuses(judge: Judge, old: str, new: str, reason: str) -> None:
+def test_refusal_of_triton_has_the_reason(judge: Judge, old: str, new: str, reason: str) -> None:
     text = config_text(config(scorer(**PLAN)))
     assert old in text
     assert reason in (judge(text.replace(old, new)) or "")

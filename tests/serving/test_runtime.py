@@ -86,7 +86,7 @@ def ask(one: Any, batch: int, seed: int) -> None:
     assert y.shape == x.shape and bool((y == 2 * seed).all()), (batch, seed, y)
 
 
-def test_every_shape_is_answered_rightly_in_turns_with_and_without_graphs(
+def test_alternating_shapes_are_right_with_and_without_graphs(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
     one = engine(modules, doubling(), tmp_path)

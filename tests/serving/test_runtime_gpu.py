@@ -99,7 +99,7 @@ def test_the_plan_answers_in_every_profile_over_both_protocols(
 @pytest.mark.parametrize(
     ("name", "why"), [("garbage", "refused the plan"), ("unbuilt", "no plan was built")]
 )
-def test_without_a_plan_that_fits_torch_answers_and_says_why(
+def test_torch_answers_with_the_reason_if_no_plan_fits(
     repository: Path, server: Server, name: str, why: str
 ) -> None:
     (parity,) = verify(repository, server.http_url, server.grpc_url, [name])
@@ -119,9 +119,7 @@ def test_an_instance_of_kind_cpu_leaves_the_gpu_alone(repository: Path, tmp_path
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_torch_on_the_gpu_rounds_operands_only_where_the_precision_says_so(
-    tmp_path: Path, precision: str
-) -> None:
+def test_torch_on_the_gpu_uses_tf32_only_if_requested(tmp_path: Path, precision: str) -> None:
     """float32 is off by 1e-7 of the answer, TF32 by 3e-4."""
     _, modules = fakes.runtime()
     torch.manual_seed(0)

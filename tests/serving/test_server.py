@@ -120,7 +120,7 @@ def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
         answering.shutdown()
 
 
-def test_a_port_in_use_is_told_before_anything_starts(good: Path) -> None:
+def test_port_in_use_is_reported_before_the_start(good: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with (
@@ -329,7 +329,7 @@ def test_a_request_that_crashes_the_server_is_reported_with_the_remedy(good: Pat
     assert leftovers() == set()
 
 
-def test_blocking_tells_when_the_server_ends_by_itself(good: Path) -> None:
+def test_blocking_reports_that_the_server_ended(good: Path) -> None:
     with serve(good, **FREE) as server:
         threading.Timer(0.3, server.process.kill).start()
         with pytest.raises(ServerError, match="stopped"):

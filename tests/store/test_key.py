@@ -245,6 +245,6 @@ def test_a_plan_of_a_hardware_level_is_keyed_by_what_of_the_gpu_it_depends_on(
     assert of("same_compute_capability", *a100) != of("same_compute_capability", *h100)
 
 
-def test_a_value_that_is_the_word_none_is_no_absence() -> None:
+def test_text_none_is_a_value() -> None:
     assert because({}, {"verbosity": "none"}) == 'verbosity none -> "none"'
     assert because({"verbosity": "none"}, {}) == 'verbosity "none" -> none'

@@ -93,7 +93,7 @@ def test_a_change_of_file_or_manifest_is_named(
     assert reason is None if words is None else words in str(reason)
 
 
-def test_goldens_count_by_content_and_places_do_not(
+def test_goldens_are_keyed_by_content_not_location(
     models: Path, tmp_path: Path, hashes: Hashes
 ) -> None:
     import dataclasses
@@ -167,9 +167,7 @@ def test_a_damaged_publication_is_built_again(
         '{"request": {}, "files": 6}',
     ],
 )
-def test_a_sidecar_that_says_nothing_is_no_publication(
-    tmp_path: Path, hashes: Hashes, text: str
-) -> None:
+def test_empty_sidecar_is_no_publication(tmp_path: Path, hashes: Hashes, text: str) -> None:
     assert stale(tmp_path, {}, hashes) == "there was none before"
     (tmp_path / published.SIDECAR).write_text(text)
     assert stale(tmp_path, {}, hashes) == "there was none before"

@@ -43,7 +43,7 @@ def test_what_is_put_is_found_with_its_parts_and_facts(store: Store) -> None:
 
 @pytest.mark.parametrize("which", ["plan", "json"])
 @pytest.mark.parametrize("damage", ["truncated", "altered", "emptied", "removed"])
-def test_damage_is_no_entry_and_is_mended_by_the_next_build(
+def test_damaged_entry_is_ignored_and_repaired_by_the_next_build(
     store: Store, which: str, damage: str
 ) -> None:
     store.put(KEY, PARTS, PLAN)
@@ -122,7 +122,7 @@ def test_readers_beside_builders_see_a_whole_entry_or_none(tmp_path: Path) -> No
     assert all(seen)
 
 
-def test_a_url_that_is_none_and_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_url_and_missing_package_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="--store nonsense://x"):
         Store("nonsense://x")
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
@@ -204,7 +204,7 @@ def test_reasons_are_words() -> None:
     assert because(None, after) == "there was none before"
 
 
-def test_long_lists_are_told_by_what_differs() -> None:
+def test_long_lists_are_reported_by_their_differences() -> None:
     """Their beginnings are often the same, and told nothing."""
     names = [f"encoder.layers.{number}.attention/aten::linear_0" for number in range(9)]
     before, after = {"keep_fp32": names}, {"keep_fp32": [*names[:-1], "head/*"]}
@@ -215,7 +215,7 @@ def test_long_lists_are_told_by_what_differs() -> None:
     assert because({}, {"data": ["b" * 64, "goldens"]}) == "data none -> [bbbbbbbbbbbb, goldens]"
 
 
-def test_a_range_is_told_once() -> None:
+def test_range_is_reported_once() -> None:
     """An input's range of an axis spans its profiles: the one that changed is what was written."""
 
     def parts(*profiles: list[int]) -> dict[str, object]:
@@ -260,9 +260,7 @@ def test_a_forged_record_is_no_entry_and_is_reported(
 @pytest.mark.parametrize(
     "record", [{}, {"key": KEY}, {"key": KEY, "sha256": 3, "parts": {}, "facts": {}}]
 )
-def test_a_malformed_record_is_no_entry_whoever_signed_it(
-    store: Store, record: dict[str, Any]
-) -> None:
+def test_malformed_record_is_rejected_even_if_signed(store: Store, record: dict[str, Any]) -> None:
     path = forged(store)
     store.fs.pipe_file(path, storage._sign(record))
     assert store.get(KEY) is None and "is not the record of this key" in store.warnings[0]

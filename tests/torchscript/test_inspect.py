@@ -231,7 +231,7 @@ def test_a_stack_global_is_refused_whatever_it_seems_to_name(file: Path) -> None
     assert "TorchScript never uses" in refused(rewritten(file, {"net/data.pkl": source.getvalue()}))
 
 
-def test_a_pickle_that_is_none_is_damage(file: Path) -> None:
+def test_invalid_pickle_is_reported_as_damage(file: Path) -> None:
     assert "damaged" in refused(rewritten(file, {"net/data.pkl": b"\xff\xff"}))
 
 

@@ -105,7 +105,9 @@ def test_defaults_of_every_type_are_kept(tmp_path: Path) -> None:
         ("encoder.0.linear.weight", "encoder.0.linear has no submodule or method 'weight'"),
     ],
 )
-def test_a_part_that_is_not_there_says_what_is(file: Path, part: str, words: str) -> None:
+def test_missing_part_is_an_error_with_the_available_parts(
+    file: Path, part: str, words: str
+) -> None:
     with pytest.raises(ModelFileError) as caught:
         load(file, part)
     assert words in str(caught.value)

@@ -131,7 +131,7 @@ BY_LENGTH = ((1, 8, 16), (17, 32, 64))
         ([(2, 2, 8), (2, 4, 8)], 0, []),
     ],
 )
-def test_batches_that_profiles_lose_to_each_other_are_told(
+def test_batches_lost_between_profiles_are_reported(
     batches: list[tuple[int, int, int]], size: int, words: list[str]
 ) -> None:
     lengths = [*BY_LENGTH, (65, 80, 96)][: len(batches)]
@@ -303,7 +303,7 @@ def test_a_tensor_name_that_the_backend_would_cut_or_no_file_takes_is_refused(na
         config(artifact(Affine(), (tensor(name, "float32", "batch", 3),), ("y",)))
 
 
-def test_all_broken_rules_are_told_at_once() -> None:
+def test_all_broken_rules_are_reported_together() -> None:
     model = artifact(Affine(), (tensor("a b", "float32", "batch", 3),), ("a b",), name="../up")
     with pytest.raises(PublishError) as caught:
         config(model)

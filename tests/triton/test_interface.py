@@ -56,7 +56,7 @@ def test_tensors_that_go_and_what_becomes_required() -> None:
     assert list(incompatible(before, after)) == ["input 'z' is now required"]
 
 
-def test_an_output_that_may_now_be_none_is_incompatible() -> None:
+def test_output_that_becomes_optional_is_incompatible() -> None:
     stated = ' parameters { key: "trt_build.optional_outputs" value { string_value: "y" } }'
     always, sometimes = parse_config(config(), "a"), parse_config(config() + stated, "b")
     assert list(incompatible(always, sometimes)) == ["output 'y' may now be None"]

@@ -73,9 +73,7 @@ def test_each_gpu_finds_its_plan_and_others_fail_by_name(
     assert facts["plans"]["9.0"]["compute_capabilities"] == ["9.0"]
 
 
-def test_the_merged_model_is_as_its_sidecar_says_and_is_no_build(
-    built: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_merged_model_matches_its_sidecar(built: Callable[..., Path], tmp_path: Path) -> None:
     a, b = built("a", "8.0"), built("b", "9.0")
     record(a / "scorer", {"precision": "fp32"}, {}, {})
     merge([a, b], tmp_path / "out")
@@ -195,7 +193,7 @@ def test_plans_of_the_python_runtime_are_not_merged(
         merge([built("a", "8.0"), built("b", "9.0", serve_as="python")], tmp_path / "out")
 
 
-def test_one_rtx_plan_is_asked_for_in_place_of_two(tmp_path: Path) -> None:
+def test_one_rtx_plan_is_requested_instead_of_two(tmp_path: Path) -> None:
     for name in "ab":
         publish(scorer(plan=b"plan", facts=RTX), tmp_path / name / "repository")
     with pytest.raises(PublishError, match="a --target for each GPU"):
@@ -262,7 +260,7 @@ def test_a_model_without_a_record_is_not_left_out_in_silence(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_plan_that_says_no_gpu_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_plan_without_a_gpu_name_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
     a = built("a", "8.0")
     path = a / "scorer" / "1" / "plan.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "compute_capabilities": []}))
@@ -351,9 +349,7 @@ def test_what_is_damaged_or_no_place_is_told(built: Callable[..., Path], tmp_pat
     assert refused.value.fix and not (tmp_path / "out").exists()
 
 
-def test_the_command_says_which_gpus_each_model_serves(
-    built: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_command_lists_the_gpus_of_each_model(built: Callable[..., Path], tmp_path: Path) -> None:
     words = [
         "merge",
         str(built("a", "8.0")),

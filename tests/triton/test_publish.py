@@ -38,7 +38,7 @@ def tree(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-def test_the_layout_is_what_the_contract_says(repository: Path) -> None:
+def test_layout_matches_the_documentation(repository: Path) -> None:
     folder = publish(scorer(plan=b"plan"), repository)
     assert folder == repository / "scorer"
     files = {"model.plan", "plan.json", "model.py", "trt_build_runtime", "lowered.pt"}
@@ -54,7 +54,7 @@ def test_the_layout_is_what_the_contract_says(repository: Path) -> None:
     assert (folder / "config.pbtxt").exists() and (folder / "trt-build.json").exists()
 
 
-def test_what_the_manifest_says_of_the_runtime_reaches_the_runtime(repository: Path) -> None:
+def test_runtime_settings_of_the_manifest_reach_the_runtime(repository: Path) -> None:
     folder = publish(scorer(runtime=Runtime(cuda_graphs=False, keep_mapped=3)), repository)
     facts = json.loads((folder / "1" / "plan.json").read_text())
     _, modules = fakes.runtime()

@@ -47,7 +47,7 @@ def test_an_exact_match_names_image_and_confidence() -> None:
     assert "confidence B" in text and "NOT THE SAME" not in text
 
 
-def test_a_near_match_says_that_it_is_none() -> None:
+def test_near_match_is_reported_as_no_match() -> None:
     assert "NOT THE SAME VERSION" in "\n".join(
         image_lines([{"flavour": "tensorrt", "tensorrt": "10.5.0.99"}])
     )

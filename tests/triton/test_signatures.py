@@ -147,7 +147,7 @@ def test_an_encrypted_key_needs_its_password(
     assert signatures.problems(repository, keys / "own.pub") == {}
 
 
-def test_without_the_library_the_error_says_what_to_install(
+def test_missing_library_is_an_error_with_the_install_command(
     repository: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "model_signing.verifying", None)
