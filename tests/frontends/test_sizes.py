@@ -136,7 +136,7 @@ def exported(name: str, deferred: bool = False) -> ExportedModule:
 
 @pytest.mark.parametrize("deferred", [False, True], ids=["guards", "assertions"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_program_accepts_the_sizes_of_init(name: str, deferred: bool) -> None:
+def test_program_accepts_the_sizes_of_init(name: str, deferred: bool) -> None:
     """The least, usual and greatest sizes each run, in this order on every axis. Goldens are
     recorded at these sizes and at one in between.
     """
