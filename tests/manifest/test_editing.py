@@ -205,9 +205,7 @@ def test_flow_style_section_with_comment_is_refused(tmp_path: Path) -> None:
         "  tags: {a: b}\n",
     ],
 )
-def test_a_field_of_a_section_is_replaced_with_all_that_is_in_it(
-    tmp_path: Path, section: str
-) -> None:
+def test_field_of_a_section_is_replaced_entirely(tmp_path: Path, section: str) -> None:
     """As `adopt` does for a field whose former value had a default written out."""
     path = tmp_path / "model.yaml"
     path.write_text(f"outputs: [y]\n{section}instances: 2  # two\n")
