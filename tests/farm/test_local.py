@@ -27,7 +27,7 @@ def with_cache(folder: str) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def test_ctrl_c_publishes_nothing_and_leaves_no_process(tmp_path: Path) -> None:
+def test_ctrl_c_publishes_nothing_and_ends_all_processes(tmp_path: Path) -> None:
     save(Small(), tmp_path / "small.pt")
     out = tmp_path / "out"
     words = ["repo", str(tmp_path / "small.pt"), "--out", str(out), "--farm", "local"]
