@@ -171,7 +171,7 @@ class RandomKills:
             self.moments.pop(0)
 
     def _kill(self, started: dict[str, Any]) -> bool:
-        """Whether ray_cluster was something to kill."""
+        """Whether there was something to kill."""
         kind = self.choose.choice(["Ray process", "build process", "node"])
         if kind == "node":
             nodes = {node.node_id: node for node in self.cluster.worker_nodes}

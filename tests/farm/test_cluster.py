@@ -103,13 +103,13 @@ def test_farm_with_lost_nodes_publishes_the_same_models(nodes: Nodes, tmp_path: 
     (models / "bad.pt").write_bytes(b"no model")
     (models / "bad.yaml").write_text(f"{MANIFEST}targets: [ada]\n")
     settings = Settings(store=tmp_path / "store")
-    trouble = Kills(nodes, out)
-    held = build_on_farm(models, out, FARM, settings, require_all=True, progress=trouble)
+    failures = Kills(nodes, out)
+    held = build_on_farm(models, out, FARM, settings, require_all=True, progress=failures)
     for one in by_name(held, "small"):
         # "found", where the lost build had ended just then
         assert one.state in ("built", "found") and not one.ok and not one.published
     assert not [*out.rglob("config.pbtxt")]
-    assert sorted(trouble.done) == ["killed", "removed"]
+    assert sorted(failures.done) == ["killed", "removed"]
     happened = events(out)
     lost = [one["task"].rpartition("@")[2] for one in happened if one["event"] == "lost"]
     assert set(lost) == set(TARGETS)
