@@ -1,4 +1,4 @@
-"""The contract of tests/closed_packages.py finds sample imports, and none in trt-build."""
+"""The contract of tests/closed_packages.py finds forbidden imports, and none in trt-build."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from builder.manifest import load
 from builder.manifest.spec import Calibration, ModelSpec, Tolerance
-from tests.manifest.test_invalid_values_are_reported import GOOD, mistakes
+from tests.manifest.test_mistakes import GOOD, mistakes
 
 TWO_INPUTS = """\
 inputs:

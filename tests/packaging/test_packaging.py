@@ -38,10 +38,10 @@ def required(
     for text in importlib.metadata.requires(package) or []:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
-        expected = requirement.marker is None or any(
+        applies = requirement.marker is None or any(
             requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras)
         )
-        if expected and name != "tensorrt":
+        if applies and name != "tensorrt":
             yield from required(name, frozenset(requirement.extras), seen)
 
 
