@@ -17,7 +17,7 @@ from benchmarks.networks import NETWORKS
 from builder.engine import capabilities
 
 
-def _done(
+def _run_jobs(
     folder: Path, jobs: list[str], gpus: list[str], deadline: float = 60.0
 ) -> tuple[int, list[list[str]]]:
     (folder / "jobs.txt").write_text(" ".join(jobs))
@@ -28,14 +28,14 @@ def _done(
 
 def test_jobs_run_once_on_both_gpus(tmp_path: Path) -> None:
     jobs = [f"job{i}" for i in range(12)]
-    died, done = _done(tmp_path, jobs, ["GPU-a", "GPU-b"])
+    died, done = _run_jobs(tmp_path, jobs, ["GPU-a", "GPU-b"])
     assert died == 0
     assert sorted(name for name, _ in done) == sorted(jobs)
     assert {gpu for _, gpu in done} == {"GPU-a", "GPU-b"}
 
 
 def test_crash_fails_only_its_job(tmp_path: Path) -> None:
-    died, done = _done(tmp_path, ["one", "crash", "two", "three"], ["GPU-a"])
+    died, done = _run_jobs(tmp_path, ["one", "crash", "two", "three"], ["GPU-a"])
     assert died == 1
     assert [name for name, _ in done] == ["one", "two", "three"]
 

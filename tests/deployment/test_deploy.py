@@ -130,7 +130,7 @@ def test_manifests_are_valid_consistent_and_reproducible(
 
 
 def _confined(objects: dict[str, dict[str, Any]]) -> None:
-    """No container may do more than it needs, and each mount has its volume."""
+    """Check that each container has minimal privileges, and each mount a volume."""
     spec = pod(objects)
     predictor = objects.get("InferenceService", {}).get("spec", {}).get("predictor", spec)
     assert predictor["automountServiceAccountToken"] is False
@@ -343,7 +343,7 @@ def test_script_starts_a_server_with_restricted_protocols(tmp_path: Path) -> Non
 
 
 def _status(url: str, process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The HTTP status, once something answers other than 400."""
+    """The HTTP status of the first response other than 400."""
     import time
 
     until = time.monotonic() + seconds
@@ -438,11 +438,11 @@ def test_edited_files_are_kept_without_overwrite(
     refused = again("--replicas", 3, "--max-replicas", 9)
     assert refused.exit_code == 2 and "service.yaml: edited by hand" in refused.stderr
     assert service.read_text() == edited
-    service.write_text("kind: Service\n")  # without our first line
+    service.write_text("kind: Service\n")  # without the first line of trt-build
     assert again().exit_code == 2
     assert again("--overwrite").exit_code == 0
     assert service.read_text() == before
-    # an autoscaler that is no longer expected goes; the user's own file stays
+    # an autoscaler that is no longer requested is removed; the user's file stays
     assert (folder / "horizontalpodautoscaler.yaml").exists()
     assert again("--max-replicas", 2).exit_code == 0
     assert not (folder / "horizontalpodautoscaler.yaml").exists()

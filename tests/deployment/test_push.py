@@ -43,8 +43,8 @@ FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 def repository_of(folder: Path, generation: int) -> Path:
     """Model `net` adds its generation; ensemble `pair` returns it."""
     inputs = (tensor("x", "float32", "batch", 2),)
-    made = artifact(Raise(generation), inputs, ("y",), name="net", serve_as="python")
-    publish(made, folder / str(generation))
+    published_model = artifact(Raise(generation), inputs, ("y",), name="net", serve_as="python")
+    publish(published_model, folder / str(generation))
     publish_ensemble(pair(generation), folder / str(generation))
     return folder / str(generation)
 
@@ -69,7 +69,7 @@ class Clients:
     """Two threads that send requests to both models until the end, and their errors."""
 
     server: Server
-    answers: set[float] = field(default_factory=set)
+    results: set[float] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Clients:
@@ -90,7 +90,7 @@ class Clients:
         while not self.ended.is_set():
             try:
                 for model in ("net", "pair"):
-                    self.answers.add(infer_one(client, model))
+                    self.results.add(infer_one(client, model))
                 time.sleep(0.05)  # the requests count, not the load
             except Exception as error:
                 self.errors.append(str(error))
@@ -132,7 +132,7 @@ def test_push_under_load_replaces_only_valid_models(
         assert "FAILED net: " in rejected.output and "FAILED pair: " in rejected.output
         assert names(served) == before, "the candidates are gone"
     assert not clients.errors, clients.errors[:3]
-    assert clients.answers <= {1.0, 2.0} and 2.0 in clients.answers
+    assert clients.results <= {1.0, 2.0} and 2.0 in clients.results
     assert names(served.parent) == {"1"}, "no staging folder is left"
     again = run(tmp_path / "2", server, served)
     assert again.exit_code == 0 and again.output.count("unchanged") == 2, again.output
@@ -172,8 +172,8 @@ def test_new_model_that_fails_to_load_is_removed(tmp_path: Path) -> None:
         assert "new" not in names(served)
         # in place: the repository that the server reads was changed by `repo`
         repository_of(tmp_path / "served", 1)
-        made = artifact(Raise(7), inputs, ("y",), name="net", serve_as="python")
-        publish(made, served)
+        published_model = artifact(Raise(7), inputs, ("y",), name="net", serve_as="python")
+        publish(published_model, served)
         done = run(served, server, served, "--only", "net")
         assert done.exit_code == 0, done.output
         with contextlib.closing(HttpClient(server.http_url, 30)) as client:
@@ -247,10 +247,10 @@ def test_loading_models_needs_the_control_token(tmp_path: Path) -> None:
 def test_slow_load_does_not_delay_clients(tmp_path: Path) -> None:
     """Over HTTP, the clients that share a thread with the load wait until it has ended."""
     served = repository_of(tmp_path, 1)
-    made = artifact(
+    published_model = artifact(
         Raise(1), (tensor("x", "float32", "batch", 2),), ("y",), name="slow", serve_as="python"
     )
-    folder = publish(made, served)
+    folder = publish(published_model, served)
     program = folder / "1/model.py"
     begin = "def initialize(self, args: dict[str, str]) -> None:\n"
     assert begin in program.read_text()
@@ -290,7 +290,7 @@ def test_push_cleans_up_after_a_killed_push(tmp_path: Path) -> None:
             done = run(source, server, served)
             assert done.exit_code == 0, done.output
             time.sleep(1)
-        assert not clients.errors and clients.answers == {1, 2}
+        assert not clients.errors and clients.results == {1, 2}
         assert not {name for name in names(served) if "candidate" in name}
         assert not list(served.parent.glob(".1.staging-*"))
 

@@ -1,5 +1,5 @@
-"""docker-compose.yml as it is read, without a Docker engine: what the GPU's profile would start,
-and what TORCH_INDEX reaches.
+"""docker-compose.yml without a Docker engine: the flags of the GPU profile and the use of
+TORCH_INDEX.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METRICS = {
 """Metrics that the alerts and the dashboard read; those of GPUs need one."""
 INDEX = "https://download.pytorch.org/whl/cpu"
 
-# Without an engine Compose still reads and checks the file; where there is none of it PyYAML does.
+# Compose reads and checks the file without an engine. Without Compose, PyYAML reads it.
 compose = pytest.mark.parametrize("compose", composes(), ids=" ".join)
 
 
@@ -53,7 +53,7 @@ def test_profiles_of_the_readme_exist() -> None:
 
 @pytest.mark.parametrize("service", [GPU, CPU], ids=["gpu", "cpu"])
 def test_services_mount_read_only_and_bind_to_loopback(service: dict[str, Any]) -> None:
-    """As the README says of both."""
+    """As the README states for both."""
     assert service["volumes"] == ["${MODEL_REPOSITORY:-./model_repository}:/models:ro"]
     ports = [str(port).rsplit(":", 1) for port in service["ports"]]
     assert [inside for _, inside in ports] == ["8000", "8001", "8002"]

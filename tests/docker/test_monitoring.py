@@ -1,5 +1,5 @@
-"""Prometheus reads docker/monitoring: the alerts fire when they should, and every expression of the
-alerts and of Grafana's dashboard is answered from a live server. Grafana itself is not started.
+"""Prometheus reads docker/monitoring: the alerts fire as expected, and every expression of the
+alerts and of Grafana's dashboard has values from a live server. Grafana itself is not started.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def test_memory_includes_weights_and_largest_inputs() -> None:
             },
             650,
         ),
-        (  # version 1 in a container, where the host's name of the group is not to be seen
+        (  # version 1 in a container, where the group's path on the host is not visible
             {
                 "/proc/self/cgroup": "5:devices:/\n4:memory:/docker/1f\n",
                 "memory/memory.limit_in_bytes": "3000000\n",

@@ -33,7 +33,7 @@ SINCE_LATER = (
     " ATTENTION_OUTPUT".split()
 )
 ABSENT = {
-    # asked for with hasattr, or only where the capabilities have it
+    # checked with hasattr, or used only if the capabilities have it
     "trt.IProgressMonitor": OLD,
     "type NetworkDefinitionCreationFlag.STRONGLY_TYPED": OLD,
     "type NetworkDefinitionCreationFlag.EXPLICIT_BATCH": NEW,
@@ -54,22 +54,22 @@ ABSENT = {
     **dict.fromkeys(
         (f"INetworkDefinition.add_{name}" for name in ("fill", "quantize", "dequantize")), OLD
     ),
-    # named in text: asked for with hasattr, or read of layers and tensors that only later versions
-    # make
+    # named in text: checked with hasattr, or read from layers and tensors that only later versions
+    # create
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_TEN), OLD),
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_LATER), TEN),
     **dict.fromkeys(
         (f"{ANY}.{name}" for name in ("UPPER_LEFT", "LOWER_RIGHT", "PADDED_BHND")),
         (*TEN, "10.16.1.11"),
     ),
-    # the reference reads them of layers that only later versions make
+    # the reference reads them from layers that only later versions create
     "ILayer+.attention": TEN,
     "ILayer+.exclusive": TEN,
     "ILayer+.interleaved": TEN,
     "ILayer+.rotary_embedding_dim": TEN,
     "ILayer+.update_form": (*TEN, "10.16.1.11"),
 }
-"""What we use although these versions do not have it."""
+"""Names that trt-build uses although these versions do not have them."""
 
 
 class Interface:
@@ -80,7 +80,7 @@ class Interface:
         self.classes, self.functions = read["classes"], read["functions"]
 
     def member(self, owner: str, name: str) -> list[Any] | None:
-        """The overloads of a member, empty for what is no function; None where there is none."""
+        """The overloads of a member: empty if it is no function, None if it does not exist."""
         if owner == "":
             return [] if name in self.classes else self.functions.get(name)
         if owner == ANY:
@@ -104,9 +104,7 @@ class Interface:
         return found if found is not None else next((m for m in inherited if m is not None), None)
 
     def anywhere(self, name: str) -> bool:
-        """Whether a class of any version has the member: text of the same look is none of
-        TensorRT's.
-        """
+        """Whether a class of any version has the member. Other text is not a name of TensorRT."""
         return any(interface(version).member(ANY, name) is not None for version in VERSIONS)
 
     def returned(self, owner: str, name: str) -> str | None:
@@ -119,9 +117,7 @@ class Interface:
         return kinds.pop() if len(kinds) == 1 else None
 
     def _layers(self) -> list[str]:
-        """Classes are looked through in no matter what order: the question is whether any has the
-        member.
-        """
+        """The layer classes, in any order."""
         return [
             name
             for name in self.classes
@@ -207,7 +203,7 @@ def test_uses_of_each_kind_are_found() -> None:
     assert sum(use.call is not None for use in all_uses()) > 100
 
 
-OURS = {
+NOT_OF_TENSORRT = {
     "profiling_verbosity",
     "tactic_sources",  # of BuildOptions
     "load_library",  # torch.ops
@@ -224,7 +220,7 @@ def test_all_names_of_tensorrt_are_checked() -> None:
     read = {
         name for name in attributes(ROOT) if "_" in name.strip("_") and not name.startswith("_")
     }
-    assert (read & known) - {use.name for use in all_uses()} == OURS
+    assert (read & known) - {use.name for use in all_uses()} == NOT_OF_TENSORRT
     assert {
         file for file in HERE if not any(use.where.startswith(f"{file}:") for use in all_uses())
     } == set()

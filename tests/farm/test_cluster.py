@@ -106,7 +106,7 @@ def test_farm_with_lost_nodes_publishes_the_same_models(nodes: Nodes, tmp_path: 
     failures = Kills(nodes, out)
     held = build_on_farm(models, out, FARM, settings, require_all=True, progress=failures)
     for one in by_name(held, "small"):
-        # "found", where the lost build had ended just then
+        # "found" if the lost build had just ended
         assert one.state in ("built", "found") and not one.ok and not one.published
     assert not [*out.rglob("config.pbtxt")]
     assert sorted(failures.done) == ["killed", "removed"]

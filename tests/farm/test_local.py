@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def with_cache(folder: str) -> list[int]:
-    """The processes that have this cache folder in their environment, but for the test's own."""
+    """The processes with this cache folder in their environment, except the test itself."""
     found = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's

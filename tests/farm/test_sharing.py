@@ -29,7 +29,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSpec:
 def recordings(
     spec: ModelSpec, tmp_path: Path, *precisions: str | None, rebuild: bool = False
 ) -> dict[str, Task]:
-    """Of jobs for the targets, each with one of the precisions."""
+    """The recording tasks of jobs for the targets, each with one of the precisions."""
     targets = [
         replace(TARGETS[number % 2], name=f"t{number}", precision=precision)
         for number, precision in enumerate(precisions)

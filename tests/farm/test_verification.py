@@ -30,7 +30,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A tritonserver that gives the errors in `problems`, initially none."""
     problems: list[str] = []
 
-    def answers(repository: Path, **settings: Any) -> list[ModelParity]:
+    def fake_results(repository: Path, **settings: Any) -> list[ModelParity]:
         result = GoldenResult("p0-opt", "http", None, error=problems[0] if problems else None)
         model = ModelParity("net", "plan", "plan", "gpu", None, (result,))
         if not problems:
@@ -38,7 +38,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [model]
 
     monkeypatch.setattr(serving, "find", lambda: HERE)
-    monkeypatch.setattr(verification, "verify_served", answers)
+    monkeypatch.setattr(verification, "verify_served", fake_results)
     return problems
 
 
@@ -86,10 +86,10 @@ def test_wrong_output_of_the_server_fails_the_task(tmp_path: Path, server: list[
 def test_model_that_the_server_cannot_load_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answers(repository: Path, **settings: Any) -> list[ModelParity]:
+    def fake_results(repository: Path, **settings: Any) -> list[ModelParity]:
         raise ServerError("net: no such backend")
 
-    monkeypatch.setattr(verification, "verify_served", answers)
+    monkeypatch.setattr(verification, "verify_served", fake_results)
     with pytest.raises(verification.ParityError, match="does not serve what was built"):
         verification.verified(tmp_path, HERE, lambda model, phase: None)
 
@@ -97,13 +97,13 @@ def test_model_that_the_server_cannot_load_fails(
 def test_server_has_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, str] = {}
 
-    def answers(repository: Path, **settings: Any) -> list[ModelParity]:
+    def fake_results(repository: Path, **settings: Any) -> list[ModelParity]:
         seen.update(os.environ)
         return []
 
     for name in ("AWS_SECRET_ACCESS_KEY", "TRT_BUILD_STORE_KEY"):
         monkeypatch.setenv(name, "a secret of many letters")
-    monkeypatch.setattr(verification, "verify_served", answers)
+    monkeypatch.setattr(verification, "verify_served", fake_results)
     verification.verified(tmp_path, HERE, lambda model, phase: None)
     assert "PATH" in seen and "a secret of many letters" not in seen.values()
     assert os.environ["AWS_SECRET_ACCESS_KEY"] == "a secret of many letters"

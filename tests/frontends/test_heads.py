@@ -34,7 +34,7 @@ class Layers(nn.Module):
 
 
 class Split(nn.Module):
-    """A layer whose result is split into heads, almost as torch does."""
+    """A layer whose result is split into heads, similar to torch's attention."""
 
     def __init__(self, write: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def with_rows_used_twice(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def with_other_heads(model: nn.Module, x: Tensor) -> Tensor:
-    """Splits the joined axis otherwise than it was joined."""
+    """Splits the joined axis into other sizes than those that were joined."""
     rows = model.inner(x.transpose(0, 1)).reshape(x.shape[1], x.shape[0] * 2, 4).transpose(0, 1)
     return rows.reshape(2, x.shape[0], x.shape[1], 4) + 0.0
 

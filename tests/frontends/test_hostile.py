@@ -19,7 +19,7 @@ from builder.manifest import ModelSpec, merged_profile
 
 
 class Colliding(nn.Module):
-    """Two leaves of one name, among the arguments and among the results."""
+    """Two leaves with equal names, among the arguments and among the results."""
 
     def forward(self, a: list[Tensor], a_0: Tensor) -> dict[str, Tensor | list[Tensor]]:
         return {"r": [a[0] * 2], "r_0": a_0 * 3}
@@ -67,7 +67,7 @@ def test_decomposed_program_converts() -> None:
 
 
 class Rows(nn.Module):
-    """A function for each row, which torch writes with functions of its own."""
+    """A function for each row, which torch exports as calls of internal functions."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.vmap(lambda row: row @ y)(x)
@@ -90,14 +90,14 @@ def test_higher_order_functions_of_torch_are_refused(tmp_path: Path) -> None:
 
 
 class Cut(nn.Module):
-    """A size that a number decides."""
+    """A size that depends on a number among the inputs."""
 
     def forward(self, x: Tensor, n: int) -> Tensor:
         return x[:, :n].sum(1)
 
 
 def test_numbers_in_goldens_satisfy_the_guards() -> None:
-    """Numbers that are drawn are mostly more than the length."""
+    """Random numbers are mostly larger than the length."""
     axes = {0: Dim.AUTO, 1: Dim.AUTO}
     program = torch.export.export(Cut(), (torch.ones(4, 9), 5), dynamic_shapes=(axes, Dim.AUTO))
     module = ExportedModule(program)

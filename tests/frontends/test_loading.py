@@ -147,7 +147,7 @@ def without(file: Path, folder: Path, name: str, data: bytes | None = None) -> P
 
 
 def test_missing_members_are_reported(small_file: Path, tmp_path: Path) -> None:
-    """A weight without data would be zeros for torch."""
+    """torch would read a weight without data as zeros."""
     with pytest.raises(ModelFileError, match=r"has no data in the member .*weight_0"):
         frontends.load(without(small_file, tmp_path, "weight_0", b""))
     with pytest.raises(ModelFileError, match=r"has no member .*weight_0"):
@@ -157,7 +157,7 @@ def test_missing_members_are_reported(small_file: Path, tmp_path: Path) -> None:
 
 
 def test_edited_programs_are_refused(small_file: Path, tmp_path: Path) -> None:
-    """An edited program is refused; metadata that is no text is left out."""
+    """Edited programs are refused; metadata other than text is ignored."""
 
     def twice(program: dict[str, Any]) -> None:
         names = program["graph_module"]["module_call_graph"][0]["signature"]
@@ -247,8 +247,8 @@ def test_submodules_cannot_be_selected(small_file: Path) -> None:
 
 
 def test_modules_that_load_programs_are_preloaded() -> None:
-    """What torch imports for its first program is imported before workers are forked, and only
-    where a model needs it.
+    """The modules that torch imports for its first program are imported before workers are forked,
+    and only if a model needs them.
     """
     assert frontends.preloaded(["a.pt", Path("b.pt")]) == ()
     (name,) = frontends.preloaded(["a.pt", Path("b.pt2")])

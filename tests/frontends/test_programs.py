@@ -80,7 +80,7 @@ class Writes(torch.nn.Module):
 
 @pytest.mark.parametrize("build", [Sizes, Lists, Writes], ids=lambda kind: kind.__name__)
 def test_graphs_have_the_results_of_the_program(build: Callable[[], torch.nn.Module]) -> None:
-    """The lowered graph gives the answers of the program, at sizes that it was not exported with,
+    """The lowered graph has the results of the program, at sizes that it was not exported with,
     and converts whole.
     """
     program = exported(build(), torch.randn(4, 6))
@@ -123,7 +123,7 @@ class ControlFlow(torch.nn.Module):
 
 @pytest.mark.slow
 def test_control_flow() -> None:
-    """Branches and loops go the way that the program goes."""
+    """Branches and loops have the control flow of the program."""
     program = exported(ControlFlow(), torch.randn(4, 6))
     module = ExportedModule(program)
     lowered = builder.lower(program, specs=module.axes.specs())
@@ -151,7 +151,7 @@ def test_state_is_refused() -> None:
 
 
 def test_training_mode_is_refused() -> None:
-    """The error says how to export for inference."""
+    """The error has the fix: export for inference."""
     module = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(0.5)).train()
     program = torch.export.export(module, (torch.randn(4, 6),))
     with pytest.raises(LoweringError, match="training mode") as caught:
@@ -185,7 +185,7 @@ class Options(torch.nn.Module):
 
 
 def test_compiled_program_has_the_signature_of_the_module() -> None:
-    """Keywords, structures, numbers and None are those of the original."""
+    """Keywords, structures, numbers and None equal those of the original."""
     arguments, keywords = (torch.randn(4, 6),), {"scale": 3.0, "mask": torch.randn(4, 6)}
     shapes = {"x": {0: BATCH}, "scale": None, "mask": {0: BATCH}}
     program = torch.export.export(Options(), arguments, keywords, dynamic_shapes=shapes)

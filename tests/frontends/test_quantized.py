@@ -36,7 +36,7 @@ class Weights(nn.Module):
 
 
 class Decomposed(Weights):
-    """What convert_pt2e writes: activations in pairs, weights stored as int8."""
+    """The output of convert_pt2e: activations in pairs, weights stored as int8."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = pt2e.quantize_per_tensor(x, STEP, 0, *INT8)
@@ -68,7 +68,7 @@ def exported(module: nn.Module, x: Tensor | None = None) -> torch.export.Exporte
 
 
 def test_pt2e_program_has_the_layers_of_a_qat_module(tmp_path: Path) -> None:
-    """From a file: the same layers as the module with fake quantization, and torch's answers."""
+    """From a file: the same layers as the module with fake quantization, and torch's outputs."""
     program = exported(Decomposed())
     torch.export.save(program, tmp_path / "int8.pt2")
     loaded = frontends.load(tmp_path / "int8.pt2")
@@ -123,7 +123,7 @@ def test_unsupported_quantization_is_refused(build: Callable[[], nn.Module], mes
 
 
 def test_operators_that_choose_scales_are_refused() -> None:
-    """The archive check knows the four operators only."""
+    """The archive check accepts only the four operators."""
     target = "torch.ops.quantized_decomposed.choose_qparams.tensor"
     (problem,) = contents.problems({"target": target})
     assert "quantized operators that are read" in problem
@@ -207,7 +207,7 @@ def test_torchao_quantized_activations(
     x = torch.randn(3, *shape[1:]) * torch.tensor([0.1, 1, 30]).reshape(3, *[1] * (len(shape) - 1))
     (output,), expected = builder.reference.run(conversion, [x]), module(x)
     torch.testing.assert_close(output, expected)
-    # the weights alone answer otherwise: the activations are rounded
+    # quantized weights alone give other outputs, so the activations are rounded
     plain = nn.functional.linear(x, module.weight.float() * module.scales[:, None], module.bias)
     assert (plain - expected).abs().max() > 1e-3
     assert builder.build_engine(conversion)
@@ -232,7 +232,7 @@ class OtherScale(Rounding):
 
 
 class OtherShift(Shifted):
-    """Another number is subtracted than the one that was added."""
+    """The subtracted number differs from the added one."""
 
     shift = 64
 

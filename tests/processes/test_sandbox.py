@@ -33,7 +33,7 @@ def confined(name: str, *arguments: Any, **allowed: Any) -> Any:
 
 
 def outcomes(folder: str, report: Any) -> dict[str, str]:
-    """How each way to change `folder`, which holds a file and a folder, ends."""
+    """The outcome of each way to change `folder`, which has a file and a folder."""
     path = Path(folder)
     ways = {
         "overwrite": lambda: (path / "file").write_text("x"),

@@ -59,7 +59,7 @@ def test_example_inputs_of_every_kind_are_described(tmp_path: Path) -> None:
 
 
 def test_format_version_10_is_read_from_data_version(tmp_path: Path) -> None:
-    """torch writes .data/version instead of version where an operator's schema is that new, as
+    """torch writes .data/version instead of version if an operator's schema is that new, as
     gelu's is.
     """
     torch.jit.script(torch.nn.GELU()).save(str(tmp_path / "gelu.pt"))

@@ -53,7 +53,7 @@ def test_search_space_depends_on_model_and_host(spec: manifest.ModelSpec) -> Non
     gpu = space(spec, PLAN, Values(max_batch=(4, 32)), cores=16, limit_ms=None)
     assert values(gpu)["max_batch"] == (4, 16, 32)
     assert {"profiles", "graphs", "layout", "runtime"} <= set(values(gpu))
-    refused = replace(PLAN, no_graphs="they answer wrong numbers")
+    refused = replace(PLAN, no_graphs="they give wrong numbers")
     without = space(spec, refused, Values(graphs=("full",)), cores=16, limit_ms=None)
     assert "graphs" not in values(without) and "wrong numbers" in without.fixed["graphs"]
     alone = space(spec, replace(CPU, dynamic=False), Values(), cores=2, limit_ms=None)

@@ -23,7 +23,7 @@ Answer = Callable[[Configuration, int], tuple[float, float | None]]
 
 
 class Measured(_Run):
-    """A run whose loads are answered by a function: requests a second and p50 in milliseconds of a
+    """A run whose loads are measured by a function: requests a second and p50 in milliseconds of a
     configuration, for each time that it is measured. None: too few requests for a percentile.
     """
 
