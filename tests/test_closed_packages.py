@@ -1,4 +1,4 @@
-"""The contract of tests/closed_packages.py finds planted imports, and none in trt-build."""
+"""The contract of tests/closed_packages.py finds forbidden imports, and none in trt-build."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ STUB = "from .build import build as build\nfrom . import flavour as flavour\n"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A package `planted` with the closed package `engine`, which exports `build` and the module
+    """A package `sample` with the closed package `engine`, which exports `build` and the module
     `flavour`, and the package `cli`.
     """
-    root = tmp_path / "planted"
+    root = tmp_path / "sample"
     for package in ("engine", "cli"):
         (root / package).mkdir(parents=True)
         (root / package / "__init__.py").write_text("__all__ = ['main']\n")
@@ -29,25 +29,25 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("from planted.engine.build import build", "planted.engine.build.build"),
-        ("from planted.engine import memory", "planted.engine.memory"),
-        ("import planted.engine.build", "planted.engine.build"),
-        ("def f():\n    from planted.engine.flavour import trt", "planted.engine.flavour.trt"),
+        ("from sample.engine.build import build", "sample.engine.build.build"),
+        ("from sample.engine import memory", "sample.engine.memory"),
+        ("import sample.engine.build", "sample.engine.build"),
+        ("def f():\n    from sample.engine.flavour import trt", "sample.engine.flavour.trt"),
     ],
 )
-def test_an_import_of_what_is_not_public_is_found(root: Path, text: str, name: str) -> None:
+def test_import_of_private_names_is_found(root: Path, text: str, name: str) -> None:
     (root / "cli/repo.py").write_text(text)
     line = len(text.splitlines())
-    assert list(violations(root)) == [f"planted/cli/repo.py:{line}: {name} is not public"]
+    assert list(violations(root)) == [f"sample/cli/repo.py:{line}: {name} is not public"]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "from planted.engine import build, flavour",
-        "from planted import engine",
-        "from planted.cli.options import flag",
-        "from planted.errors import Error",
+        "from sample.engine import build, flavour",
+        "from sample import engine",
+        "from sample.cli.options import flag",
+        "from sample.errors import Error",
     ],
 )
 def test_public_names_and_own_files_are_allowed(root: Path, text: str) -> None:
@@ -55,16 +55,16 @@ def test_public_names_and_own_files_are_allowed(root: Path, text: str) -> None:
     assert list(violations(root)) == []
 
 
-def test_a_package_without_a_stub_exports_its_all(root: Path) -> None:
-    (root / "engine/run.py").write_text("from planted.cli import main, repo")
-    assert list(violations(root)) == ["planted/engine/run.py:1: planted.cli.repo is not public"]
+def test_package_without_a_stub_exports_its_all(root: Path) -> None:
+    (root / "engine/run.py").write_text("from sample.cli import main, repo")
+    assert list(violations(root)) == ["sample/engine/run.py:1: sample.cli.repo is not public"]
 
 
-def test_trt_build_keeps_the_contract() -> None:
+def test_trt_build_satisfies_the_contract() -> None:
     assert list(violations(Path(builder.__file__).parent)) == []
 
 
-def test_the_page_of_the_architecture_has_every_package_and_module() -> None:
+def test_architecture_page_has_every_package_and_module() -> None:
     page = (BUILDER.parent / "docs/architecture.md").read_text(encoding="utf-8")
     parts = {path.name for path in BUILDER.iterdir() if (path / "__init__.py").is_file()}
     parts |= {path.name for path in BUILDER.glob("[a-z]*.py")}

@@ -35,7 +35,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
         del sys.modules[name]
 
 
-def test_no_file_is_imported_before_a_name_of_it_is_used(package: ModuleType) -> None:
+def test_files_are_imported_on_first_use(package: ModuleType) -> None:
     assert "planted.build" not in sys.modules
     from planted import Plan  # type: ignore[import-not-found]
 
@@ -43,13 +43,13 @@ def test_no_file_is_imported_before_a_name_of_it_is_used(package: ModuleType) ->
     assert "planted.other" not in sys.modules
 
 
-def test_a_file_does_not_hide_the_function_of_its_name(package: ModuleType) -> None:
+def test_module_does_not_hide_function_with_its_name(package: ModuleType) -> None:
     importlib.import_module("planted.build")
     assert package.build() == 1
     assert package.other is sys.modules["planted.other"]
 
 
-def test_a_function_replaced_in_its_file_is_replaced_in_the_package(
+def test_replacing_a_function_in_its_file_affects_package(
     package: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert package.build() == 1
@@ -59,7 +59,7 @@ def test_a_function_replaced_in_its_file_is_replaced_in_the_package(
     assert package.build() == 1
 
 
-def test_a_function_can_be_replaced_in_the_package(
+def test_function_can_be_replaced_in_the_package(
     package: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -68,14 +68,14 @@ def test_a_function_can_be_replaced_in_the_package(
     assert package.build() == 1
 
 
-def test_other_names_are_refused_and_the_public_ones_listed(package: ModuleType) -> None:
+def test_only_public_names_are_listed_and_found(package: ModuleType) -> None:
     with pytest.raises(AttributeError, match="module 'planted' has no attribute 'missing'"):
         _ = package.missing
     assert {"Plan", "build", "other"} <= set(dir(package))
 
 
 def test_every_public_name_exists() -> None:
-    """In a process of its own: all of the packages are imported."""
+    """In a separate process: all packages are imported."""
     code = """
 import importlib
 from pathlib import Path
@@ -93,8 +93,8 @@ for stub in sorted(root.rglob("__init__.pyi")):
     assert "builder.engine.tensorrt8" in done.stdout.split()
 
 
-def test_any_file_of_conversion_finds_every_converter_registered() -> None:
-    """In a process of its own: it imports one file, as a worker or a plugin may."""
+def test_any_conversion_file_registers_all_converters() -> None:
+    """In a separate process: it imports one file, as a worker or a plugin may."""
     code = "from builder.conversion.registry import CONVERTERS, EVALUATORS\n"
     code += "print(len(CONVERTERS), len(EVALUATORS))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

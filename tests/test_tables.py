@@ -22,14 +22,14 @@ CODE = torch.jit.CompilationUnit("def code(x: Tensor) -> int:\n    return x.dtyp
 
 @pytest.mark.filterwarnings("ignore")  # complex32 and the quantized dtypes are experimental
 @pytest.mark.parametrize("entry", dtypes.TABLE, ids=lambda entry: str(entry.name))
-def test_the_codes_are_torchscript_s(entry: dtypes.Dtype) -> None:
+def test_dtype_codes_match_torchscript(entry: dtypes.Dtype) -> None:
     dtype = dtypes.torch_dtype(entry)
     assert CODE.code(torch.empty(1, dtype=dtype)) == entry.code
     assert (dtypes.code_of(dtype), dtypes.dtype_of(entry.code)) == (entry.code, dtype)
     assert dtypes.name_of(dtype) == entry.name
 
 
-def test_every_dtype_of_torch_with_elements_of_whole_bytes_is_in_the_table() -> None:
+def test_table_has_every_byte_sized_torch_dtype() -> None:
     known = {entry.name for entry in dtypes.TABLE}
     all_of_torch = {
         dtypes.name_of(value) for value in vars(torch).values() if isinstance(value, torch.dtype)
@@ -38,7 +38,7 @@ def test_every_dtype_of_torch_with_elements_of_whole_bytes_is_in_the_table() -> 
     assert all_of_torch - known <= packed | {"float4_e2m1fn_x2"}
 
 
-def test_the_manifest_s_schema_lists_the_tables() -> None:
+def test_manifest_schema_lists_the_tables() -> None:
     schema = json.loads((BUILDER / "manifest/model.schema.json").read_text(encoding="utf-8"))
     listed = {tuple(found) for found in _enums(schema)}
     assert {precisions.PRECISIONS, dtypes.ENDPOINT_DTYPES, STATE_MODES} <= listed
@@ -51,7 +51,7 @@ def _enums(schema: Any) -> Iterator[list[Any]]:
         yield from _enums(inner)
 
 
-def test_the_python_runtime_s_table_is_ours() -> None:
+def test_python_runtime_has_the_same_dtype_table() -> None:
     """The runtime is copied into models, where it cannot import builder."""
     source = BUILDER / "templates/runtime/trt_build_runtime/engine.py"
     table = next(

@@ -1,4 +1,4 @@
-"""One server with a batched model and one that keeps state."""
+"""A server with a batched model and a model with state."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.triton.artifacts import scorer
 
 
 @pytest.mark.live
-def test_counts_of_the_client_are_those_of_triton(tmp_path: Path) -> None:
+def test_client_counts_equal_server_counts(tmp_path: Path) -> None:
     publish(scorer(), tmp_path / "repository")
     words = ["bench", str(tmp_path / "repository"), "--serve", "--json", "--record"]
     words += ["--concurrency", "2", "--seconds", "0.5"]
@@ -38,6 +38,6 @@ def test_counts_of_the_client_are_those_of_triton(tmp_path: Path) -> None:
         (["--serve", "--limit", "p42=1ms"], "not a limit, such as p99=20ms"),
     ],
 )
-def test_what_cannot_be_measured_is_usage(tmp_path: Path, words: list[str], message: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, words: list[str], message: str) -> None:
     result = CliRunner().invoke(main, ["bench", str(tmp_path), *words])
     assert result.exit_code == 2 and message in result.stderr

@@ -40,7 +40,7 @@ def measured(
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 @pytest.mark.parametrize("load", [Load(3), Load(rate=100.0)], ids=str)
 @pytest.mark.parametrize("model", ["scorer", "recognizer"])
-def test_client_side_counts_equal_tritons(
+def test_client_counts_equal_server_counts(
     repository: Path, endpoint: Endpoint, model: str, load: Load, protocol: str
 ) -> None:
     level = measured(repository, endpoint, model, load, protocol)
@@ -53,7 +53,7 @@ def test_client_side_counts_equal_tritons(
     assert level.latency_ms["p50"].value > level.server["ms"]["compute_infer"] * 0.5
 
 
-def test_several_processes_and_shared_memory_count_the_same(
+def test_counts_agree_with_processes_and_shared_memory(
     repository: Path, endpoint: Endpoint
 ) -> None:
     level = measured(repository, endpoint, "scorer", Load(4), processes=2)
@@ -75,7 +75,7 @@ def test_errors_are_counted_by_kind(repository: Path, endpoint: Endpoint, tmp_pa
     assert found.problem is not None and "no request was answered" in found.problem
 
 
-def test_requests_of_several_sizes_come_from_a_file(
+def test_requests_of_several_sizes_are_read_from_a_file(
     repository: Path, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     """In a closed loop they are sent in turn, so half of the requests have each size."""
@@ -96,12 +96,12 @@ def test_requests_of_several_sizes_come_from_a_file(
         measured(repository, endpoint, "scorer", Load(1), file=file)
 
 
-def test_nothing_listens(repository: Path) -> None:
+def test_unreachable_server_is_reported(repository: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="no Triton server responds"):
         bench(repository, Endpoint(None, "127.0.0.1:1"), ["scorer"])
 
 
-def test_the_command_measures_keeps_and_compares(
+def test_command_measures_saves_and_compares(
     repository: Path, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     words = ["bench", str(repository), "--grpc-url", str(endpoint.grpc), "--only", "scorer"]
@@ -118,7 +118,7 @@ def test_the_command_measures_keeps_and_compares(
 
 
 @pytest.mark.parametrize("percentile", [50.0, 99.0])
-def test_a_limit_that_is_generous_is_held_at_some_rate(
+def test_generous_latency_limit_is_met_at_some_rate(
     repository: Path, endpoint: Endpoint, percentile: float
 ) -> None:
     """Where half a second has too few requests for the percentile, a trial takes longer."""
@@ -130,7 +130,7 @@ def test_a_limit_that_is_generous_is_held_at_some_rate(
 
 @pytest.mark.skipif(shutil.which("perf_analyzer") is None, reason="needs perf_analyzer")
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_perf_analyzer_agrees_within_five_percent(
+def test_throughput_agrees_with_perf_analyzer(
     repository: Path, endpoint: Endpoint, tmp_path: Path, concurrency: int
 ) -> None:
     """One size for both, and a model whose time does not depend on the load of the host."""

@@ -35,7 +35,7 @@ def samples(latency: np.ndarray[Any, Any], late: float = 0.0) -> Samples:
     )
 
 
-def test_a_warm_up_is_left_out_and_the_rest_is_steady() -> None:
+def test_warm_up_is_excluded_and_the_rest_is_steady() -> None:
     latency = np.full(4000, 0.010) + np.random.default_rng(0).normal(0, 0.0005, 4000)
     latency[:600] += 0.05  # the first 1.5 s
     found = results.summarize([samples(latency)], SECONDS)
@@ -44,12 +44,12 @@ def test_a_warm_up_is_left_out_and_the_rest_is_steady() -> None:
     assert found["throughput"].value == pytest.approx(400, rel=0.02)
 
 
-def test_latency_that_keeps_growing_is_no_steady_state() -> None:
+def test_growing_latency_is_not_steady() -> None:
     found = results.summarize([samples(np.linspace(0.001, 1.0, 4000))], SECONDS)
     assert not found["steady"]
 
 
-def test_percentiles_only_where_enough_requests_lie_above_them() -> None:
+def test_percentiles_need_enough_requests() -> None:
     assert set(results.summarize([samples(np.full(500, 0.01))], SECONDS)["latency_ms"]) == {
         "p50",
         "p90",
@@ -70,20 +70,20 @@ def test_intervals_contain_the_true_percentile() -> None:
     assert hits >= 33
 
 
-def test_latency_counts_from_the_intended_time() -> None:
+def test_latency_is_measured_from_the_intended_time() -> None:
     found = results.summarize([samples(np.full(1000, 0.25), late=0.2)], SECONDS)
     assert found["latency_ms"]["p50"].value == pytest.approx(250)
     assert found["send_delay_ms"] == pytest.approx(200)
     assert results.client_limit(0.1, 1, 200.0, 250.0, 4) == "requests were sent up to 200.0 ms late"
 
 
-def test_a_busy_client_is_the_limit() -> None:
+def test_busy_client_is_reported_as_the_limit() -> None:
     assert "96% of a core each; use more" in (results.client_limit(0.96, 1, 0.0, 5.0, 4) or "")
     assert results.client_limit(0.5, 1, 0.0, 5.0, 4) is None
 
 
 @pytest.mark.parametrize("capacity", [37.0, 400.0, 2500.0])
-def test_the_highest_rate_is_found_within_its_precision(capacity: float) -> None:
+def test_highest_rate_is_found_within_the_precision(capacity: float) -> None:
     tried: list[float] = []
 
     def holds(rate: float) -> bool:
@@ -95,17 +95,17 @@ def test_the_highest_rate_is_found_within_its_precision(capacity: float) -> None
     assert len(tried) <= 16
 
 
-def test_no_rate_is_found_where_none_holds() -> None:
+def test_no_rate_is_found_if_every_rate_fails() -> None:
     assert search_rate(lambda rate: False, 100.0, 5, 0.05) is None
 
 
-def test_a_load_is_shared_without_loss() -> None:
+def test_shares_of_a_load_sum_to_the_load() -> None:
     shares = [Load(5).share(number, 3).concurrency for number in range(3)]
     assert shares == [2, 2, 1]
     assert Load(rate=90.0).share(1, 3).rate == 30.0
 
 
-def test_errors_have_a_kind() -> None:
+def test_errors_are_classified() -> None:
     error = InferenceServerException("busy", status="StatusCode.UNAVAILABLE")
     assert client.kind_of(error) == "UNAVAILABLE"
     assert client.kind_of(asyncio.TimeoutError()) == "timeout"
@@ -120,7 +120,7 @@ def document(throughput: float, p99: float, spread: float = 0.02) -> list[dict[s
     return [{"name": "net", "protocol": "grpc", "memory": "none", "levels": [level]}]
 
 
-def test_changes_within_the_noise_are_no_difference() -> None:
+def test_changes_within_noise_are_no_difference() -> None:
     found = baseline.compare(document(100, 10), document(103, 9.8))
     assert [change.verdict for change in found] == ["no difference", "no difference"]
     noisy = baseline.compare(document(100, 10, 0.2), document(130, 7, 0.2))
@@ -136,7 +136,7 @@ def test_real_changes_are_better_or_worse() -> None:
     assert found[0].share == pytest.approx(0.5)
 
 
-def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path) -> None:
+def test_invalid_baseline_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json.dumps({"models": [{"levels": [{}]}]}))
     with pytest.raises(UsageError, match="not a file that trt-build bench wrote"):
         baseline.read(tmp_path / "b.json")

@@ -1,5 +1,5 @@
-"""What of the benchmarks runs without a GPU: sharing jobs, keeping rows, the command line, the
-networks, both roads.
+"""Parts of the benchmarks that run without a GPU: jobs, rows, the command line, the networks and
+both frontends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.networks import NETWORKS
 from builder.engine import capabilities
 
 
-def _done(
+def _run_jobs(
     folder: Path, jobs: list[str], gpus: list[str], deadline: float = 60.0
 ) -> tuple[int, list[list[str]]]:
     (folder / "jobs.txt").write_text(" ".join(jobs))
@@ -26,30 +26,28 @@ def _done(
     return died, [line.split() for line in done.read_text().splitlines()] if done.exists() else []
 
 
-def test_each_job_is_done_once_and_both_gpus_work(tmp_path: Path) -> None:
+def test_jobs_run_once_on_both_gpus(tmp_path: Path) -> None:
     jobs = [f"job{i}" for i in range(12)]
-    died, done = _done(tmp_path, jobs, ["GPU-a", "GPU-b"])
+    died, done = _run_jobs(tmp_path, jobs, ["GPU-a", "GPU-b"])
     assert died == 0
     assert sorted(name for name, _ in done) == sorted(jobs)
     assert {gpu for _, gpu in done} == {"GPU-a", "GPU-b"}
 
 
-def test_a_crash_costs_its_own_job_only(tmp_path: Path) -> None:
-    died, done = _done(tmp_path, ["one", "crash", "two", "three"], ["GPU-a"])
+def test_crash_fails_only_its_job(tmp_path: Path) -> None:
+    died, done = _run_jobs(tmp_path, ["one", "crash", "two", "three"], ["GPU-a"])
     assert died == 1
     assert [name for name, _ in done] == ["one", "two", "three"]
 
 
-def test_no_job_is_begun_after_the_deadline(
+def test_no_job_starts_after_the_deadline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert list(fleet.taken([("unet", "fp16")], tmp_path, time.time() - 1)) == []
     assert "out of budget before unet fp16" in capsys.readouterr().out
 
 
-def test_rows_are_appended_and_the_newest_of_a_key_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_newest_row_of_a_key_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     path = tmp_path / "rows.jsonl"
     one, two = (
@@ -62,8 +60,8 @@ def test_rows_are_appended_and_the_newest_of_a_key_stands(
     assert (tmp_path / "out/rows.jsonl").read_text() == path.read_text()
 
 
-def test_each_experiment_has_a_timing_cache_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another's measurements its first build would be a warm one."""
+def test_each_experiment_has_its_own_timing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the measurements of another experiment the first build would be a warm build."""
 
     def cache(
         *words: str,
@@ -91,7 +89,7 @@ def test_each_experiment_has_a_timing_cache_of_its_own(monkeypatch: pytest.Monke
     assert cache(*level, *constant) == others[-1]
 
 
-def test_rows_of_another_gpu_method_or_setting_do_not_stand(
+def test_rows_of_other_gpus_and_settings_are_not_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = {"gpu": "H100", "tensorrt": "8.6.0", "torch": "2.11", "settings": ""}
@@ -109,7 +107,7 @@ def test_rows_of_another_gpu_method_or_setting_do_not_stand(
     assert engine._stands(host, "unet", "fp16", 1)
 
 
-def test_a_constant_can_be_changed_and_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_existing_constants_can_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     from builder.conversion.converters import sequences
 
     monkeypatch.setattr(sequences, "WRITTEN_OUT", sequences.WRITTEN_OUT)
@@ -119,26 +117,26 @@ def test_a_constant_can_be_changed_and_must_exist(monkeypatch: pytest.MonkeyPatc
         engine.change("builder.conversion.converters.sequences.NO_SUCH=1")
 
 
-def test_fp16_comes_first_for_every_network() -> None:
+def test_fp16_is_measured_first_for_every_network() -> None:
     assert engine.PRECISIONS[0] == "fp16"
     assert set(engine.ORDER) == set(NETWORKS) - {"chain_4000"}
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v3", "unet", "lstm"])
-def test_our_network_has_no_more_layers_than_the_onnx_parsers(name: str, tmp_path: Path) -> None:
+def test_network_has_no_more_layers_than_onnx_parser(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     own = layers.count(layers.ours(name, "fp32").network).total()
     assert own <= layers.count(layers.theirs(roads.export(tmp_path, name))[1]).total()
 
 
-def test_mobilenet_has_the_published_number_of_weights() -> None:
+def test_mobilenet_has_the_published_parameter_count() -> None:
     module = NETWORKS["mobilenet_v3"].module()
     # Howard et al. 2019, table 3
     assert abs(sum(p.numel() for p in module.parameters()) - 5.4e6) < 0.1e6
     assert module(torch.randn(1, 3, 224, 224)).shape == (1, 1000)
 
 
-def test_the_stored_rows_are_whole() -> None:
+def test_stored_rows_are_complete() -> None:
     for row in records.read(records.ENGINES):
         assert {
             "gpu",
@@ -149,7 +147,7 @@ def test_the_stored_rows_are_whole() -> None:
             "precision",
             "batch",
         } <= row.keys(), json.dumps(row)
-        # TensorRT built no engine of its own parser's network, and said why
+        # TensorRT built no engine of the ONNX parser's network, and the row has the reason
         if "onnx" in row.get("failed", {}):
             assert row["failed"]["onnx"] and "ours_by_onnx" not in row
             continue
@@ -158,7 +156,7 @@ def test_the_stored_rows_are_whole() -> None:
         )
 
 
-def test_the_page_of_performance_is_current() -> None:
+def test_performance_page_is_current() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs/performance.md").read_text("utf-8")
     assert text == page.text(), "run: python docs/generate.py performance"
 
@@ -182,7 +180,7 @@ def _row(batch: int, ratio: float, **more: object) -> records.Row:
     }
 
 
-def test_page_has_the_mean_the_rows_above_the_limit_and_the_trials(
+def test_page_has_mean_exceeded_limits_and_experiments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "ENGINES", tmp_path / "engine.jsonl")
@@ -197,7 +195,7 @@ def test_page_has_the_mean_the_rows_above_the_limit_and_the_trials(
     assert "9.000" not in text
 
 
-def test_the_page_has_our_engine_beside_torch_alone() -> None:
+def test_page_compares_engine_with_torch() -> None:
     torch_alone = {
         **_row(8, 0.8),
         "milliseconds": {"eager": 4.0, "torchscript": 3.0, "compile": 1.0},
@@ -213,7 +211,7 @@ def test_the_page_has_our_engine_beside_torch_alone() -> None:
     )
 
 
-def test_the_page_compares_static_profiles_with_the_alternatives() -> None:
+def test_page_compares_static_profiles_with_alternatives() -> None:
     row = {
         "gpu": "G",
         "network": "unet",
@@ -247,7 +245,7 @@ def _served(**more: object) -> dict[str, object]:
     return {**about, **times, "overhead": 0.25, **more}
 
 
-def test_the_page_has_what_serving_costs_old_rows_new_ones_and_several_clients() -> None:
+def test_page_has_serving_overhead_of_all_rows() -> None:
     new = _served(setting="plain", execute=0.4, run=0.3, floor=0.2, engine_graph=0.1)
     several = _served(setting="default", clients=4, instances=2, requests_s=3000.0, throughput=1.5)
     lines = "\n".join(page._serving([_served(), new, several])).splitlines()
@@ -261,7 +259,7 @@ def test_the_page_has_what_serving_costs_old_rows_new_ones_and_several_clients()
     assert "| H200 | unet | fp16 | 8 | cuda | default | 4 | 2 | 3000 | 2000 | 1.50 |" in lines
 
 
-def test_what_stands_of_serving_is_not_measured_again(
+def test_existing_serving_rows_are_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from benchmarks import serving
@@ -294,12 +292,12 @@ def test_what_stands_of_serving_is_not_measured_again(
 @pytest.mark.skipif(
     not capabilities.current().strongly_typed, reason="8.6 takes half where a flag lets it"
 )
-def test_an_onnx_road_that_stays_in_float32_is_no_comparison_for_half(tmp_path: Path) -> None:
+def test_float32_onnx_export_is_refused_for_fp16(tmp_path: Path) -> None:
     with pytest.raises(roads.Refused, match="the exported file is float32"):
         roads.onnx(tmp_path / "unread.onnx", NETWORKS["unet"], "fp16", None, tmp_path / "cache")
 
 
-def test_the_page_keeps_a_warm_build_that_a_later_run_did_not_measure(
+def test_page_keeps_warm_build_of_earlier_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "ENGINES", tmp_path / "engine.jsonl")

@@ -20,7 +20,7 @@ SMALL = Network(lambda: Chain(2), SPEC)
 
 
 class _Engine:
-    """In the place of timed.Engine: answers without a GPU, and is as slow as it is large."""
+    """Replaces timed.Engine without a GPU; its time is the size of the plan."""
 
     def __init__(self, plan: bytes) -> None:
         self.plan = plan
@@ -61,7 +61,7 @@ def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "frontends.jsonl"
 
 
-def test_both_engines_are_built_and_each_batch_is_a_row(
+def test_engines_of_both_formats_have_a_row_per_batch(
     without_gpu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build, caches = frontends.plan, []
@@ -86,7 +86,7 @@ def test_both_engines_are_built_and_each_batch_is_a_row(
         assert row["failed"]["script_graph"] == "no capture" and "ratio_graph" not in row
 
 
-def test_a_network_that_fails_costs_its_own_rows(
+def test_failing_network_loses_only_its_rows(
     without_gpu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found: Callable[..., Any] = frontends.rows
@@ -103,7 +103,7 @@ def test_a_network_that_fails_costs_its_own_rows(
     assert records.read(without_gpu) == []
 
 
-def test_the_networks_have_one_input_and_a_dynamic_batch(
+def test_default_networks_have_a_dynamic_batch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = frontends.parse([])

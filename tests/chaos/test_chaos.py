@@ -31,16 +31,14 @@ from tests.chaos import (
 )
 
 
-def test_the_page_has_the_recorded_counts() -> None:
+def test_page_is_current() -> None:
     assert page.PAGE.read_text() == page.page(), "run: python docs/generate.py reliability"
 
 
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("mode", ["poll", "explicit"])
-def test_an_ensemble_that_is_republished_under_load_gives_no_wrong_answer(
-    tmp_path: Path, mode: str
-) -> None:
+def test_republished_ensemble_gives_no_wrong_results_under_load(tmp_path: Path, mode: str) -> None:
     counts = load.run(tmp_path / "repository", mode, publications=3, clients=4)
     assert (counts.failed, counts.mixed, counts.empty) == (0, 0, 0), counts
     assert counts.publications == 3 and counts.right == counts.requests > 0
@@ -49,7 +47,7 @@ def test_an_ensemble_that_is_republished_under_load_gives_no_wrong_answer(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("change", ["version", "rollback", "single", "fused"])
-def test_no_kill_tears_a_model_or_its_versions(tmp_path: Path, change: str) -> None:
+def test_kills_never_leave_a_partial_model_or_version(tmp_path: Path, change: str) -> None:
     counts = kill.run(tmp_path, stride=60, change=change)
     assert (counts.torn, counts.not_repaired, counts.absent) == (0, 0, 0), counts
     assert counts.left_by_caught_signals == 0, counts
@@ -59,9 +57,7 @@ def test_no_kill_tears_a_model_or_its_versions(tmp_path: Path, change: str) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("exchange", [True, False])
-def test_no_kill_tears_a_repository_and_the_next_run_repairs_it(
-    tmp_path: Path, exchange: bool
-) -> None:
+def test_next_run_repairs_repository_after_kills(tmp_path: Path, exchange: bool) -> None:
     counts = kill.run(tmp_path, exchange=exchange, stride=60)
     assert (counts.torn, counts.not_repaired) == (0, 0), counts
     assert counts.left_by_caught_signals == 0, counts
@@ -73,13 +69,13 @@ def test_no_kill_tears_a_repository_and_the_next_run_repairs_it(
 @pytest.mark.live
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["poll", "explicit"])
-def test_models_that_are_pushed_under_load_give_no_wrong_answer(tmp_path: Path, mode: str) -> None:
+def test_pushed_models_give_no_wrong_results_under_load(tmp_path: Path, mode: str) -> None:
     counts = pushing.run(tmp_path, mode, pushes=5, clients=4, pause=0.05)
     assert counts.bad == 0, counts
     assert (counts.pushes, counts.rejected) == (5, 1) and counts.requests > 0
 
 
-def test_memory_is_compared_after_the_warm_up() -> None:
+def test_memory_is_compared_after_warm_up() -> None:
     assert flat.growth([1.0] * 11) is None and flat.is_flat(None, None) is None
     rising = [100.0 + 10 * n for n in range(12)]
     assert flat.growth([400.0] * 3 + [100.0] * 9) == 1.0
@@ -87,7 +83,7 @@ def test_memory_is_compared_after_the_warm_up() -> None:
     assert flat.is_flat(1.1, None) is True and flat.is_flat(1.0, 1.101) is False
 
 
-def test_memory_is_compared_at_one_number_of_processes() -> None:
+def test_memory_is_compared_at_equal_process_counts() -> None:
     held = [4, 6, 6, 8, 10, 8, 6, 4, 6, 8, 12, 12, 10, 12, 12, 10]
     flat_memory = [10 + 0.6 * count for count in held]
     assert flat.growth(flat_memory) != 1.0
@@ -115,7 +111,7 @@ input()
 """
 
 
-def test_memory_does_not_depend_on_other_processes_that_map_the_same_file(tmp_path: Path) -> None:
+def test_memory_excludes_shared_file_mappings(tmp_path: Path) -> None:
     """Two servers map the same libraries in this way."""
     file = tmp_path / "library"
     file.write_bytes(bytes(32 << 20))
@@ -152,7 +148,7 @@ input()
 """
 
 
-def test_a_shared_region_is_the_servers_only_once_its_process_has_ended() -> None:
+def test_region_of_ended_process_is_attributed_to_server() -> None:
     """The region has 32 MiB in /dev/shm, like that of each process of the Python backend."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as region:
         region.truncate(32 << 20)
@@ -172,7 +168,7 @@ def test_a_shared_region_is_the_servers_only_once_its_process_has_ended() -> Non
     assert leaked.server_mib == pytest.approx(found.server_mib + 32, abs=4)
 
 
-def test_percentiles_are_right_to_the_width_of_a_bucket() -> None:
+def test_percentiles_are_accurate_to_one_bucket() -> None:
     window = asking.Window()
     for milliseconds in range(1, 1001):
         window.answered(milliseconds)
@@ -182,7 +178,7 @@ def test_percentiles_are_right_to_the_width_of_a_bucket() -> None:
     assert again.percentile(99) == window.percentile(99) and again.buckets.total() == 2000
 
 
-def test_a_model_or_a_process_that_nothing_names_is_a_leak() -> None:
+def test_unreferenced_models_and_processes_are_leaks() -> None:
     named = {"pair": 0, "pair.0.torch.a": 1}
     models = Counter(["pair", "pair.0.torch.a", "pair.0.torch.b"])
     stubs = Counter(["pair.0.torch.a", "pair.0.torch.a", "pair.0.torch.b"])
@@ -194,13 +190,13 @@ def test_a_model_or_a_process_that_nothing_names_is_a_leak() -> None:
     assert not found.leaked_models and not found.leaked_processes
 
 
-def test_the_record_of_a_leaked_process_is_json() -> None:
+def test_record_of_a_leaked_process_is_json() -> None:
     found = census.Census(details=[census._details(os.getpid())])
     (details,) = json.loads(json.dumps(found.as_dict()))["details"]
     assert sum(details["threads"].values()) >= 1
 
 
-def test_a_stream_that_was_cut_off_keeps_what_it_did(tmp_path: Path) -> None:
+def test_interrupted_stream_keeps_its_results(tmp_path: Path) -> None:
     window = asking.Window(requests=7, failed=1).as_dict()
     verdict = {"model": "pair", "state": "rejected", "right": False, "problems": [], "seconds": 1.0}
     held = {**census.Census(processes=3, leaked_models=["x"]).as_dict(), "generation": 2}
@@ -214,7 +210,7 @@ def test_a_stream_that_was_cut_off_keeps_what_it_did(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.live
-def test_a_model_that_stays_loaded_is_found_with_its_process(tmp_path: Path) -> None:
+def test_leaked_model_is_found_with_its_process(tmp_path: Path) -> None:
     """A former step that was not unloaded, as on the GPU host of docs/reliability.md."""
     made = pushing.publish_generation("pair", 1, tmp_path / "served")
     with serve(made.parent, http_port=0, grpc_port=0, metrics_port=0, explicit=True) as server:
@@ -237,7 +233,7 @@ def test_a_model_that_stays_loaded_is_found_with_its_process(tmp_path: Path) -> 
 @pytest.mark.live
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("names", [0, 4])
-def test_reloading_a_trivial_model_costs_little(tmp_path: Path, names: int) -> None:
+def test_reloading_a_small_model_leaks_little_memory(tmp_path: Path, names: int) -> None:
     """A load costs some KiB, which the page reports, and no MiB."""
     loads = reload.SAMPLES * 2
     counts = reload.run(tmp_path, "explicit", loads, new_names=not names, names=names or 1)
@@ -249,7 +245,7 @@ def test_reloading_a_trivial_model_costs_little(tmp_path: Path, names: int) -> N
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.timeout(600)
-def test_streams_in_both_modes_are_summed(tmp_path: Path) -> None:
+def test_results_of_streams_are_summed_by_mode(tmp_path: Path) -> None:
     words = ["--pushes=1", "--clients=2", "--pause=0.1"]
     found = streams.run(tmp_path, 2, words, 120)
     assert set(found) == {"poll", "explicit"}
@@ -259,7 +255,7 @@ def test_streams_in_both_modes_are_summed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.timeout(600)
-def test_a_server_at_its_limit_answers_right(
+def test_overloaded_server_gives_correct_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limit, "MOST", 8)

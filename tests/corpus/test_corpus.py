@@ -30,7 +30,7 @@ class Sorted(torch.nn.Module):
 
 
 @pytest.mark.slow
-def test_each_verdict_is_that_of_check_and_repo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_of_check_and_repo_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {
         "linear": entry(torch.nn.Linear(4, 2), "linear"),
         "raises": entry(Raises(), "raises"),
@@ -51,5 +51,5 @@ def test_each_verdict_is_that_of_check_and_repo(monkeypatch: pytest.MonkeyPatch)
     assert "| whole | 1 |" in text and "`check` and `repo` agree on 2 of 2 models." in text
 
 
-def test_the_page_is_current() -> None:
+def test_page_is_current() -> None:
     assert page.PAGE.read_text() == page.text(json.loads(page.JSON.read_text()))

@@ -108,7 +108,7 @@ def _retrieve(uri: str) -> referencing.Resource[Any]:
 REGISTRY: Any = referencing.Registry(retrieve=_retrieve)  # type: ignore[call-arg]
 
 
-def fields_of(wheel: Path) -> dict[str, dict[str, str]]:
+def read_fields(wheel: Path) -> dict[str, dict[str, str]]:
     """Of each type of KServe's own that ROOTS reach, the type of each field."""
     texts = zipfile.ZipFile(wheel)
     known = {}
@@ -144,6 +144,6 @@ def _attributes(found: ast.ClassDef) -> dict[str, str]:
 
 if __name__ == "__main__":
     source = Path(sys.argv[1])
-    lines = [f'  "{kind}": {json.dumps(of)}' for kind, of in fields_of(source).items()]
+    lines = [f'  "{kind}": {json.dumps(of)}' for kind, of in read_fields(source).items()]
     types = ",\n".join(lines)
     FIELDS.write_text(f'{{\n "source": "{source.name}",\n "types": {{\n{types}\n }}\n}}\n')

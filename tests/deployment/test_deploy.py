@@ -1,5 +1,5 @@
-"""`deploy`: its manifests are valid for every kind of repository, agree with what `serve` starts,
-and are never written over what the user edited.
+"""`deploy`: manifests are valid for every kind of repository, agree with `serve`, and never
+overwrite edits of the user.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ CHOICES = {
     ("kind", "choice"),
     [*((kind, "claim") for kind in KINDS), ("plans", "object storage"), ("plans", "all options")],
 )
-def test_manifests_are_valid_consistent_and_the_same_again(
+def test_manifests_are_valid_consistent_and_reproducible(
     repositories: dict[str, Path], tmp_path: Path, platform: str, kind: str, choice: str
 ) -> None:
     image = [] if KINDS[kind][1] else ["--image", OWN]
@@ -130,7 +130,7 @@ def test_manifests_are_valid_consistent_and_the_same_again(
 
 
 def _confined(objects: dict[str, dict[str, Any]]) -> None:
-    """No container may do more than it needs, and each mount has its volume."""
+    """Check that each container has minimal privileges, and each mount a volume."""
     spec = pod(objects)
     predictor = objects.get("InferenceService", {}).get("spec", {}).get("predictor", spec)
     assert predictor["automountServiceAccountToken"] is False
@@ -144,7 +144,9 @@ def _confined(objects: dict[str, dict[str, Any]]) -> None:
         assert {mount["name"] for mount in one["volumeMounts"]} <= names
 
 
-def test_the_parts_of_a_base_name_each_other(repositories: dict[str, Path], tmp_path: Path) -> None:
+def test_references_between_objects_are_consistent(
+    repositories: dict[str, Path], tmp_path: Path
+) -> None:
     chosen = ["--storage", "s3://bucket/repo", "--storage-secret", "key"]
     run("kubernetes", repositories["plans"], tmp_path, *chosen)
     objects = written(tmp_path / "kubernetes")
@@ -172,7 +174,9 @@ def test_the_parts_of_a_base_name_each_other(repositories: dict[str, Path], tmp_
     assert "envFrom" not in server(objects)
 
 
-def test_facts_are_those_of_the_repository(repositories: dict[str, Path], tmp_path: Path) -> None:
+def test_manifests_have_the_facts_of_the_repository(
+    repositories: dict[str, Path], tmp_path: Path
+) -> None:
     """The image by the plans' TensorRT, one full batch for each instance, warnings."""
     done = run("kubernetes", repositories["plans, Python models and an ensemble"], tmp_path)
     objects = written(tmp_path / "kubernetes")
@@ -189,7 +193,7 @@ def test_facts_are_those_of_the_repository(repositories: dict[str, Path], tmp_pa
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("control", [[], ["--control-secret", "control", "--allow-client-shm"]])
-def test_our_own_image_starts_serve_and_health_with_their_options(
+def test_own_image_runs_serve_and_health_with_valid_options(
     repositories: dict[str, Path], tmp_path: Path, platform: str, control: list[str]
 ) -> None:
     run(platform, repositories["a Python model"], tmp_path, "--image", OWN, *control)
@@ -217,7 +221,7 @@ HELP = "--model-repository --http-restricted-api --grpc-restricted-protocol"
 def started(
     objects: dict[str, dict[str, Any]], folder: Path, help_text: str, token: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """What the container of NVIDIA's image gives a tritonserver that prints this help."""
+    """The flags that NVIDIA's image passes to a tritonserver that prints this help."""
     stub = folder / "tritonserver"
     stub.write_text(
         f'#!/bin/sh\n[ "$1" = --help ] && echo "{help_text}" && exit 1\nprintf "%s\\n" "$@"\n'
@@ -235,7 +239,7 @@ def started(
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_nvidias_image_starts_the_features_that_configs_ask_for(
+def test_nvidia_image_enables_features_of_the_configs(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     repository = shutil.copytree(repositories["plans"], tmp_path / "repository")
@@ -257,7 +261,7 @@ def test_nvidias_image_starts_the_features_that_configs_ask_for(
     assert features.cache() in kept.stdout.splitlines()
 
 
-def test_nvidias_image_starts_triton_as_serve_does(
+def test_nvidia_image_starts_triton_with_the_flags_of_serve(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     run("kubernetes", repositories["plans"], tmp_path)
@@ -274,8 +278,8 @@ def test_nvidias_image_starts_triton_as_serve_does(
     closed = given[len(flags.ALWAYS) + 5 :]
     keys = {flag.rpartition("=")[2] for flag in closed}
     assert len(keys) == 1 and re.fullmatch("[0-9a-f]{32}", next(iter(keys)))
-    wanted = flags.Restriction(flags.closed(False), flags.CLOSED_HEADER, keys.pop()).flags()
-    assert closed == wanted
+    expected = flags.Restriction(flags.closed(False), flags.CLOSED_HEADER, keys.pop()).flags()
+    assert closed == expected
     newer = started(objects, tmp_path, f"{HELP} --http-max-input-size --allow-client-shm").stdout
     assert flags.LARGE_REQUESTS in newer and "client-shm" not in newer
     older = started(objects, tmp_path, "--model-repository").stdout
@@ -283,15 +287,15 @@ def test_nvidias_image_starts_triton_as_serve_does(
     assert started(objects, tmp_path, "cannot start").returncode == 1
 
 
-def test_nvidias_image_wants_the_control_token(
+def test_nvidia_image_needs_the_control_token(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     chosen = ["--control-secret", "control", "--allow-client-shm"]
     run("kubernetes", repositories["plans"], tmp_path, *chosen)
     objects = written(tmp_path / "kubernetes")
     text = started(objects, tmp_path, f"{HELP} --allow-client-shm", "s3cret\n").stdout
-    wanted = flags.Restriction(("model-repository",), flags.CONTROL_HEADER, "s3cret").flags()
-    assert set(wanted) <= set(text.splitlines())
+    expected = flags.Restriction(("model-repository",), flags.CONTROL_HEADER, "s3cret").flags()
+    assert set(expected) <= set(text.splitlines())
     assert {"--model-control-mode=explicit", "--load-model=*", flags.CLIENT_SHARED_MEMORY} <= set(
         text.splitlines()
     )
@@ -303,7 +307,7 @@ def test_nvidias_image_wants_the_control_token(
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_the_script_starts_a_server_that_is_closed(tmp_path: Path) -> None:
+def test_script_starts_a_server_with_restricted_protocols(tmp_path: Path) -> None:
     """With the tritonserver of nvidia-pytriton in place of the image's."""
     from builder.serving import ports
 
@@ -339,7 +343,7 @@ def test_the_script_starts_a_server_that_is_closed(tmp_path: Path) -> None:
 
 
 def _status(url: str, process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The HTTP status, once something answers other than 400."""
+    """The HTTP status of the first response other than 400."""
     import time
 
     until = time.monotonic() + seconds
@@ -380,7 +384,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("fault", HOSTILE)
-def test_what_kubernetes_would_refuse_is_refused(
+def test_values_invalid_for_kubernetes_are_refused(
     repositories: dict[str, Path], tmp_path: Path, fault: str
 ) -> None:
     done = run("kubernetes", repositories["plans"], tmp_path / "out", *HOSTILE[fault])
@@ -388,13 +392,15 @@ def test_what_kubernetes_would_refuse_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_kserve_takes_no_options_of_the_base(repositories: dict[str, Path], tmp_path: Path) -> None:
+def test_kserve_refuses_options_for_kubernetes(
+    repositories: dict[str, Path], tmp_path: Path
+) -> None:
     for words in (["--pending", 3], ["--storage-secret", "a"], ["--max-replicas", 9]):
         done = run("kserve", repositories["plans"], tmp_path, *words)
         assert done.exit_code == 2 and f"{words[0]} is for kubernetes" in done.stderr
 
 
-def test_a_repository_that_cannot_be_served_gets_no_manifests(
+def test_unservable_repository_has_no_manifests(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     def refused(repository: Path, *words: str) -> tuple[int, str]:
@@ -416,7 +422,7 @@ def test_a_repository_that_cannot_be_served_gets_no_manifests(
     assert refused(tmp_path / "nowhere")[0] == 2
 
 
-def test_edited_files_are_kept_unless_overwrite_is_given(
+def test_edited_files_are_kept_without_overwrite(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     def again(*words: object) -> Result:
@@ -432,11 +438,11 @@ def test_edited_files_are_kept_unless_overwrite_is_given(
     refused = again("--replicas", 3, "--max-replicas", 9)
     assert refused.exit_code == 2 and "service.yaml: edited by hand" in refused.stderr
     assert service.read_text() == edited
-    service.write_text("kind: Service\n")  # without our first line
+    service.write_text("kind: Service\n")  # without the first line of trt-build
     assert again().exit_code == 2
     assert again("--overwrite").exit_code == 0
     assert service.read_text() == before
-    # an autoscaler that is no longer wanted goes; the user's own file stays
+    # an autoscaler that is no longer requested is removed; the user's file stays
     assert (folder / "horizontalpodautoscaler.yaml").exists()
     assert again("--max-replicas", 2).exit_code == 0
     assert not (folder / "horizontalpodautoscaler.yaml").exists()
@@ -444,7 +450,9 @@ def test_edited_files_are_kept_unless_overwrite_is_given(
     assert [path.name for path in tmp_path.iterdir()] == ["kubernetes"]
 
 
-def test_a_link_is_not_written_through(repositories: dict[str, Path], tmp_path: Path) -> None:
+def test_symbolic_link_is_not_followed_on_write(
+    repositories: dict[str, Path], tmp_path: Path
+) -> None:
     target = tmp_path / "target"
     target.write_text("mine")
     folder = tmp_path / "out" / "kubernetes"
@@ -455,7 +463,7 @@ def test_a_link_is_not_written_through(repositories: dict[str, Path], tmp_path: 
     assert target.read_text() == "mine" and not (folder / "service.yaml").is_symlink()
 
 
-def test_a_folder_that_cannot_be_written_is_an_environment_problem(
+def test_unwritable_folder_is_an_environment_problem(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -463,7 +471,7 @@ def test_a_folder_that_cannot_be_written_is_an_environment_problem(
     assert done.exit_code == 4 and "cannot write the manifests" in done.stderr
 
 
-PLANTED = {
+INSERTED = {
     "an unknown field": ("Deployment", ("spec",), "replica", 2),
     "a field of a container": (
         "Deployment",
@@ -494,25 +502,21 @@ def valid(
     return found
 
 
-@pytest.mark.parametrize("fault", PLANTED)
-def test_the_validator_finds_a_planted_mistake(
-    valid: dict[str, dict[str, Any]], fault: str
-) -> None:
-    """Else the other tests would show nothing."""
-    kind, path, field, value = PLANTED[fault]
-    planted = copy.deepcopy(valid[kind])
-    check(planted)
-    inner: Any = planted
+@pytest.mark.parametrize("fault", INSERTED)
+def test_validator_finds_inserted_mistakes(valid: dict[str, dict[str, Any]], fault: str) -> None:
+    """Without this the other tests would prove nothing."""
+    kind, path, field, value = INSERTED[fault]
+    mistaken = copy.deepcopy(valid[kind])
+    check(mistaken)
+    inner: Any = mistaken
     for step in path:
         inner = inner[step]
     inner[field] = value
     with pytest.raises(ValueError, match=field):
-        check(planted)
+        check(mistaken)
 
 
-def test_a_password_in_the_address_is_not_repeated(
-    repositories: dict[str, Path], tmp_path: Path
-) -> None:
+def test_password_in_the_url_is_not_printed(repositories: dict[str, Path], tmp_path: Path) -> None:
     url = "s3://key:hunter2@bucket/repo"
     done = run("kubernetes", repositories["plans"], tmp_path / "out", "--storage", url)
     assert done.exit_code == 2 and "a password" in done.output and "hunter2" not in done.output

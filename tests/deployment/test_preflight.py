@@ -1,4 +1,4 @@
-"""Preflight: planted faults are found by their numbers, and a clean repository has none."""
+"""Preflight finds inserted faults by their numbers, and none in a valid repository."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def edit(file: Path, before: str, after: str) -> None:
 
 
 def facts(repository: Path, **changed: Any) -> None:
-    """Change what plan.json says of the plan."""
+    """Change facts in plan.json."""
     file = repository / "planned" / "1" / "plan.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
     reseal(repository / "planned")
@@ -87,7 +87,7 @@ def nothing(repository: Path) -> None:
 
 BAD_TAG = 'metric_tags { key: "cost-center" value: "a" }\n'
 
-PLANTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
+INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     "an unreadable config": ("P01", config("scorer", "max_batch_size", "max_batch"), {}),
     "a missing plan": ("P02", lambda r: (r / "planned" / "1" / "model.plan").unlink(), {}),
     "a changed file": ("P02", lambda r: edit(r / "scorer" / "1" / "model.py", "^", "#"), {}),
@@ -116,20 +116,20 @@ PLANTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
 }
 
 
-def test_a_file_that_is_no_json_is_named(clean: Path, tmp_path: Path) -> None:
+def test_invalid_json_is_reported(clean: Path, tmp_path: Path) -> None:
     repository = shutil.copytree(clean, tmp_path / "repository")
     edit(repository / "planned" / "1" / "plan.json", "^", "{")
     (found,) = preflight(repository, HOST)
     assert found.number == "P01" and "planned/1/plan.json is no JSON: " in found.message
 
 
-def test_a_clean_repository_has_no_findings(clean: Path) -> None:
+def test_valid_repository_has_no_findings(clean: Path) -> None:
     assert preflight(clean, HOST) == []
 
 
-@pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_found(clean: Path, tmp_path: Path, fault: str) -> None:
-    number, plant, changed = PLANTED[fault]
+@pytest.mark.parametrize("fault", INSERTED)
+def test_inserted_fault_is_found(clean: Path, tmp_path: Path, fault: str) -> None:
+    number, plant, changed = INSERTED[fault]
     repository = shutil.copytree(clean, tmp_path / "repository")
     plant(repository)
     found = preflight(repository, replace(HOST, **changed))
@@ -137,7 +137,7 @@ def test_a_planted_fault_is_found(clean: Path, tmp_path: Path, fault: str) -> No
     assert all(one.message and one.fix and one.subject for one in found)
 
 
-def test_a_field_of_a_newer_release_is_found(clean: Path, tmp_path: Path) -> None:
+def test_config_field_of_a_newer_release_is_found(clean: Path, tmp_path: Path) -> None:
     repository = shutil.copytree(clean, tmp_path / "repository")
     edit(repository / "scorer" / "config.pbtxt", "^", "model_metrics {}\n")
     assert preflight(repository, HOST) == []
@@ -145,9 +145,7 @@ def test_a_field_of_a_newer_release_is_found(clean: Path, tmp_path: Path) -> Non
     assert [one.subject for one in older if one.number == "P22"] == ["scorer"]
 
 
-def test_disk_and_ports_of_this_machine_are_looked_at(
-    clean: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_space_and_ports_are_checked(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
     with socket.create_server(("127.0.0.1", 0)) as server:
         ports = {"--http-port": server.getsockname()[1]}
@@ -155,7 +153,7 @@ def test_disk_and_ports_of_this_machine_are_looked_at(
     assert [one.number for one in found] == ["P13", "P17"]
 
 
-def test_only_the_models_that_are_asked_for_are_looked_at(clean: Path, tmp_path: Path) -> None:
+def test_only_selected_models_are_checked(clean: Path, tmp_path: Path) -> None:
     repository = shutil.copytree(clean, tmp_path / "repository")
     wrong_wiring(repository)
     facts(repository, tensorrt="10.9.0.34")
@@ -163,7 +161,7 @@ def test_only_the_models_that_are_asked_for_are_looked_at(clean: Path, tmp_path:
     assert preflight(repository, HOST, ["scorer"]) == []
 
 
-def test_the_server_that_a_repository_is_for_has_its_tensorrt(clean: Path) -> None:
+def test_expected_server_has_the_tensorrt_of_the_plans(clean: Path) -> None:
     server = expected_server(clean)
     assert server is not None and server.release is not None
     assert (10, 13, 3, 9) in server.release.tensorrt
@@ -173,7 +171,7 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(main, ["doctor", *map(str, words)])
 
 
-def test_doctor_shows_findings_with_numbers(clean: Path) -> None:
+def test_doctor_prints_numbered_findings(clean: Path) -> None:
     wrong = run(clean, "--image", "nvcr.io/nvidia/tritonserver:24.10-py3", "--json")
     record = json.loads(wrong.stdout)
     assert wrong.exit_code == 4 and not record["ok"]
@@ -188,7 +186,7 @@ def test_doctor_shows_findings_with_numbers(clean: Path) -> None:
     assert run(clean, "--url", "localhost:1").exit_code == 4
 
 
-def test_every_number_is_explained(clean: Path) -> None:
+def test_every_rule_is_documented(clean: Path) -> None:
     root = Path(__file__).parents[2]
     numbers = {rules.UNREADABLE, *(rule.number for rule in rules.MODEL_RULES)}
     numbers |= {rule.number for rule in rules.SERVER_RULES}
@@ -197,7 +195,7 @@ def test_every_number_is_explained(clean: Path) -> None:
     assert len(numbers) == 24 and of_image(BUNDLED_RELEASE).release is not None
 
 
-def test_every_advisory_has_a_date_a_release_and_a_source() -> None:
+def test_every_advisory_has_date_release_and_source() -> None:
     table = rules.advisories()
     page = (Path(__file__).parents[2] / "docs/preflight.md").read_text()
     assert table["as_of"] in page

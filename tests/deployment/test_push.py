@@ -41,10 +41,10 @@ FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 def repository_of(folder: Path, generation: int) -> Path:
-    """Model `net` adds its generation; ensemble `pair` says it."""
+    """Model `net` adds its generation; ensemble `pair` returns it."""
     inputs = (tensor("x", "float32", "batch", 2),)
-    made = artifact(Raise(generation), inputs, ("y",), name="net", serve_as="python")
-    publish(made, folder / str(generation))
+    published_model = artifact(Raise(generation), inputs, ("y",), name="net", serve_as="python")
+    publish(published_model, folder / str(generation))
     publish_ensemble(pair(generation), folder / str(generation))
     return folder / str(generation)
 
@@ -55,7 +55,7 @@ def run(source: Path, server: Server, served: Path, *words: object) -> Result:
     return CliRunner().invoke(main, [str(word) for word in given], catch_exceptions=False)
 
 
-def answer(client: HttpClient | GrpcClient, model: str) -> float:
+def infer_one(client: HttpClient | GrpcClient, model: str) -> float:
     x = np.zeros((1, 2), "float32")
     outputs = client.infer(model, {"x": x}).outputs
     if model == "net":
@@ -66,15 +66,15 @@ def answer(client: HttpClient | GrpcClient, model: str) -> float:
 
 @dataclass
 class Clients:
-    """Two threads that ask both models until the end, and what went wrong."""
+    """Two threads that send requests to both models until the end, and their errors."""
 
     server: Server
-    answers: set[float] = field(default_factory=set)
+    results: set[float] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Clients:
         self.ended = threading.Event()
-        self.threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(2)]
+        self.threads = [threading.Thread(target=self._send, args=(n,)) for n in range(2)]
         for thread in self.threads:
             thread.start()
         return self
@@ -84,13 +84,13 @@ class Clients:
         for thread in self.threads:
             thread.join()
 
-    def _ask(self, number: int) -> None:
+    def _send(self, number: int) -> None:
         kind, url = ((HttpClient, self.server.http_url), (GrpcClient, self.server.grpc_url))[number]
         client = kind(url, 30)
         while not self.ended.is_set():
             try:
                 for model in ("net", "pair"):
-                    self.answers.add(answer(client, model))
+                    self.results.add(infer_one(client, model))
                 time.sleep(0.05)  # the requests count, not the load
             except Exception as error:
                 self.errors.append(str(error))
@@ -111,7 +111,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_models_are_switched_under_requests_and_bad_ones_are_not(
+def test_push_under_load_replaces_only_valid_models(
     running: tuple[Server, Path], tmp_path: Path
 ) -> None:
     server, served = running
@@ -132,13 +132,13 @@ def test_models_are_switched_under_requests_and_bad_ones_are_not(
         assert "FAILED net: " in rejected.output and "FAILED pair: " in rejected.output
         assert names(served) == before, "the candidates are gone"
     assert not clients.errors, clients.errors[:3]
-    assert clients.answers <= {1.0, 2.0} and 2.0 in clients.answers
+    assert clients.results <= {1.0, 2.0} and 2.0 in clients.results
     assert names(served.parent) == {"1"}, "no staging folder is left"
     again = run(tmp_path / "2", server, served)
     assert again.exit_code == 0 and again.output.count("unchanged") == 2, again.output
 
 
-def test_a_model_that_fails_after_the_switch_is_put_back(
+def test_model_that_fails_after_the_switch_is_rolled_back(
     running: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, served = running
@@ -157,10 +157,10 @@ def test_a_model_that_fails_after_the_switch_is_put_back(
     found = push(source, target)
     assert [(one.state, one.problems) for one in found] == [("rolled back", ("planted",))] * 2
     with contextlib.closing(HttpClient(server.http_url, 30)) as client:
-        assert answer(client, "net") == answer(client, "pair") == 1
+        assert infer_one(client, "net") == infer_one(client, "pair") == 1
 
 
-def test_a_new_model_that_does_not_load_is_removed_again(tmp_path: Path) -> None:
+def test_new_model_that_fails_to_load_is_removed(tmp_path: Path) -> None:
     served, source = repository_of(tmp_path / "served", 1), tmp_path / "source"
     inputs = (tensor("x", "float32", "batch", 2),)
     publish(artifact(Raise(5), inputs, ("y",), name="new", serve_as="python"), source)
@@ -172,17 +172,17 @@ def test_a_new_model_that_does_not_load_is_removed_again(tmp_path: Path) -> None
         assert "new" not in names(served)
         # in place: the repository that the server reads was changed by `repo`
         repository_of(tmp_path / "served", 1)
-        made = artifact(Raise(7), inputs, ("y",), name="net", serve_as="python")
-        publish(made, served)
+        published_model = artifact(Raise(7), inputs, ("y",), name="net", serve_as="python")
+        publish(published_model, served)
         done = run(served, server, served, "--only", "net")
         assert done.exit_code == 0, done.output
         with contextlib.closing(HttpClient(server.http_url, 30)) as client:
-            assert answer(client, "net") == 7
+            assert infer_one(client, "net") == 7
         index = triton_http.InferenceServerClient(server.http_url).get_model_repository_index()
         assert {one["name"] for one in index if one.get("state") == "READY"} == {"net"}
 
 
-def test_a_server_that_takes_no_changes_up_is_named(tmp_path: Path) -> None:
+def test_server_that_ignores_changes_is_reported(tmp_path: Path) -> None:
     served = repository_of(tmp_path / "served", 1)
     with serve(served, **FREE) as server:
         refused = run(repository_of(tmp_path, 2), server, served, "--only", "net", "--timeout", 8)
@@ -190,7 +190,9 @@ def test_a_server_that_takes_no_changes_up_is_named(tmp_path: Path) -> None:
     assert "did not take model" in refused.output
 
 
-def test_a_replaced_process_is_no_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_process_is_not_reported_as_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("builder.serving.server.UNLOAD_SECONDS", 2.0)
     served = repository_of(tmp_path / "served", 1)
     with serve(served, **FREE, explicit=True, models=["net"]) as server:
@@ -220,7 +222,7 @@ def test_a_replaced_process_is_no_dead_one(tmp_path: Path, monkeypatch: pytest.M
         assert "the process of model 'net' ended" in "".join(found)
 
 
-def test_models_are_loaded_only_with_the_control_token(tmp_path: Path) -> None:
+def test_loading_models_needs_the_control_token(tmp_path: Path) -> None:
     served = repository_of(tmp_path / "served", 1)
     (tmp_path / "token").write_text("secret\n")
     mode = {"explicit": True, "models": ["net"], "control_token": "secret"}
@@ -229,11 +231,11 @@ def test_models_are_loaded_only_with_the_control_token(tmp_path: Path) -> None:
         refused = run(source, server, served, "--only", "net")
         assert refused.exit_code == 4 and "--control-token-file" in refused.output, refused.output
         with contextlib.closing(GrpcClient(server.grpc_url, 30)) as client:
-            assert answer(client, "net") == 1
+            assert infer_one(client, "net") == 1
             token = ["--control-token-file", tmp_path / "token"]
             done = run(source, server, served, "--only", "net", *token)
             assert done.exit_code == 0, done.output
-            assert answer(client, "net") == 2
+            assert infer_one(client, "net") == 2
         token = Access(headers={CONTROL_HEADER: "secret"})
         with control.connected(server.http_url, token, 30, server.grpc_url) as api:
             assert api.loader is not api.client, "models are loaded over HTTP"
@@ -242,13 +244,13 @@ def test_models_are_loaded_only_with_the_control_token(tmp_path: Path) -> None:
         assert not server._lacks_processes("net", Stubs(server.process.pid))
 
 
-def test_a_model_that_loads_slowly_holds_up_no_client(tmp_path: Path) -> None:
+def test_slow_load_does_not_delay_clients(tmp_path: Path) -> None:
     """Over HTTP, the clients that share a thread with the load wait until it has ended."""
     served = repository_of(tmp_path, 1)
-    made = artifact(
+    published_model = artifact(
         Raise(1), (tensor("x", "float32", "batch", 2),), ("y",), name="slow", serve_as="python"
     )
-    folder = publish(made, served)
+    folder = publish(published_model, served)
     program = folder / "1/model.py"
     begin = "def initialize(self, args: dict[str, str]) -> None:\n"
     assert begin in program.read_text()
@@ -270,7 +272,7 @@ def test_a_model_that_loads_slowly_holds_up_no_client(tmp_path: Path) -> None:
     assert took > SLOW and max(waiting.longest for waiting in waits) < SLOW / 2
 
 
-def test_the_next_push_repairs_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_push_cleans_up_after_a_killed_push(tmp_path: Path) -> None:
     served, source = repository_of(tmp_path / "served", 1), repository_of(tmp_path, 2)
     program = "from builder.cli import main; main()"
     with serve(served, **FREE, explicit=True, models=["*"]) as server:
@@ -288,12 +290,12 @@ def test_the_next_push_repairs_what_a_killed_one_left(tmp_path: Path) -> None:
             done = run(source, server, served)
             assert done.exit_code == 0, done.output
             time.sleep(1)
-        assert not clients.errors and clients.answers == {1, 2}
+        assert not clients.errors and clients.results == {1, 2}
         assert not {name for name in names(served) if "candidate" in name}
         assert not list(served.parent.glob(".1.staging-*"))
 
 
-def test_a_push_of_any_model_removes_former_steps_whose_time_is_over(
+def test_push_removes_expired_ensemble_steps(
     running: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, served = running
@@ -311,7 +313,7 @@ SLOW = 8.0
 
 
 class Waiting(threading.Thread):
-    """An HTTP client that asks again and again, and the longest time that it waited."""
+    """An HTTP client that repeats a request, and its longest latency."""
 
     def __init__(self, server: Server) -> None:
         super().__init__()
@@ -322,7 +324,7 @@ class Waiting(threading.Thread):
         with contextlib.closing(HttpClient(self.server.http_url, 60)) as client:
             while not self.ended.is_set():
                 begun = time.monotonic()
-                answer(client, "net")
+                infer_one(client, "net")
                 if self.began.is_set():
                     self.longest = max(self.longest, time.monotonic() - begun)
                 self.began.set()

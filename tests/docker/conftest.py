@@ -54,7 +54,7 @@ def run(command: Sequence[str], **environment: str) -> str:
 
 @dataclass(frozen=True)
 class Container:
-    """The server as its clients see it, and Docker's own word on it."""
+    """The server in a container, with its addresses."""
 
     id: str
     repository: Path
@@ -113,7 +113,7 @@ def container(repository: Path) -> Iterator[Container]:
 
 
 def wait_healthy(served: Container) -> None:
-    """Return when Docker's own health check says so."""
+    """Wait until Docker's health check passes."""
     deadline = time.monotonic() + READY_SECONDS
     while (state := served.inspect()["State"])["Health"]["Status"] != "healthy":
         logs = subprocess.run(
@@ -126,7 +126,7 @@ def wait_healthy(served: Container) -> None:
 
 
 def free_ports(count: int) -> list[str]:
-    """Ports of the loopback that nobody listens on."""
+    """Unused ports of the loopback."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [str(socket_.getsockname()[1]) for socket_ in sockets]
     for socket_ in sockets:

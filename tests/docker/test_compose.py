@@ -1,5 +1,5 @@
-"""docker-compose.yml as it is read, without a Docker engine: what the GPU's profile would start,
-and what TORCH_INDEX reaches.
+"""docker-compose.yml without a Docker engine: the flags of the GPU profile and the use of
+TORCH_INDEX.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METRICS = {
 """Metrics that the alerts and the dashboard read; those of GPUs need one."""
 INDEX = "https://download.pytorch.org/whl/cpu"
 
-# Without an engine Compose still reads and checks the file; where there is none of it PyYAML does.
+# Compose reads and checks the file without an engine. Without Compose, PyYAML reads it.
 compose = pytest.mark.parametrize("compose", composes(), ids=" ".join)
 
 
@@ -44,7 +44,7 @@ def variables(text: str) -> dict[str, str]:
     return dict(re.findall(r"\$\{([A-Z_]+):?-([^}]*)\}", text))
 
 
-def test_each_profile_that_the_readme_starts_is_one_service() -> None:
+def test_profiles_of_the_readme_exist() -> None:
     named = set(re.findall(r"docker-compose --profile (\w+) up", (ROOT / "README.md").read_text()))
     assert named == {"cpu", "gpu"}
     profiles = [profile for service in SERVICES.values() for profile in service["profiles"]]
@@ -52,8 +52,8 @@ def test_each_profile_that_the_readme_starts_is_one_service() -> None:
 
 
 @pytest.mark.parametrize("service", [GPU, CPU], ids=["gpu", "cpu"])
-def test_both_serve_the_repository_read_only_on_the_loopback(service: dict[str, Any]) -> None:
-    """As the README says of both."""
+def test_services_mount_read_only_and_bind_to_loopback(service: dict[str, Any]) -> None:
+    """As the README states for both."""
     assert service["volumes"] == ["${MODEL_REPOSITORY:-./model_repository}:/models:ro"]
     ports = [str(port).rsplit(":", 1) for port in service["ports"]]
     assert [inside for _, inside in ports] == ["8000", "8001", "8002"]
@@ -74,7 +74,7 @@ MOUNTED = {
 
 
 @pytest.mark.parametrize("name", MOUNTED)
-def test_monitoring_is_confined_to_the_loopback_and_reads_files_that_exist(name: str) -> None:
+def test_monitoring_binds_to_loopback_and_mounts_files(name: str) -> None:
     service = SERVICES[name]
     assert all(port.startswith("127.0.0.1:${") for port in service["ports"])
     assert service["read_only"] and service["cap_drop"] == ["ALL"]
@@ -87,7 +87,7 @@ def test_monitoring_is_confined_to_the_loopback_and_reads_files_that_exist(name:
     assert all((ROOT / source).exists() for source in mounted)
 
 
-def test_prometheus_scrapes_the_metrics_of_both_services_and_reads_the_alerts() -> None:
+def test_prometheus_config_has_services_and_alerts() -> None:
     config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     assert config["rule_files"] == [MOUNTED["prometheus"]["docker/monitoring/alerts.yml"]]
     (job,) = config["scrape_configs"]
@@ -120,7 +120,7 @@ def datasource() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("where", expressions())
-def test_an_expression_is_closed_and_names_metrics_of_triton(where: str) -> None:
+def test_expressions_are_balanced_and_name_triton_metrics(where: str) -> None:
     text = expressions()[where]
     for opening, closing in ("()", "[]", "{}"):
         assert text.count(opening) == text.count(closing)
@@ -130,7 +130,7 @@ def test_an_expression_is_closed_and_names_metrics_of_triton(where: str) -> None
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_a_server_has_the_metrics_that_monitoring_reads(tmp_path: Path) -> None:
+def test_server_has_the_monitored_metrics(tmp_path: Path) -> None:
     import urllib.request
 
     from builder.serving import serve
@@ -148,7 +148,7 @@ def test_a_server_has_the_metrics_that_monitoring_reads(tmp_path: Path) -> None:
     assert {name for name in METRICS if not name.startswith("nv_gpu_")} <= served
 
 
-def test_the_cpu_service_is_healthy_where_each_model_answers() -> None:
+def test_cpu_health_check_runs_trt_build_health() -> None:
     command, *arguments = CPU["healthcheck"]["test"]
     assert command == "CMD" and arguments[:3] == ["trt-build", "health", "/models"]
     context = health_command.make_context("health", arguments[2:])
@@ -160,7 +160,7 @@ def test_every_variable_has_a_default() -> None:
     assert set(re.findall(r"\$\{([A-Z_]+)", TEXT)) == set(variables(TEXT))
 
 
-def test_the_gpu_profile_takes_the_image_that_repo_writes(tmp_path: Path) -> None:
+def test_gpu_profile_uses_the_image_written_by_repo(tmp_path: Path) -> None:
     (tmp_path / "repository").mkdir()
     written = environment.write_env(tmp_path / "repository").read_text()
     assert GPU["image"] == f"${{{environment.VARIABLE}:-{variables(TEXT)[environment.VARIABLE]}}}"
@@ -185,7 +185,7 @@ def started(folder: Path, help_text: str, repository: Path = Path("/models")) ->
     return done.stdout.splitlines()
 
 
-def test_the_gpu_profile_starts_triton_with_flags_that_it_has(tmp_path: Path) -> None:
+def test_gpu_profile_uses_only_supported_flags(tmp_path: Path) -> None:
     from builder.serving.installation import find
 
     installation = find()
@@ -197,7 +197,7 @@ def test_the_gpu_profile_starts_triton_with_flags_that_it_has(tmp_path: Path) ->
     assert [flag for flag in flags if not installation.supports(flag.partition("=")[0])] == []
 
 
-def test_the_gpu_profile_closes_what_changes_the_server(tmp_path: Path) -> None:
+def test_gpu_profile_restricts_server_control_protocols(tmp_path: Path) -> None:
     closed = "=shared-memory,trace,logging:trt-build="
     names = ("--http-restricted-api", "--grpc-restricted-protocol")
     flags = started(tmp_path, "\n".join(names))[-2:]
@@ -207,7 +207,7 @@ def test_the_gpu_profile_closes_what_changes_the_server(tmp_path: Path) -> None:
     assert not any("restricted" in flag for flag in started(tmp_path, "an older release"))
 
 
-def test_the_gpu_profile_starts_the_features_that_configs_ask_for(tmp_path: Path) -> None:
+def test_gpu_profile_enables_features_of_the_configs(tmp_path: Path) -> None:
     fields = {
         "cached": "response_cache { enable: true }",
         "limited": "rate_limiter { priority: 1 }",
@@ -220,8 +220,8 @@ def test_the_gpu_profile_starts_the_features_that_configs_ask_for(tmp_path: Path
     assert {features.cache(), features.RATE_LIMITER} <= set(flags)
 
 
-def test_one_torch_index_is_the_default_everywhere() -> None:
-    """What the README names for `make demo` is what the image is built with."""
+def test_default_torch_index_is_the_same_everywhere() -> None:
+    """The README names the index for `make demo` with which the image is built."""
     assert CPU["build"]["args"] == {"TORCH_INDEX": f"${{TORCH_INDEX-{INDEX}}}"}
     assert (
         f"ARG TORCH_INDEX={INDEX}" in DOCKERFILE
@@ -233,7 +233,7 @@ def test_one_torch_index_is_the_default_everywhere() -> None:
 @pytest.mark.parametrize(
     ("given", "option"), [(f"TORCH_INDEX={INDEX}", f"--extra-index-url {INDEX} "), ("", "")]
 )
-def test_make_hands_torch_index_to_pip(given: str, option: str) -> None:
+def test_make_passes_torch_index_to_pip(given: str, option: str) -> None:
     command = [
         "make",
         "--dry-run",
@@ -247,7 +247,7 @@ def test_make_hands_torch_index_to_pip(given: str, option: str) -> None:
     assert install == option
 
 
-def test_what_the_image_copies_is_sent_to_docker() -> None:
+def test_copied_files_are_in_the_docker_context() -> None:
     """.dockerignore leaves out everything that it does not name."""
     sent = {
         line[1:]
@@ -265,7 +265,7 @@ def test_what_the_image_copies_is_sent_to_docker() -> None:
 
 
 @compose
-def test_compose_itself_takes_the_file(compose: list[str]) -> None:
+def test_compose_accepts_the_file(compose: list[str]) -> None:
     for profile, service in (("gpu", "triton-gpu"), ("cpu", "triton-cpu")):
         assert service in run([*compose, "--profile", profile, "config", "--services"]).split()
     both = [*compose, "--profile", "monitoring", "config", "--services"]
@@ -274,14 +274,14 @@ def test_compose_itself_takes_the_file(compose: list[str]) -> None:
 
 @compose
 @pytest.mark.parametrize("index", ["", "https://example.org/simple"])
-def test_compose_hands_torch_index_to_the_build(compose: list[str], index: str) -> None:
+def test_compose_passes_torch_index_to_the_build(compose: list[str], index: str) -> None:
     """Also where it is empty: PyPI alone, or a wheel in docker/local."""
     read = yaml.safe_load(run([*compose, "--profile", "cpu", "config"], TORCH_INDEX=index))
     assert read["services"]["triton-cpu"]["build"]["args"] == {"TORCH_INDEX": index}
 
 
 @compose
-def test_compose_serves_the_repository_that_repo_wrote(compose: list[str], tmp_path: Path) -> None:
+def test_compose_serves_the_repository_written_by_repo(compose: list[str], tmp_path: Path) -> None:
     """`.env` lies beside docker-compose.yml, as it does after `make demo`."""
     (tmp_path / "docker-compose.yml").write_text(TEXT)
     repository = tmp_path / "other_name"

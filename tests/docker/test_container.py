@@ -1,5 +1,5 @@
-"""The containerised server answers as the original modules do, and is locked up as
-docker-compose.yml says.
+"""The server in a container has the outputs of the original modules, and is confined as specified
+in docker-compose.yml.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(1200)]
 MODELS = ("residual_cnn", "silero_vad", "transformer_encoder", "two_tower")
 
 
-def test_every_golden_passes_over_both_protocols(container: Container) -> None:
+def test_all_goldens_pass_over_both_protocols(container: Container) -> None:
     urls = ["--url", container.http_url, "--grpc-url", container.grpc_url]
     program = [
         Path(sys.executable).with_name("trt-build"),
@@ -42,7 +42,7 @@ def test_every_golden_passes_over_both_protocols(container: Container) -> None:
 
 @pytest.mark.parametrize("client", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
 @pytest.mark.parametrize(("batch", "height", "width"), [(3, 61, 83), (7, 33, 160)])
-def test_sizes_that_no_golden_has(
+def test_sizes_not_in_goldens_match_torch(
     container: Container, example_models: Path, client: object, batch: int, height: int, width: int
 ) -> None:
     image = torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(batch))
@@ -63,12 +63,12 @@ def infer(client: object, container: Container, image: np.ndarray) -> np.ndarray
         connection.close()
 
 
-def test_not_root_and_cannot_write_to_the_repository(container: Container) -> None:
+def test_user_is_not_root_and_repository_is_read_only(container: Container) -> None:
     assert container.execute("id", "--user").stdout.strip() == "1000"
     assert "Read-only file system" in container.execute("touch", "/models/x").stderr
 
 
-def test_only_tmp_can_be_written_and_processes_are_limited(container: Container) -> None:
+def test_only_tmp_is_writable_and_processes_are_limited(container: Container) -> None:
     for folder in ("/", "/home/triton", "/opt/trt-build"):
         assert container.execute("touch", f"{folder}/x").returncode != 0
     assert container.execute("touch", "/tmp/x").returncode == 0
@@ -77,18 +77,18 @@ def test_only_tmp_can_be_written_and_processes_are_limited(container: Container)
     assert limits["PidsLimit"] == 4096
 
 
-def test_listens_on_the_loopback_only(container: Container) -> None:
+def test_ports_are_bound_to_loopback(container: Container) -> None:
     bindings = container.inspect()["NetworkSettings"]["Ports"]
     published = [binding for port in bindings.values() for binding in port or []]
     assert len(published) == 3
     assert {binding["HostIp"] for binding in published} == {"127.0.0.1"}
 
 
-def test_what_the_build_was_lent_is_not_in_the_image(container: Container) -> None:
+def test_build_mounts_are_not_in_the_image(container: Container) -> None:
     assert container.execute("ls", "/local").returncode != 0
 
 
-def test_stops_cleanly_when_asked(container: Container) -> None:
+def test_container_stops_cleanly(container: Container) -> None:
     """The last of the file: the container is stopped by Docker's signal, not killed after the grace
     period.
     """
@@ -98,7 +98,7 @@ def test_stops_cleanly_when_asked(container: Container) -> None:
 
 
 @pytest.mark.parametrize("compose", composes(), ids=" ".join)
-def test_the_gpu_profile_takes_the_image_that_the_build_names(compose: list[str]) -> None:
+def test_gpu_profile_uses_triton_image_variable(compose: list[str]) -> None:
     config = run(
         [*compose, "--profile", "gpu", "config"],
         TRITON_IMAGE="nvcr.io/nvidia/tritonserver:24.10-py3",

@@ -1,5 +1,5 @@
-"""Prometheus reads docker/monitoring: the alerts fire when they should, and every expression of the
-alerts and of Grafana's dashboard is answered from a live server. Grafana itself is not started.
+"""Prometheus reads docker/monitoring: the alerts fire as expected, and every expression of the
+alerts and of Grafana's dashboard has values from a live server. Grafana itself is not started.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_promtool_takes_the_files(folder: Path) -> None:
+def test_promtool_accepts_the_files(folder: Path) -> None:
     promtool("check", "rules", folder / "alerts.rules.yml")
     promtool("check", "config", folder / "prometheus.yml")
 
 
-def test_each_alert_fires_when_it_should_and_only_then(folder: Path) -> None:
+def test_alerts_fire_as_expected(folder: Path) -> None:
     shutil.copy(ALERTS, folder)
     promtool("test", "rules", folder / ALERTS.name)
     tested = {
@@ -73,25 +73,25 @@ def test_each_alert_fires_when_it_should_and_only_then(folder: Path) -> None:
 
 
 @pytest.mark.live
-def test_prometheus_answers_every_expression_from_a_live_server(folder: Path) -> None:
+def test_prometheus_evaluates_every_expression(folder: Path) -> None:
     publish(scorer(), folder / "repository")
     free: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
     with (
         serve(folder / "repository", **free) as server,
         prometheus(folder, server.metrics_url) as url,
     ):
-        ask(server, SCRAPES_SECONDS)
-        (target,) = asked(url, "targets")["activeTargets"]
+        send_requests(server, SCRAPES_SECONDS)
+        (target,) = query_api(url, "targets")["activeTargets"]
         assert target["health"] == "up", target
-        (group,) = asked(url, "rules")["groups"]
+        (group,) = query_api(url, "rules")["groups"]
         assert {rule["health"] for rule in group["rules"]} == {"ok"}, group
         assert {rule["state"] for rule in group["rules"]} <= {"inactive", "pending"}
-        scraped = set(asked(url, "label/__name__/values"))
+        scraped = set(query_api(url, "label/__name__/values"))
         named = set(re.findall(r"\bnv_\w+|\bup\b", " ".join(expressions().values())))
         missing = named - scraped
         assert all(name.startswith(NEEDS_GPU) for name in missing), missing
         assert missing <= compiled_in(missing)
-        found = {where: queried(url, text) for where, text in expressions().items()}
+        found = {where: evaluate(url, text) for where, text in expressions().items()}
     dashboard = {where: rows for where, rows in found.items() if not where.startswith("Triton")}
     empty = [where for where, rows in dashboard.items() if not rows]
     assert [where.split()[0] for where in empty] == ["GPU", "GPU"], empty
@@ -110,8 +110,8 @@ def compiled_in(names: set[str]) -> set[str]:
     return {name for name in names if name.encode()[:BLOCK] in data}
 
 
-def ask(server: Server, seconds: float) -> None:
-    """Ask the model for so long, twice a second."""
+def send_requests(server: Server, seconds: float) -> None:
+    """Send requests to the model for this time, twice a second."""
     deadline = time.monotonic() + seconds
     with closing(HttpClient(server.http_url, 30)) as client:
         inputs = {"x": np.zeros((1, 3), "float32"), "ids": np.zeros((1, 1), "int64")}
@@ -162,15 +162,15 @@ def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     raise AssertionError(log.read_text())
 
 
-def asked(url: str, what: str) -> Any:
-    """What Prometheus' API answers. An expression that is wrong is an HTTP error."""
+def query_api(url: str, what: str) -> Any:
+    """The result of Prometheus' API. A wrong expression is an HTTP error."""
     with urllib.request.urlopen(f"http://{url}/api/v1/{what}", timeout=30) as response:
         record = json.load(response)
     assert record["status"] == "success" and not record.get("warnings"), record
     return record["data"]
 
 
-def queried(url: str, expression: str) -> Any:
-    """The series that the expression has now; Grafana puts the interval in."""
+def evaluate(url: str, expression: str) -> Any:
+    """The current series of the expression; Grafana inserts the interval."""
     text = expression.replace("$__rate_interval", "10s")
-    return asked(url, f"query?{urllib.parse.urlencode({'query': text})}")["result"]
+    return query_api(url, f"query?{urllib.parse.urlencode({'query': text})}")["result"]

@@ -1,4 +1,4 @@
-"""A build tells where it stands, can be stopped, and does not begin where it cannot end."""
+"""A build reports its progress, can be stopped, and does not start without enough memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_monitor = pytest.mark.skipif(
 
 
 @needs_monitor
-def test_a_build_reports_every_step_of_every_phase() -> None:
+def test_build_reports_all_steps_of_all_phases() -> None:
     messages: list[tuple[str, int, int]] = []
     build(small(), report=lambda *words: messages.append(words))
     assert len({phase for phase, _, _ in messages}) > 3
@@ -44,7 +44,7 @@ def test_a_build_reports_every_step_of_every_phase() -> None:
 
 @needs_monitor
 @pytest.mark.parametrize("after", [0, 20])
-def test_a_cancelled_build_ends_at_tensorrts_next_step(after: int) -> None:
+def test_canceled_build_ends_at_the_next_step(after: int) -> None:
     messages: list[str] = []
 
     def report(phase: str, step: int, steps: int) -> None:
@@ -63,11 +63,11 @@ def test_a_cancelled_build_ends_at_tensorrts_next_step(after: int) -> None:
 
 @needs_monitor
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_a_build_stops_it_and_shows_in_none_of_tensorrts_callbacks(
+def test_signal_stops_a_build_without_output_from_callbacks(
     capfd: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
-    """What a handler raises there is printed with a traceback, and the build goes on: TensorRT is
-    told by its monitor, and the handler raises when it is back.
+    """An exception in a callback is printed with a traceback and the build goes on. So the monitor
+    stops TensorRT, and the handler raises after TensorRT has returned.
     """
     messages: list[str] = []
 
@@ -94,8 +94,8 @@ def test_a_signal_during_a_build_stops_it_and_shows_in_none_of_tensorrts_callbac
     assert build(small()).data
 
 
-def test_refused_build_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
-    """In our error; not as Polygraphy's own lines too."""
+def test_failed_build_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """Only in the error of trt-build, not in messages of Polygraphy."""
     conversion = small()
     conversion.network.unmark_output(conversion.network.get_output(0))
     with pytest.raises(EngineError, match="could not build the network"):
@@ -125,14 +125,12 @@ def test_refused_build_is_reported_once(capfd: pytest.CaptureFixture[str]) -> No
         ),
     ],
 )
-def test_a_limit_of_memory_is_named_where_tensorrt_ends_at_it(
-    words: str, options: Any, messages: str
-) -> None:
+def test_exceeded_memory_limit_is_named_in_the_fix(words: str, options: Any, messages: str) -> None:
     assert messages in fix_of(words, BuildOptions(**options))
 
 
 @pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="its words")
-def test_a_workspace_that_is_too_small_is_the_users_to_raise() -> None:
+def test_too_small_workspace_is_reported() -> None:
     module = torch.nn.Sequential(
         torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3)
     ).eval()
@@ -144,7 +142,7 @@ def test_a_workspace_that_is_too_small_is_the_users_to_raise() -> None:
     assert "--workspace" in str(refused.value.fix)
 
 
-def test_error_leaves_out_8_6s_usual_timing_cache_message(
+def test_error_omits_timing_cache_messages_of_8_6(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     messages = [
@@ -161,13 +159,13 @@ def test_error_leaves_out_8_6s_usual_timing_cache_message(
     assert reason(RuntimeError("no")) == "TensorRT could not build the network: no"
 
 
-def test_a_build_that_cannot_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_without_enough_memory_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "host_available", lambda: 100)
     with pytest.raises(EngineError, match="at least 0 MiB of host memory, and 0 MiB are free"):
         build(small())
 
 
-def test_memory_counts_every_weight_and_the_greatest_inputs() -> None:
+def test_memory_includes_weights_and_largest_inputs() -> None:
     conversion = small()
     assert memory.weights_bytes(conversion.lowered.graph) >= 4 * (4 * 40 + 40)
     assert memory.endpoint_bytes(conversion) == 8 * 4 * 4
@@ -198,7 +196,7 @@ def test_memory_counts_every_weight_and_the_greatest_inputs() -> None:
             },
             650,
         ),
-        (  # version 1 in a container, where the host's name of the group is not to be seen
+        (  # version 1 in a container, where the group's path on the host is not visible
             {
                 "/proc/self/cgroup": "5:devices:/\n4:memory:/docker/1f\n",
                 "memory/memory.limit_in_bytes": "3000000\n",
@@ -209,7 +207,7 @@ def test_memory_counts_every_weight_and_the_greatest_inputs() -> None:
         ),
     ],
 )
-def test_free_host_memory_is_the_machines_or_the_containers(
+def test_free_host_memory_of_machine_and_container(
     tmp_path: Path, cgroup: dict[str, str], expected: int
 ) -> None:
     (tmp_path / "proc").mkdir()
@@ -226,7 +224,7 @@ def test_free_host_memory_is_the_machines_or_the_containers(
     assert memory.host_available(tmp_path / "nothing") is None
 
 
-def test_caches_are_named_after_what_their_content_depends_on(
+def test_cache_names_have_gpu_cuda_and_tensorrt_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(caches.CACHE_VARIABLE, str(tmp_path))
@@ -240,11 +238,11 @@ def test_caches_are_named_after_what_their_content_depends_on(
 
 
 @pytest.mark.parametrize("closed", ["file", "folder"])
-def test_a_cache_folder_that_cannot_be_written_is_the_environments(
+def test_unwritable_cache_folder_is_an_environment_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str
 ) -> None:
-    """Tactics are timed under a lock, and kept: neither can be without the folder. Root may write
-    anywhere, so what the system says of permission is played.
+    """The lock for timing tactics and the timing cache need the folder. Root may write anywhere, so
+    the permission check of the system is replaced.
     """
     folder = tmp_path / "cache"
     monkeypatch.setenv(caches.CACHE_VARIABLE, str(folder))
@@ -263,7 +261,7 @@ def test_a_cache_folder_that_cannot_be_written_is_the_environments(
         pass
 
 
-def test_the_cache_folder_follows_the_environment(
+def test_cache_folder_follows_environment_variables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(caches.CACHE_VARIABLE)
@@ -275,7 +273,7 @@ def test_the_cache_folder_follows_the_environment(
 
 
 @pytest.mark.skipif(gpu.driver() is not None, reason="there is a GPU here")
-def test_without_a_gpu_everything_about_it_is_unknown() -> None:
+def test_gpu_facts_are_none_without_a_gpu() -> None:
     assert gpu.devices() == []
     assert gpu.current() is gpu.identity() is gpu.driver_version() is gpu.free_memory() is None
     assert not flavour.has_gpu()

@@ -1,4 +1,4 @@
-"""What the library can do is probed once, and follows from the library alone."""
+"""The capabilities of a TensorRT library are probed once."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def library(version: str, flags: tuple[str, ...], dtypes: tuple[str, ...], **lay
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def load(made: Any) -> capabilities.Capabilities:
-        monkeypatch.setattr(flavour, "_loaded", made)
+    def load(module: Any) -> capabilities.Capabilities:
+        monkeypatch.setattr(flavour, "_loaded", module)
         return capabilities.current()
 
     return load
 
 
-def test_weakly_typed_library_refuses_the_listed_operators(loaded: Any) -> None:
+def test_capabilities_of_a_weakly_typed_library(loaded: Any) -> None:
     found = loaded(library("8.6.0", ("EXPLICIT_BATCH",), ("FLOAT", "INT32", "FP8"), add_topk=None))
     assert (found.version, found.release) == ((8, 6, 0), "8.6.0")
     assert not (found.strongly_typed or found.has_int64 or found.half_scales)
@@ -49,21 +49,21 @@ def test_weakly_typed_library_refuses_the_listed_operators(loaded: Any) -> None:
     assert found.has_operation("UNARY", "NEG") and not found.has_operation("UNARY", "ISNAN")
 
 
-def test_a_strongly_typed_library_takes_everything(loaded: Any) -> None:
+def test_capabilities_of_a_strongly_typed_library(loaded: Any) -> None:
     found = loaded(library("10.9.0.34", ("STRONGLY_TYPED",), ("INT64", "FP8")))
     assert found.version == (10, 9, 0, 34)
     assert found.strongly_typed and found.has_int64 and found.has_fp8
     assert found.takes("TOPK", "INT32") and found.refused == {}
 
 
-def test_they_are_probed_once_for_a_library(loaded: Any) -> None:
-    made = library("10.0.1", ("STRONGLY_TYPED",), ("FLOAT",))
-    assert loaded(made) is loaded(made)
+def test_capabilities_are_probed_once_per_library(loaded: Any) -> None:
+    module = library("10.0.1", ("STRONGLY_TYPED",), ("FLOAT",))
+    assert loaded(module) is loaded(module)
     with pytest.raises(AttributeError):
-        loaded(made).strongly_typed = False
+        loaded(module).strongly_typed = False
 
 
-def test_conversion_has_them_and_follows_the_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversion_context_has_the_current_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ConversionContext(None).capabilities is capabilities.current()
     if capabilities.current().strongly_typed:
         old.play(monkeypatch)

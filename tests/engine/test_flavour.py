@@ -1,4 +1,4 @@
-"""Which TensorRT `auto` takes, and that it says why."""
+"""Which flavor `auto` selects, and the reason that is reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         (BOTH[:1], True, "tensorrt", "a CUDA device was found"),
     ],
 )
-def test_auto_selects_a_buildable_flavor_with_the_reason(
+def test_auto_selects_a_usable_flavor_with_a_reason(
     host: Callable[..., None], installed: list[str], gpu: bool, expected: str, because: str
 ) -> None:
     host(installed, gpu)
@@ -46,7 +46,7 @@ def test_auto_selects_a_buildable_flavor_with_the_reason(
     assert flavour.because(expected) == "as requested"
 
 
-def test_the_environment_settles_auto(
+def test_environment_variable_overrides_auto(
     host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host(BOTH, True)
@@ -58,7 +58,7 @@ def test_the_environment_settles_auto(
 
 
 @pytest.mark.parametrize(("installed", "gpu"), [([], True), (BOTH[:1], False)])
-def test_where_nothing_can_build_it_is_the_environments(
+def test_no_usable_flavor_is_an_environment_problem(
     host: Callable[..., None], installed: list[str], gpu: bool
 ) -> None:
     host(installed, gpu)
@@ -66,7 +66,7 @@ def test_where_nothing_can_build_it_is_the_environments(
         flavour.resolve()
 
 
-def test_repo_reports_the_choice_and_the_reason(tmp_path: Path) -> None:
+def test_repo_reports_flavor_and_reason(tmp_path: Path) -> None:
     save(Small(), tmp_path / "small.pt")
     requested = [
         "repo",

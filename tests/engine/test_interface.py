@@ -1,8 +1,8 @@
-"""Everything that we ask of TensorRT exists in 8.6, 10 and 11, with the arguments that we give.
+"""Every use of TensorRT exists in 8.6, 10 and 11, with the arguments of the call.
 
-They cannot be installed here, so their interfaces stand in api/*.json, as extract.py beside those
-reads them from the published bindings. What differs on purpose stands in ABSENT: there the code
-asks first.
+These versions cannot be installed here. Their interfaces are in api/*.json, which extract.py in the
+same folder reads from the published bindings. Intended differences are listed in ABSENT: there the
+code checks first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SINCE_LATER = (
     " ATTENTION_OUTPUT".split()
 )
 ABSENT = {
-    # asked for with hasattr, or only where the capabilities have it
+    # checked with hasattr, or used only if the capabilities have it
     "trt.IProgressMonitor": OLD,
     "type NetworkDefinitionCreationFlag.STRONGLY_TYPED": OLD,
     "type NetworkDefinitionCreationFlag.EXPLICIT_BATCH": NEW,
@@ -54,22 +54,22 @@ ABSENT = {
     **dict.fromkeys(
         (f"INetworkDefinition.add_{name}" for name in ("fill", "quantize", "dequantize")), OLD
     ),
-    # named in text: asked for with hasattr, or read of layers and tensors that only later versions
-    # make
+    # named in text: checked with hasattr, or read from layers and tensors that only later versions
+    # create
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_TEN), OLD),
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_LATER), TEN),
     **dict.fromkeys(
         (f"{ANY}.{name}" for name in ("UPPER_LEFT", "LOWER_RIGHT", "PADDED_BHND")),
         (*TEN, "10.16.1.11"),
     ),
-    # the reference reads them of layers that only later versions make
+    # the reference reads them from layers that only later versions create
     "ILayer+.attention": TEN,
     "ILayer+.exclusive": TEN,
     "ILayer+.interleaved": TEN,
     "ILayer+.rotary_embedding_dim": TEN,
     "ILayer+.update_form": (*TEN, "10.16.1.11"),
 }
-"""What we use although these versions do not have it."""
+"""Names that trt-build uses although these versions do not have them."""
 
 
 class Interface:
@@ -80,7 +80,7 @@ class Interface:
         self.classes, self.functions = read["classes"], read["functions"]
 
     def member(self, owner: str, name: str) -> list[Any] | None:
-        """The overloads of a member, empty for what is no function; None where there is none."""
+        """The overloads of a member: empty if it is no function, None if it does not exist."""
         if owner == "":
             return [] if name in self.classes else self.functions.get(name)
         if owner == ANY:
@@ -104,9 +104,7 @@ class Interface:
         return found if found is not None else next((m for m in inherited if m is not None), None)
 
     def anywhere(self, name: str) -> bool:
-        """Whether a class of any version has the member: text of the same look is none of
-        TensorRT's.
-        """
+        """Whether a class of any version has the member. Other text is not a name of TensorRT."""
         return any(interface(version).member(ANY, name) is not None for version in VERSIONS)
 
     def returned(self, owner: str, name: str) -> str | None:
@@ -119,9 +117,7 @@ class Interface:
         return kinds.pop() if len(kinds) == 1 else None
 
     def _layers(self) -> list[str]:
-        """Classes are looked through in no matter what order: the question is whether any has the
-        member.
-        """
+        """The layer classes, in any order."""
         return [
             name
             for name in self.classes
@@ -164,10 +160,8 @@ def all_uses() -> tuple[Use, ...]:
     return tuple(uses(ROOT, interface(VERSIONS[-1])))
 
 
-def test_every_name_and_call_exists_where_it_is_used() -> None:
-    """Exactly what ABSENT says is missing, no more, and no less: a stale line there would hide a
-    later mistake.
-    """
+def test_every_use_exists_in_all_versions() -> None:
+    """Exactly the entries of ABSENT are missing: a stale entry would hide a later mistake."""
     missing: dict[str, list[str]] = {}
     locations: dict[str, str] = {}
     for version in VERSIONS:
@@ -187,8 +181,8 @@ def test_every_name_and_call_exists_where_it_is_used() -> None:
     assert set(ABSENT) == set(missing)
 
 
-def test_the_uses_are_really_found() -> None:
-    """Some of each kind, or the test above would hold for want of anything to look at."""
+def test_uses_of_each_kind_are_found() -> None:
+    """Without uses the test above would pass and check nothing."""
     found = {(use.owner, use.name) for use in all_uses()}
     wanted = {
         ("INetworkDefinition", "add_convolution_nd"),
@@ -209,7 +203,7 @@ def test_the_uses_are_really_found() -> None:
     assert sum(use.call is not None for use in all_uses()) > 100
 
 
-OURS = {
+NOT_OF_TENSORRT = {
     "profiling_verbosity",
     "tactic_sources",  # of BuildOptions
     "load_library",  # torch.ops
@@ -220,13 +214,13 @@ OURS = {
 """Names of two words that TensorRT has too."""
 
 
-def test_no_name_that_tensorrt_has_is_left_out() -> None:
-    """What the types do not show is found by its name: one of two words is hardly anything else."""
+def test_all_names_of_tensorrt_are_checked() -> None:
+    """Uses of unknown type are found by their names: names of two words are rarely ambiguous."""
     known = {name for kind in interface(VERSIONS[-1]).classes.values() for name in kind["members"]}
     read = {
         name for name in attributes(ROOT) if "_" in name.strip("_") and not name.startswith("_")
     }
-    assert (read & known) - {use.name for use in all_uses()} == OURS
+    assert (read & known) - {use.name for use in all_uses()} == NOT_OF_TENSORRT
     assert {
         file for file in HERE if not any(use.where.startswith(f"{file}:") for use in all_uses())
     } == set()
@@ -250,7 +244,7 @@ def test_no_name_that_tensorrt_has_is_left_out() -> None:
         ("layer.color", "ILayer+.color does not exist"),
     ],
 )
-def test_a_mistake_is_found(tmp_path: Path, code: str, problem: str) -> None:
+def test_invalid_uses_are_found(tmp_path: Path, code: str, problem: str) -> None:
     (tmp_path / "conversion").mkdir()
     (tmp_path / "conversion" / "new.py").write_text(code)
     newest = interface(VERSIONS[-1])
@@ -258,7 +252,7 @@ def test_a_mistake_is_found(tmp_path: Path, code: str, problem: str) -> None:
     assert any(problem in p for p in problems), problems
 
 
-def test_a_member_that_is_named_in_text_is_missed_where_a_version_lacks_it(tmp_path: Path) -> None:
+def test_members_named_in_strings_are_checked(tmp_path: Path) -> None:
     (tmp_path / "conversion").mkdir()
     (tmp_path / "conversion" / "new.py").write_text(
         "ctx.unary('ISINF', x); say('HELLO_YOU'); ctx.unary('ISNAN', x)"
@@ -268,10 +262,8 @@ def test_a_member_that_is_named_in_text_is_missed_where_a_version_lacks_it(tmp_p
     assert [bool(interface("8.6.1").problem(use)) for use in found] == [False, True]
 
 
-def test_the_installed_flavour_has_the_interface_that_the_method_would_record() -> None:
-    """The way of reading is checked against a library that is here: what extract.py reads of it is
-    what it has.
-    """
+def test_extract_reads_the_installed_interface() -> None:
+    """extract.py is checked against the installed library."""
     from builder.engine.flavour import trt
     from tests.engine.api.extract import _class
 

@@ -1,6 +1,4 @@
-"""Every builder option reaches TensorRT's config, or is refused with words: none is dropped in
-silence.
-"""
+"""Every builder option is set in TensorRT's config or refused; none is silently ignored."""
 
 from __future__ import annotations
 
@@ -47,20 +45,20 @@ def one(name: str) -> BuildOptions:
 
 @pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not")
 @pytest.mark.parametrize("name", [field.name for field in fields(BuildOptions)])
-def test_every_option_reaches_the_config_or_is_refused(name: str) -> None:
+def test_every_option_is_set_or_refused(name: str) -> None:
     conversion = small()
     if name not in SHOWS:
         with pytest.raises(UsageError, match=options.called(name)):
             build(conversion, one(name))
         return
-    made = config.create(conversion, one(name))(conversion.builder, conversion.network)
-    assert SHOWS[name](made)
+    created = config.create(conversion, one(name))(conversion.builder, conversion.network)
+    assert SHOWS[name](created)
     plain = config.create(conversion, BuildOptions())(conversion.builder, conversion.network)
     assert not SHOWS[name](plain)
 
 
 @pytest.mark.parametrize("which", ["tensorrt", "tensorrt-rtx"])
-def test_what_a_flavour_lacks_is_refused_with_what_to_do(which: str) -> None:
+def test_options_missing_in_a_flavor_are_refused_with_a_fix(which: str) -> None:
     for name in options.LACKS[which]:
         with pytest.raises(UsageError, match=f"{which} has no {options.called(name)}") as caught:
             options.check(one(name), which, trt, "1.0")
@@ -75,13 +73,13 @@ def test_what_a_flavour_lacks_is_refused_with_what_to_do(which: str) -> None:
         ("tensorrt", "compute_capabilities", "tensorrt has no choice of compute capabilities"),
     ],
 )
-def test_what_is_lacked_is_called_by_a_noun(which: str, name: str, messages: str) -> None:
+def test_message_names_the_missing_feature(which: str, name: str, messages: str) -> None:
     with pytest.raises(UsageError) as caught:
         options.check(one(name), which, trt, "1.0")
     assert caught.value.message == messages
 
 
-def test_what_a_version_lacks_is_refused() -> None:
+def test_options_missing_in_a_version_are_refused() -> None:
     old = SimpleNamespace(BuilderFlag=SimpleNamespace(REFIT=1), ProfilingVerbosity=object())
     options.check(BuildOptions(refit=True, profiling_verbosity="detailed"), "tensorrt", old, "8.5")
     for name in (
@@ -94,7 +92,7 @@ def test_what_a_version_lacks_is_refused() -> None:
             options.check(one(name), "tensorrt", old, "8.5")
 
 
-def test_members_are_named_in_any_case_and_the_known_ones_are_listed() -> None:
+def test_enumeration_members_ignore_case() -> None:
     assert options.member(trt, "MemoryPoolType", "Workspace", "x") == trt.MemoryPoolType.WORKSPACE
     with pytest.raises(UsageError, match="memory_pools: TensorRT here has no 'heap'") as caught:
         build(small(), BuildOptions(memory_pools={"heap": 1}))
@@ -102,25 +100,25 @@ def test_members_are_named_in_any_case_and_the_known_ones_are_listed() -> None:
 
 
 @pytest.mark.parametrize("text", ["8.9", "sm_89", "SM89", "89"])
-def test_capabilities_are_read_as_people_write_them(text: str) -> None:
+def test_compute_capability_spellings(text: str) -> None:
     assert options.capability(text) == (8, 9)
     assert options.capability("sm_120") == (12, 0)
 
 
 @pytest.mark.parametrize("text", ["", "sm", "hopper", "9", "8.9.1", "²³", "sm_90a", "sm_1000"])
-def test_what_is_no_capability_is_usage(text: str) -> None:
+def test_invalid_compute_capability_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a compute capability"):
         options.capability(text)
 
 
-def test_repeated_or_reordered_targets_are_equal() -> None:
+def test_compute_capabilities_are_sorted_and_unique() -> None:
     assert options.parse_capabilities(["sm_89", "8.6", "89"]) == ((8, 6), (8, 9))
     assert BuildOptions().over(
         {"compute_capabilities": ["8.9", "8.6", "8.9"]}
     ).compute_capabilities == ((8, 6), (8, 9))
 
 
-def test_the_command_line_overrides_the_manifest_option_by_option() -> None:
+def test_manifest_and_command_line_options_are_merged() -> None:
     manifest = {
         "optimization_level": 1,
         "compute_capabilities": ["8.6"],
@@ -133,8 +131,8 @@ def test_the_command_line_overrides_the_manifest_option_by_option() -> None:
     assert BuildOptions().over({}) == BuildOptions()
 
 
-def test_the_schemas_build_section_is_the_options() -> None:
-    """But for what belongs to a machine and not to a model: where its timing cache is."""
+def test_build_section_of_the_schema_has_all_options() -> None:
+    """Except options of the machine, not of the model: the location of the timing cache."""
     from builder.manifest.schema import schema
 
     known = set(schema()["properties"]["build"]["properties"])
@@ -146,7 +144,7 @@ def test_the_schemas_build_section_is_the_options() -> None:
 
 
 @pytest.mark.gpu
-def test_the_timing_cache_is_kept_and_read(tmp_path: Path) -> None:
+def test_timing_cache_is_written_and_read(tmp_path: Path) -> None:
     from builder.engine.caches import timing_cache
 
     path = tmp_path / "a.cache"
@@ -159,7 +157,7 @@ def test_the_timing_cache_is_kept_and_read(tmp_path: Path) -> None:
     assert timing_cache().is_file()
 
 
-def test_pools_of_the_command_line_stand_beside_those_of_the_manifest() -> None:
+def test_memory_pools_of_manifest_and_command_line_are_merged() -> None:
     manifest = {"memory_pools": {"tactic_dram": 1, "tactic_shared_memory": 2}}
     over = BuildOptions(memory_pools={"tactic_dram": 3}).over(manifest)
     assert over.memory_pools == {"tactic_dram": 3, "tactic_shared_memory": 2}
@@ -172,7 +170,7 @@ def test_pools_of_the_command_line_stand_beside_those_of_the_manifest() -> None:
     ("option", "value"),
     [("tactic_sources", ("cubls",)), ("hardware_compatible", "same_compute_capability")],
 )
-def test_what_this_version_does_not_have_is_refused_before_a_model_is_read(
+def test_missing_enumeration_members_are_refused_early(
     monkeypatch: pytest.MonkeyPatch, option: str, value: Any
 ) -> None:
     """8.6 has neither."""
@@ -189,6 +187,6 @@ def test_what_this_version_does_not_have_is_refused_before_a_model_is_read(
         config.check(BuildOptions(**{option: value}))
 
 
-def test_a_timing_cache_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+def test_folder_as_timing_cache_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="is a folder"):
         caches.timing_cache(tmp_path)

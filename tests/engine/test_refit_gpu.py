@@ -1,4 +1,4 @@
-"""A plan with new weights answers as torch does, and as a plan that was built from them."""
+"""A refitted plan has the results of torch and of a plan built from the new weights."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Layers(torch.nn.Module):
 
 
 def publish(folder: Path, precision: str, **settings: int) -> str:
-    """Why the plan of the model was made; every golden is answered right by it."""
+    """Publish the model, check parity, and return why its plan was built."""
     models, repository = folder / "models", folder / "repository"
     models.mkdir(exist_ok=True)
     module = torch.jit.script(Layers(**settings).eval())
@@ -66,19 +66,19 @@ def publish(folder: Path, precision: str, **settings: int) -> str:
 
 
 def reason(repository: Path) -> str:
-    """Why the published plan was made."""
+    """Why the published plan was built."""
     (plan,) = read(repository / "layers" / "trt-build.json")["plans"].values()
     return str(plan["because"])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_new_weights_are_put_into_the_stored_plan(tmp_path: Path, precision: str) -> None:
+def test_new_weights_are_refitted_into_the_stored_plan(tmp_path: Path, precision: str) -> None:
     assert refit.possible(BuildOptions(refit=True))
     publish(tmp_path, precision, seed=0)
     assert publish(tmp_path, precision, seed=1) == "weights replaced by refit"
 
 
-def test_a_changed_index_is_replaced_or_the_plan_is_built(tmp_path: Path) -> None:
+def test_changed_index_is_refitted_or_the_plan_rebuilt(tmp_path: Path) -> None:
     """TensorRT 8.6 replaces the indices of this network. Other versions may refuse."""
     publish(tmp_path, "fp32", seed=0)
     models, repository = tmp_path / "models", tmp_path / "repository"

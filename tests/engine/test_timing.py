@@ -22,7 +22,7 @@ def convolution(channels: int) -> Any:
 
 
 @pytest.mark.gpu
-def test_two_timing_caches_have_the_measurements_of_both(tmp_path: Path) -> None:
+def test_combined_timing_cache_has_both_measurements(tmp_path: Path) -> None:
     """With both, neither build measures anything new."""
     paths = [tmp_path / f"{channels}.cache" for channels in (3, 5)]
     for channels, path in zip((3, 5), paths, strict=True):

@@ -1,4 +1,4 @@
-"""What our code asks of TensorRT's Python interface, read from its source: names, members, calls.
+"""Uses of TensorRT's Python interface in the source of trt-build: names, members, calls.
 
 Types are followed as far as an expression shows them: `trt.X`, `ctx.net` and `network`
 (INetworkDefinition), `layer` where nothing better is known (any layer, loop or conditional), and
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOMS = (
+PACKAGES = (
     "conversion",
     "engine",
     "reference",
@@ -66,8 +66,8 @@ class Use:
 
 
 def uses(root: Path, interface: Any) -> Iterator[Use]:
-    """Every use in the rooms that speak to TensorRT. `interface` gives the types of results."""
-    for package in ROOMS:
+    """Every use in the packages that call TensorRT. `interface` gives the types of results."""
+    for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             file = str(path.relative_to(root))
             tree = ast.parse(path.read_text())
@@ -92,8 +92,8 @@ def _spelled(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def attributes(root: Path) -> Iterator[str]:
-    """Every name that the rooms read of anything at all."""
-    for package in ROOMS:
+    """Every attribute name that these packages read."""
+    for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             yield from (
                 node.attr
@@ -136,9 +136,7 @@ class _Scope:
                     )
 
     def _assign(self, name: str, kind: str | None) -> None:
-        """A name that stands for two types in one scope is what such names are, or known by
-        neither.
-        """
+        """A name with two types in one scope has its usual type, or none."""
         if kind is None or self.types.setdefault(name, kind) != kind:
             self.types[name] = self.known.get(name, "?")
 

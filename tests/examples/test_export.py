@@ -1,5 +1,5 @@
-"""The example models: made without a download, the same each time, dynamic where their manifests
-say so.
+"""The example models are exported without a download, reproducibly, with the dynamic axes of their
+manifests.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def module(models: Path, name: str) -> torch.jit.ScriptModule:
     return loaded._model if name == "silero_vad" else loaded
 
 
-def test_every_manifest_has_its_model_and_its_goldens(models: Path) -> None:
+def test_every_manifest_has_a_model_and_goldens(models: Path) -> None:
     specs = {spec.name: spec for spec in manifest.load(models)}
     assert sorted(specs) == sorted(NAMES)
     assert {name for name, spec in specs.items() if spec.goldens} == {"silero_vad", "two_tower"}
 
 
 @pytest.mark.slow
-def test_the_weights_are_the_same_each_time(models: Path, tmp_path: Path) -> None:
+def test_export_is_reproducible(models: Path, tmp_path: Path) -> None:
     again = export(tmp_path / "models")
     for name in NAMES:
         first, second = module(models, name).state_dict(), module(again, name).state_dict()
@@ -55,7 +55,7 @@ def test_the_weights_are_the_same_each_time(models: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_every_shape_of_the_profile_is_taken(models: Path, name: str, which: int) -> None:
+def test_models_accept_all_profile_shapes(models: Path, name: str, which: int) -> None:
     (spec,) = manifest.load(models, only=[name])
     torch.manual_seed(which)
     shapes = [
@@ -69,14 +69,14 @@ def test_every_shape_of_the_profile_is_taken(models: Path, name: str, which: int
     assert all(output.isfinite().all() for output in outputs)
 
 
-def test_batch_norms_statistics_are_not_those_it_starts_with(models: Path) -> None:
+def test_batch_norm_statistics_differ_from_initial_values(models: Path) -> None:
     state = module(models, "residual_cnn").state_dict()
     means = [value for key, value in state.items() if key.endswith("running_mean")]
     assert len(means) == 9
     assert all(mean.abs().max() > 1e-2 for mean in means)
 
 
-def test_a_sentence_answers_the_same_alone_and_padded(models: Path) -> None:
+def test_padded_sequence_has_the_same_outputs(models: Path) -> None:
     """The traced file has neither the batch nor the length of its example in it."""
     encoder = module(models, "transformer_encoder")
     tokens = torch.randn(5, 40, 64, generator=torch.Generator().manual_seed(0))
@@ -89,18 +89,19 @@ def test_a_sentence_answers_the_same_alone_and_padded(models: Path) -> None:
     torch.testing.assert_close(pooled[:1], alone_pooled, rtol=1e-4, atol=1e-5)
 
 
-def test_the_detector_hears_the_voices_of_its_goldens(models: Path) -> None:
-    """And what it says of a frame depends on the frames before it: else its state would prove
-    nothing.
-    """
+def test_detector_finds_speech_in_its_goldens(models: Path) -> None:
+    """The output for a frame depends on earlier frames; otherwise the state would not be tested."""
     goldens = np.load(models / "silero_vad.npz")
     detector = module(models, "silero_vad")
     for voice in range(3):
-        state, heard, without_state = torch.zeros(2, 1, 128), [], []
+        state, speech_scores, without_state = torch.zeros(2, 1, 128), [], []
         for frame in torch.from_numpy(goldens[f"{voice}/audio"]):
             with torch.no_grad():
                 without_state.append(detector(frame, torch.zeros(2, 1, 128))[0].item())
                 speech, state = detector(frame, state)
-            heard.append(speech.item())
-        assert len(heard) == 31 and max(heard) > 0.5
-        assert max(abs(one - other) for one, other in zip(heard, without_state, strict=True)) > 0.1
+            speech_scores.append(speech.item())
+        assert len(speech_scores) == 31 and max(speech_scores) > 0.5
+        assert (
+            max(abs(one - other) for one, other in zip(speech_scores, without_state, strict=True))
+            > 0.1
+        )

@@ -1,4 +1,4 @@
-"""The example models, built whole and served: right at sizes that no golden has, over both
+"""The example models without fallback, served: correct at sizes that no golden has, over both
 protocols.
 """
 
@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def golden(spec: manifest.ModelSpec, names: list[str], number: int) -> Golden:
-    """The original module's answer at one of SIZES."""
+    """The original module's outputs at one of SIZES."""
     module = load(spec.path, spec.module)
     tensors = draw(spec.inputs, SIZES[spec.name][number], next(iter(styles(spec))), seed=number)
     with torch.no_grad():
@@ -51,7 +51,7 @@ def golden(spec: manifest.ModelSpec, names: list[str], number: int) -> Golden:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_examples_answer_at_sizes_that_no_golden_has(models: Path, tmp_path: Path) -> None:
+def test_examples_pass_at_sizes_not_in_goldens(models: Path, tmp_path: Path) -> None:
     results = build_repository(models, tmp_path / "repository")
     assert all(result.ok and not result.segments for result in results), [
         str(r.error) for r in results
@@ -78,7 +78,7 @@ def _output_names(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_references_answer_at_sizes_that_no_golden_has(models: Path) -> None:
+def test_references_pass_at_sizes_not_in_goldens(models: Path) -> None:
     for spec in manifest.load(models):
         module = load(spec.path, spec.module)
         conversion = convert(module, spec.inputs, profiles=spec.profiles, output_names=spec.outputs)
@@ -89,7 +89,7 @@ def test_references_answer_at_sizes_that_no_golden_has(models: Path) -> None:
         )
 
 
-def test_sizes_are_inside_the_manifests(models: Path) -> None:
+def test_sizes_are_within_manifest_ranges(models: Path) -> None:
     for spec in manifest.load(models):
         for sizes in SIZES[spec.name]:
             assert sizes.keys() == spec.profiles[0].keys()

@@ -1,5 +1,5 @@
-"""silero-vad as it is used: voices that stream at once, each by a correlation id, heard as by the
-wheel itself.
+"""silero-vad with concurrent audio streams, one per correlation id, compared with the original
+model.
 """
 
 from __future__ import annotations
@@ -58,10 +58,8 @@ def audio() -> dict[int, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def heard(models: Path, audio: dict[int, torch.Tensor]) -> dict[int, list[float]]:
-    """What the wheel's own file says, chunk by chunk, with the context and the state that it keeps
-    itself.
-    """
+def original_outputs(models: Path, audio: dict[int, torch.Tensor]) -> dict[int, list[float]]:
+    """The outputs of the original file, chunk by chunk, with its own context and state."""
     detector = torch.jit.load(models / "silero_vad.pt")
 
     def listen(samples: torch.Tensor) -> list[float]:
@@ -77,7 +75,7 @@ def chunks(samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def stream(client: Client, samples: torch.Tensor) -> Iterator[float]:
-    """As a client does it: each chunk behind the last 64 samples of the one before."""
+    """As a client sends it: each chunk after the last 64 samples of the previous one."""
     sequence, context, whole = next(IDS), torch.zeros(64), chunks(samples)
     for number, chunk in enumerate(whole):
         frame = torch.cat([context, chunk]).unsqueeze(0)
@@ -90,15 +88,18 @@ def stream(client: Client, samples: torch.Tensor) -> Iterator[float]:
         )
 
 
-def test_every_golden_passes(repository: Path, server: Server) -> None:
+def test_all_goldens_pass(repository: Path, server: Server) -> None:
     (parity,) = verify(repository, server.http_url, server.grpc_url)
     assert parity.passed, [result.problems for result in parity.results]
     assert {f"user-{voice}" for voice in range(3)} <= {result.golden for result in parity.results}
 
 
 @pytest.mark.parametrize("client_of", [HttpClient, GrpcClient])
-def test_voices_in_turn_are_heard_as_by_the_wheel(
-    server: Server, audio: dict[int, torch.Tensor], heard: dict[int, list[float]], client_of: type
+def test_interleaved_streams_match_the_original_model(
+    server: Server,
+    audio: dict[int, torch.Tensor],
+    original_outputs: dict[int, list[float]],
+    client_of: type,
 ) -> None:
     client = client_of(server.http_url if client_of is HttpClient else server.grpc_url, 30)
     streams = {seed: stream(client, samples) for seed, samples in audio.items()}
@@ -111,23 +112,23 @@ def test_voices_in_turn_are_heard_as_by_the_wheel(
             else:
                 outputs[seed].append(output)
     client.close()
-    for seed, expected in heard.items():
+    for seed, expected in original_outputs.items():
         np.testing.assert_allclose(outputs[seed], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_voices_at_once_are_heard_as_by_the_wheel(
-    server: Server, audio: dict[int, torch.Tensor], heard: dict[int, list[float]]
+def test_concurrent_streams_match_the_original_model(
+    server: Server, audio: dict[int, torch.Tensor], original_outputs: dict[int, list[float]]
 ) -> None:
     client = GrpcClient(server.grpc_url, 60)
     with ThreadPoolExecutor(len(audio)) as pool:
         outputs = list(pool.map(lambda samples: list(stream(client, samples)), audio.values()))
     client.close()
-    for output, expected in zip(outputs, heard.values(), strict=True):
+    for output, expected in zip(outputs, original_outputs.values(), strict=True):
         np.testing.assert_allclose(output, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_without_the_state_they_would_not_be(
-    models: Path, audio: dict[int, torch.Tensor], heard: dict[int, list[float]]
+def test_outputs_differ_without_state(
+    models: Path, audio: dict[int, torch.Tensor], original_outputs: dict[int, list[float]]
 ) -> None:
     detector, samples = torch.jit.load(models / "silero_vad.pt"), audio[VOICES[0]]
     with torch.no_grad():
@@ -135,4 +136,4 @@ def test_without_the_state_they_would_not_be(
         for chunk in chunks(samples):
             detector.reset_states()
             without_state.append(detector(chunk.unsqueeze(0), 16_000).item())
-    assert np.abs(np.array(without_state) - heard[VOICES[0]]).max() > 0.1
+    assert np.abs(np.array(without_state) - original_outputs[VOICES[0]]).max() > 0.1

@@ -9,7 +9,7 @@ from tests.export.examples import names, run
 
 
 @pytest.mark.slow
-def test_the_page_is_what_the_examples_give() -> None:
+def test_page_of_examples_is_current() -> None:
     rows = [run(name) for name in names()]
     assert {row.verdict for row in rows} <= set(MEANINGS)
     assert PAGE.read_text() == text(rows)

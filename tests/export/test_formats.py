@@ -19,8 +19,8 @@ SELDOM = ("2.9.1", "2.10.0", "2.11.0", "2.12.0")
 @pytest.mark.parametrize(
     "version", [*OFTEN, *(pytest.param(one, marks=pytest.mark.slow) for one in SELDOM)]
 )
-def test_a_file_of_an_earlier_torch_answers_as_its_module(version: str) -> None:
-    """Names and answers are those of the module, at the largest sizes of its dynamic axes."""
+def test_file_of_earlier_torch_has_the_outputs_of_its_module(version: str) -> None:
+    """Names and outputs equal those of the module, at the largest sizes of its dynamic axes."""
     loaded = frontends.load(formats.file_of(version))
     assert isinstance(loaded, frontends.ExportedModule)
     conversion = builder.convert(loaded.program)
@@ -47,7 +47,7 @@ def test_a_file_of_an_earlier_torch_answers_as_its_module(version: str) -> None:
         ),
     ],
 )
-def test_what_torch_does_not_read_is_refused_with_the_version(version: str, reason: str) -> None:
+def test_unreadable_version_is_refused(version: str, reason: str) -> None:
     with pytest.raises(ModelFileError) as caught:
         frontends.load(formats.file_of(version))
     assert reason in str(caught.value)

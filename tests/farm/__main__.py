@@ -49,8 +49,8 @@ def add(found: Any, resources: dict[str, float]) -> Any:
 
 
 def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
-    """Build with trouble, and compare with builds on one machine. Then build again: nothing is
-    to be built.
+    """Build while processes and nodes are killed, and compare with builds on one machine. A second
+    run builds nothing.
     """
     from builder.farm import Farm, Retries, Target, build_on_farm
     from builder.repository import Settings
@@ -58,16 +58,18 @@ def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
     root = Path(tempfile.mkdtemp(prefix="farm-proof-"))
     write_models(root / "models", models)
     everywhere = dict.fromkeys(CAPABILITIES, 1.0)
-    there = cluster(nodes, **everywhere)
+    ray_cluster = cluster(nodes, **everywhere)
     targets = tuple(
         Target(name, resources={name: 0.01}, build={"compute_capabilities": [capability]})
         for name, capability in CAPABILITIES.items()
     )
     farm = Farm("connected", targets, retries=Retries(count, 0.1), node_seconds=600)
     settings = Settings(store=root / "store")
-    trouble = Trouble(there, root, count, models * len(targets), everywhere, random.Random(seed))
+    random_kills = RandomKills(
+        ray_cluster, root, count, models * len(targets), everywhere, random.Random(seed)
+    )
     began = time.monotonic()
-    outcomes = build_on_farm(root / "models", root / "out", farm, settings, progress=trouble)
+    outcomes = build_on_farm(root / "models", root / "out", farm, settings, progress=random_kills)
     first = time.monotonic() - began
     happened = events_of(root)
     began = time.monotonic()
@@ -75,11 +77,11 @@ def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
     return {
         "combinations": len(outcomes),
         "published": sum(one.published == "published" for one in outcomes),
-        "killed": trouble.killed,
+        "killed": random_kills.killed,
         "lost": sum(one["event"] == "lost" for one in happened),
         "states": Counter(one.state for one in outcomes),
-        "built_though_in_the_store": trouble.built_in_vain(outcomes),
-        "published_before_the_end": trouble.early,
+        "built_though_in_the_store": random_kills.rebuilt_stored(outcomes),
+        "published_before_the_end": random_kills.early,
         "half_published": half_published(root / "out"),
         **compared(root, outcomes),
         "seconds": round(first, 1),
@@ -95,7 +97,7 @@ def compared(root: Path, outcomes: Sequence[Any]) -> dict[str, list[str]]:
     from builder.engine import BuildOptions, parse_capabilities
     from builder.repository import build_repository
     from builder.store import digest
-    from tests.farm.test_cluster import said, same_model
+    from tests.farm.test_cluster import read_record, same_model
 
     keys = {(one.model, one.target): one.key for one in outcomes}
     files, requests = [], []
@@ -104,7 +106,7 @@ def compared(root: Path, outcomes: Sequence[Any]) -> dict[str, list[str]]:
         alone = root / "alone" / name
         build_repository(root / "models", alone, options=options)
         for folder in sorted(alone.iterdir()):
-            key = digest({"name": folder.name, "request": said(folder)["request"]})
+            key = digest({"name": folder.name, "request": read_record(folder)["request"]})
             files += [] if same_model(root / "out" / name / folder.name, folder) else [folder.name]
             requests += [] if keys[folder.name, name] == key else [folder.name]
     return {"files_or_plan_keys_differ": files, "keys_differ": requests}
@@ -129,21 +131,21 @@ def events_of(root: Path) -> list[dict[str, Any]]:
     return events(root / "out")
 
 
-class Trouble:
+class RandomKills:
     """A farm's `progress` that kills a process or a node at `count` random events. It also notes
     what the store has when an attempt starts, and what is published before the end.
     """
 
     def __init__(
         self,
-        there: Any,
+        ray_cluster: Any,
         root: Path,
         count: int,
         tasks: int,
         resources: dict[str, float],
         choose: random.Random,
     ) -> None:
-        self.cluster, self.root, self.resources, self.choose = there, root, resources, choose
+        self.cluster, self.root, self.resources, self.choose = ray_cluster, root, resources, choose
         # a task that is not killed has about ten events
         self.moments = sorted(choose.sample(range(tasks * 9), count))
         self.seen = 0
@@ -188,14 +190,14 @@ class Trouble:
         self.killed[kind] += 1
         return True
 
-    def built_in_vain(self, outcomes: Sequence[Any]) -> list[str]:
+    def rebuilt_stored(self, outcomes: Sequence[Any]) -> list[str]:
         """The models whose last attempt built what the store had when that attempt started."""
-        from tests.farm.test_cluster import said
+        from tests.farm.test_cluster import read_record
 
         found = []
         for one in outcomes:
             name = f"{one.model}@{one.target}"
-            plans = said(self.root / "out" / one.target / one.model)["plans"]
+            plans = read_record(self.root / "out" / one.target / one.model)["plans"]
             if not plans:
                 raise RuntimeError(f"{name} has no plan: it proves nothing")
             has_plans = {plan["key"] for plan in plans.values()} <= self.stored[name]
@@ -270,7 +272,7 @@ def scaling(count: int, seconds: float) -> dict[str, Any]:
 
     found: dict[str, Any] = {"tasks": count, "seconds_each": seconds}
     for nodes in (1, 2, 4):
-        there = cluster(nodes)
+        ray_cluster = cluster(nodes)
         timed(nodes * 2, 0.0)  # the processes of Ray start
         wall = timed(count, seconds)
         found[f"{nodes} nodes"] = {
@@ -278,7 +280,7 @@ def scaling(count: int, seconds: float) -> dict[str, Any]:
             "efficiency": round(count * seconds / nodes / wall, 3),
         }
         ray.shutdown()
-        there.shutdown()
+        ray_cluster.shutdown()
     return found
 
 
@@ -288,7 +290,7 @@ def memory(count: int, result_bytes: int) -> dict[str, Any]:
     """
     import ray
 
-    there = cluster(2)
+    ray_cluster = cluster(2)
     timed(20, 0.0)
     resident, ended = [mebibytes()], 0
 
@@ -300,7 +302,7 @@ def memory(count: int, result_bytes: int) -> dict[str, Any]:
 
     wall = timed(count, 0.0, result_bytes, observe)
     ray.shutdown()
-    there.shutdown()
+    ray_cluster.shutdown()
     return {
         "tasks": count,
         "result_bytes": result_bytes,

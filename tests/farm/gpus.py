@@ -202,15 +202,15 @@ def compared(
 
 
 def _plan_keys(folder: Path) -> dict[str, str]:
-    from tests.farm.test_cluster import said
+    from tests.farm.test_cluster import read_record
 
-    return {label: plan["key"] for label, plan in said(folder)["plans"].items()}
+    return {label: plan["key"] for label, plan in read_record(folder)["plans"].items()}
 
 
 def _different(one: Path, other: Path) -> list[str]:
-    from tests.farm.test_cluster import said
+    from tests.farm.test_cluster import read_record
 
-    files = [said(folder)["files"] for folder in (one, other)]
+    files = [read_record(folder)["files"] for folder in (one, other)]
     names = files[0].keys() | files[1].keys()
     found = sorted(name for name in names if files[0].get(name) != files[1].get(name))
     return [name for name in found if name != CONFIG or _config(one) != _config(other)]
@@ -218,9 +218,9 @@ def _different(one: Path, other: Path) -> list[str]:
 
 def _config(folder: Path) -> str:
     """The config without the hash of the plan."""
-    from tests.farm.test_cluster import said
+    from tests.farm.test_cluster import read_record
 
-    plan = str(said(folder)["files"].get(MEASURED[0]))
+    plan = str(read_record(folder)["files"].get(MEASURED[0]))
     return (folder / CONFIG).read_text().replace(plan, "the plan")
 
 

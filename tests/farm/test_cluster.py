@@ -49,7 +49,7 @@ def events(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def said(folder: Path) -> dict[str, Any]:
+def read_record(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "trt-build.json").read_text())
     return found
 
@@ -57,14 +57,20 @@ def said(folder: Path) -> dict[str, Any]:
 def same_model(one: Path, other: Path) -> bool:
     """Whether two folders have the same files and plan keys; plan.json has the build's seconds."""
     files = [
-        {name: digest for name, digest in said(folder)["files"].items() if name != "1/plan.json"}
+        {
+            name: digest
+            for name, digest in read_record(folder)["files"].items()
+            if name != "1/plan.json"
+        }
         for folder in (one, other)
     ]
-    keys = [{k: v["key"] for k, v in said(folder)["plans"].items()} for folder in (one, other)]
+    keys = [
+        {k: v["key"] for k, v in read_record(folder)["plans"].items()} for folder in (one, other)
+    ]
     return files[0] == files[1] and keys[0] == keys[1]
 
 
-class Trouble:
+class Kills:
     """Called as a farm's `progress`: kills the process of one task, and removes the node of
     another, while they are running.
     """
@@ -90,22 +96,20 @@ def by_name(outcomes: Sequence[Outcome], model: str) -> list[Outcome]:
     return [one for one in outcomes if one.model == model]
 
 
-def test_a_farm_that_loses_machines_publishes_what_one_machine_builds(
-    nodes: Nodes, tmp_path: Path
-) -> None:
+def test_farm_with_lost_nodes_publishes_the_same_models(nodes: Nodes, tmp_path: Path) -> None:
     models, out = tmp_path / "models", tmp_path / "out"
     models.mkdir()
     save(Small(), models / "small.pt")
     (models / "bad.pt").write_bytes(b"no model")
     (models / "bad.yaml").write_text(f"{MANIFEST}targets: [ada]\n")
     settings = Settings(store=tmp_path / "store")
-    trouble = Trouble(nodes, out)
-    held = build_on_farm(models, out, FARM, settings, require_all=True, progress=trouble)
+    failures = Kills(nodes, out)
+    held = build_on_farm(models, out, FARM, settings, require_all=True, progress=failures)
     for one in by_name(held, "small"):
-        # "found", where the lost build had ended just then
+        # "found" if the lost build had just ended
         assert one.state in ("built", "found") and not one.ok and not one.published
     assert not [*out.rglob("config.pbtxt")]
-    assert sorted(trouble.done) == ["killed", "removed"]
+    assert sorted(failures.done) == ["killed", "removed"]
     happened = events(out)
     lost = [one["task"].rpartition("@")[2] for one in happened if one["event"] == "lost"]
     assert set(lost) == set(TARGETS)
@@ -133,8 +137,8 @@ def test_a_farm_that_loses_machines_publishes_what_one_machine_builds(
 def test_goldens_are_recorded_once_for_all_targets(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a task of their own before the builds, which take them from the store. One target is
-    verified by a tritonserver, which changes nothing of what is published.
+    """A separate task records them before the builds, which read them from the store. One target is
+    verified by a tritonserver, which does not change the published files.
     """
     ada, *others = FARM.targets
     farm = replace(FARM, targets=(replace(ada, verify="server"), *others))
@@ -203,7 +207,7 @@ def scheduled(tasks: Sequence[schedule.Task], **more: Any) -> list[tuple[str, st
     return seen
 
 
-def test_a_task_is_started_again_as_often_as_stated(nodes: Nodes, tmp_path: Path) -> None:
+def test_lost_task_is_retried_up_to_the_limit(nodes: Nodes, tmp_path: Path) -> None:
     good, bad = task("good", 0.0, 1, str(tmp_path / "g")), task("bad", 0.0, 9, str(tmp_path / "b"))
     seen = Counter(scheduled([good, bad]))
     assert good.ended is not None and good.ended["ok"] and good.attempts == 2
@@ -212,7 +216,7 @@ def test_a_task_is_started_again_as_often_as_stated(nodes: Nodes, tmp_path: Path
     assert seen["good", "lost"] == seen["bad", "lost"] == 1
 
 
-def test_the_image_of_a_task_reaches_ray(nodes: Nodes) -> None:
+def test_image_of_a_task_is_passed_to_ray(nodes: Nodes) -> None:
     """Ray runs podman for it, which fails here: there is no such image."""
     target = Target("ada", resources={"ada": 1}, image="localhost:1/no-such/image:1")
     options = cluster.ray_options(target, None)
@@ -224,8 +228,8 @@ def test_the_image_of_a_task_reaches_ray(nodes: Nodes) -> None:
     assert "RuntimeEnvSetupError" in message and "podman" in message
 
 
-def test_a_task_waits_for_the_one_that_it_follows(nodes: Nodes, tmp_path: Path) -> None:
-    """Also where that one fails, and although it is behind it in the queue."""
+def test_task_waits_for_its_predecessor(nodes: Nodes, tmp_path: Path) -> None:
+    """Also if the predecessor fails, or comes later in the queue."""
     first, bad = task("first", 0.2), task("bad", 0.0, 9, str(tmp_path / "b"), target="ampere")
     second, third, other = task("second", 0.0), task("third", 0.0), task("other", 0.0)
     second.after, third.after = "first", "bad"
@@ -237,7 +241,7 @@ def test_a_task_waits_for_the_one_that_it_follows(nodes: Nodes, tmp_path: Path) 
     assert seen.index(("other", "started")) < seen.index(("second", "started"))
 
 
-def test_a_target_that_no_node_serves_fails_alone(nodes: Nodes) -> None:
+def test_target_without_nodes_fails_alone(nodes: Nodes) -> None:
     stuck, good = task("stuck", 0.0, target="none"), task("good", 0.0)
     seen = scheduled([stuck, good], node_seconds=1.0)
     assert good.ended is not None and good.ended["ok"]
@@ -247,14 +251,14 @@ def test_a_target_that_no_node_serves_fails_alone(nodes: Nodes) -> None:
     assert ("stuck", "waiting") in seen
 
 
-def test_a_canceled_run_stops_its_tasks(nodes: Nodes) -> None:
+def test_canceled_run_stops_its_tasks(nodes: Nodes) -> None:
     """Through the actor, as `trt-build farm cancel` does."""
     import ray
 
     posted = board.Posted(ray, "/somewhere/out", lambda: {"waiting": 1})
     canceled: list[list[str]] = []
 
-    def asked() -> bool:
+    def is_canceled() -> bool:
         if not canceled and any(name.startswith("long") for name, _ in seen):
             ((about, _),) = board.runs(ray)
             assert about["repository"] == "/somewhere/out" and about["pid"] == os.getpid()
@@ -269,7 +273,7 @@ def test_a_canceled_run_stops_its_tasks(nodes: Nodes) -> None:
         {"ada": 10},
         lambda one, event: seen.append((one.name, event["event"])),
         Retries(),
-        canceled=asked,
+        canceled=is_canceled,
     )
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

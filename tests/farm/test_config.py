@@ -41,7 +41,7 @@ def farm_file(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_a_farm_file_is_read(tmp_path: Path) -> None:
+def test_farm_file_is_read(tmp_path: Path) -> None:
     farm = read(farm_file(tmp_path, WHOLE))
     h100, ada = farm.targets
     assert (farm.address, farm.store, farm.is_local) == (
@@ -88,7 +88,9 @@ def test_a_farm_file_is_read(tmp_path: Path) -> None:
         ("", 1, "the farm file is empty"),
     ],
 )  # fmt: skip
-def test_a_mistake_names_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_mistakes_are_reported_with_their_lines(
+    tmp_path: Path, text: str, line: int, words: str
+) -> None:
     file = farm_file(tmp_path, text)
     with pytest.raises(ManifestError) as raised:
         read(file)
@@ -113,7 +115,7 @@ IMAGES = (
 )
 
 
-def test_the_image_of_a_target_is_in_the_options_of_its_tasks(tmp_path: Path) -> None:
+def test_image_of_a_target_is_in_the_task_options(tmp_path: Path) -> None:
     targets = "".join(f"  t{i}: {{image: '{image}'}}\n" for i, image in enumerate(IMAGES))
     text = f"address: a:1\nstore: s3://bucket/plans\ntargets:\n{targets}  plain: {{}}\n"
     *with_image, plain = read(farm_file(tmp_path, text)).targets
@@ -123,13 +125,13 @@ def test_the_image_of_a_target_is_in_the_options_of_its_tasks(tmp_path: Path) ->
     assert "runtime_env" not in cluster.ray_options(plain, None)
 
 
-def test_a_container_needs_a_store_at_a_url(tmp_path: Path, models: Path) -> None:
+def test_container_needs_a_store_at_a_url(tmp_path: Path, models: Path) -> None:
     farm = Farm("a:1", (Target("h100", image="trt-build:1"),))
     with pytest.raises(UsageError, match="which the containers of `image` do not see"):
         build_on_farm(models, tmp_path / "out", farm, Settings(store=tmp_path / "store"))
 
 
-def test_excluded_combinations_have_a_reason(tmp_path: Path, models: Path) -> None:
+def test_excluded_combinations_have_reasons(tmp_path: Path, models: Path) -> None:
     found = matrix.combinations(load(models), read(farm_file(tmp_path, WHOLE)))
     assert [(one.spec.name, one.target.name, one.because) for one in found] == [
         ("llm_a", "h100", ""),
@@ -143,7 +145,7 @@ def test_excluded_combinations_have_a_reason(tmp_path: Path, models: Path) -> No
     assert raised.value.fix == "did you mean 'h200'?"
 
 
-def test_precisions_give_a_target_each(tmp_path: Path, models: Path) -> None:
+def test_each_precision_becomes_a_target(tmp_path: Path, models: Path) -> None:
     text = "address: local\ntargets:\n  h100: {gpus: 1, precisions: [fp32, fp16]}\n  l4: {}\n"
     text += "exclude:\n  - {model: llm_a, target: h100-fp16, because: it overflows}\n"
     text += "  - {model: llm_a, target: l4, because: it is slow}\n"
@@ -158,23 +160,21 @@ def test_precisions_give_a_target_each(tmp_path: Path, models: Path) -> None:
     assert built == [("llm_a", "h100-fp32"), ("net", "h100-fp32"), ("net", "h100-fp16")]
 
 
-def test_the_dashboard_is_a_url_where_there_is_one() -> None:
-    for given, wanted in (("127.0.0.1:8265", "http://127.0.0.1:8265"), ("", ""), (None, "")):
+def test_dashboard_address_becomes_a_url() -> None:
+    for given, expected in (("127.0.0.1:8265", "http://127.0.0.1:8265"), ("", ""), (None, "")):
         context = SimpleNamespace(dashboard_url=given)
         library = SimpleNamespace(init=lambda context=context, **options: context)
-        assert cluster.dashboard(library) == wanted
+        assert cluster.dashboard(library) == expected
 
 
-def test_unknown_and_long_builds_come_first(tmp_path: Path, models: Path) -> None:
+def test_unknown_and_long_builds_start_first(tmp_path: Path, models: Path) -> None:
     found = matrix.combinations(load(models), read(farm_file(tmp_path, WHOLE)))
     ordered = matrix.longest_first(found, [1.0, None, 5.0, None])
     assert [seconds for _, seconds in ordered] == [None, None, 5.0, 1.0]
     assert Retries().max == 3
 
 
-def test_the_command_refuses_what_a_farm_lacks_and_names_the_line(
-    tmp_path: Path, models: Path
-) -> None:
+def test_command_refuses_unsupported_farm_options(tmp_path: Path, models: Path) -> None:
     def run(*words: object) -> tuple[int, str]:
         done = CliRunner().invoke(main, ["repo", str(models), *map(str, words)])
         return done.exit_code, done.stderr
@@ -190,7 +190,7 @@ def test_the_command_refuses_what_a_farm_lacks_and_names_the_line(
     assert not out.exists()
 
 
-def test_without_ray_the_command_names_the_package(
+def test_missing_ray_is_reported_with_the_package(
     tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -201,7 +201,7 @@ def test_without_ray_the_command_names_the_package(
     assert json.loads(done.stdout)["error"]["fix"] == "pip install 'trt-build[farm]'"
 
 
-def test_an_address_at_which_nothing_listens_is_named_at_once(tmp_path: Path) -> None:
+def test_unreachable_address_is_reported_without_waiting(tmp_path: Path) -> None:
     """Ray would try for minutes, and print warnings of its own."""
     pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,4 +1,4 @@
-"""The table of the tasks that run."""
+"""The table of running tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def shown(running: Running) -> list[list[str]]:
     return [line.split()[:3] for line in console.file.getvalue().splitlines()]
 
 
-def test_the_table_has_the_tasks_that_run_with_node_and_phase() -> None:
+def test_table_lists_running_tasks_with_node_and_phase() -> None:
     running = Running()
     for task in ("a@x", "b@x"):
         running(task, "started on 10.0.0.2")
@@ -27,7 +27,7 @@ def test_the_table_has_the_tasks_that_run_with_node_and_phase() -> None:
     assert running.finished == ["a@x: finished: built on 10.0.0.2 (1 of 2)"]
 
 
-def test_the_table_names_how_many_more_there_are() -> None:
+def test_table_counts_omitted_tasks() -> None:
     running = Running()
     for number in range(MOST_ROWS + 3):
         running(f"task{number}", "started on here")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def with_cache(folder: str) -> list[int]:
-    """The processes that have this cache folder in their environment, but for the test's own."""
+    """The processes with this cache folder in their environment, except the test itself."""
     found = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
@@ -27,7 +27,7 @@ def with_cache(folder: str) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def test_ctrl_c_publishes_nothing_and_leaves_no_process(tmp_path: Path) -> None:
+def test_ctrl_c_publishes_nothing_and_ends_all_processes(tmp_path: Path) -> None:
     save(Small(), tmp_path / "small.pt")
     out = tmp_path / "out"
     words = ["repo", str(tmp_path / "small.pt"), "--out", str(out), "--farm", "local"]

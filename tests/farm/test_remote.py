@@ -1,4 +1,4 @@
-"""The process of a job: what it gets of the environment, and that it ends with its caller."""
+"""The process of a job: its environment variables, and that it ends with its caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from builder.store import Folders, sources
 from tests.cli.conftest import Small, save
 
 
-def test_a_build_gets_only_the_variables_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_has_only_the_listed_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SECRET", "AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY", "PYTHONPATH"):
         monkeypatch.setenv(name, "x")
     found = remote.variables(["AWS_ACCESS_KEY_ID"], 3)
@@ -26,7 +26,7 @@ def test_a_build_gets_only_the_variables_that_are_named(monkeypatch: pytest.Monk
     assert remote.variables(["PYTHONPATH"], 1)["PYTHONPATH"] == f"{here}{os.pathsep}x"
 
 
-def test_an_uploaded_model_keeps_the_names_of_its_files(tmp_path: Path) -> None:
+def test_uploaded_model_keeps_its_file_names(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "net"
     folder.mkdir(parents=True)
     save(Small(), folder / "model.pt")
@@ -48,14 +48,14 @@ def job_of(tmp_path: Path, **more: str) -> str:
     return Job(spec.name, "a", url, file, files, **facts).to_json()  # type: ignore[arg-type]
 
 
-def test_another_version_of_trt_build_is_refused(tmp_path: Path) -> None:
+def test_other_version_of_trt_build_is_refused(tmp_path: Path) -> None:
     *_, ended = remote.events(job_of(tmp_path, version="0"), remote.variables((), 1))
     assert not ended["ok"]
     assert ended["error"]["exit_code"] == 4
     assert "another version of trt-build" in ended["error"]["message"]
 
 
-def test_a_file_that_the_store_has_damaged_is_one_error(tmp_path: Path) -> None:
+def test_damaged_file_in_the_store_is_reported(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     digest = json.loads(job)["files"][f"{tmp_path.name}/net.pt"]
     (tmp_path / "store" / "files" / digest[:2] / digest).write_bytes(b"no model")

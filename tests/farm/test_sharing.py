@@ -29,7 +29,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSpec:
 def recordings(
     spec: ModelSpec, tmp_path: Path, *precisions: str | None, rebuild: bool = False
 ) -> dict[str, Task]:
-    """Of jobs for the targets, each with one of the precisions."""
+    """The recording tasks of jobs for the targets, each with one of the precisions."""
     targets = [
         replace(TARGETS[number % 2], name=f"t{number}", precision=precision)
         for number, precision in enumerate(precisions)
@@ -41,7 +41,7 @@ def recordings(
     return sharing.recordings(chosen, farm, Folders(str(tmp_path / "store")))
 
 
-def test_builds_for_two_targets_share_a_task(spec: ModelSpec, tmp_path: Path) -> None:
+def test_builds_for_two_targets_share_a_recording(spec: ModelSpec, tmp_path: Path) -> None:
     found = recordings(spec, tmp_path, None, None)
     assert list(found) == ["net@t0", "net@t1"]
     task = found["net@t0"]
@@ -54,14 +54,14 @@ def test_builds_for_two_targets_share_a_task(spec: ModelSpec, tmp_path: Path) ->
     assert task.options["runtime_env"] == {"image_uri": "trt-build:1"}
 
 
-def test_each_precision_has_goldens_of_its_own(spec: ModelSpec, tmp_path: Path) -> None:
+def test_each_precision_has_its_own_goldens(spec: ModelSpec, tmp_path: Path) -> None:
     found = recordings(spec, tmp_path, "fp16", "fp32", "fp16", "fp32", "int8")
     assert set(found) == {"net@t0", "net@t1", "net@t2", "net@t3"}
     assert found["net@t0"] is found["net@t2"] and found["net@t1"] is found["net@t3"]
     assert len({task.name for task in found.values()}) == 2
 
 
-def test_where_a_task_would_save_nothing_there_is_none(
+def test_no_recording_task_without_a_benefit(
     spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert recordings(spec, tmp_path, None) == {}
@@ -71,7 +71,7 @@ def test_where_a_task_would_save_nothing_there_is_none(
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(1.9, 0), (2.0, 2)])
-def test_the_seconds_of_the_last_time_count_before_the_size(
+def test_previous_recording_time_precedes_file_size(
     spec: ModelSpec, tmp_path: Path, seconds: float, count: int
 ) -> None:
     ended = {"state": "recorded", "result": {"seconds": {"load": 9.0, "goldens": seconds}}}
@@ -81,7 +81,7 @@ def test_the_seconds_of_the_last_time_count_before_the_size(
     assert sharing.seconds_to_remember({**ended, "state": "built"}) == {}
 
 
-def test_goldens_that_the_store_has_are_not_recorded_again(spec: ModelSpec, tmp_path: Path) -> None:
+def test_stored_goldens_are_not_recorded_again(spec: ModelSpec, tmp_path: Path) -> None:
     with Hashes() as hashes:
         parts = shared_request(replace(spec, precision="fp16"), hashes)
     Recordings(str(tmp_path / "store"), goldens_key("net", parts)).keep(Recording(()), [])

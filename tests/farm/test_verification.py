@@ -1,4 +1,4 @@
-"""What is built is served on its machine before it counts."""
+"""Built models are verified by a server on the same machine."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def ended(job: Job) -> dict[str, Any]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A tritonserver whose answers are `problems`, which are none at first."""
+    """A tritonserver that gives the errors in `problems`, initially none."""
     problems: list[str] = []
 
-    def answers(repository: Path, **settings: Any) -> list[ModelParity]:
+    def fake_results(repository: Path, **settings: Any) -> list[ModelParity]:
         result = GoldenResult("p0-opt", "http", None, error=problems[0] if problems else None)
         model = ModelParity("net", "plan", "plan", "gpu", None, (result,))
         if not problems:
@@ -38,11 +38,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [model]
 
     monkeypatch.setattr(serving, "find", lambda: HERE)
-    monkeypatch.setattr(verification, "verify_served", answers)
+    monkeypatch.setattr(verification, "verify_served", fake_results)
     return problems
 
 
-def test_a_server_is_used_where_it_can_run_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_is_used_if_it_can_run_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "find", lambda: HERE)
     monkeypatch.setattr(flavour, "has_gpu", lambda: True)
     assert verification.server_of("auto") == verification.server_of("server") == HERE
@@ -52,7 +52,7 @@ def test_a_server_is_used_where_it_can_run_the_plans(monkeypatch: pytest.MonkeyP
     assert verification.server_of("server") == HERE
 
 
-def test_a_machine_without_a_server_is_refused_only_where_one_is_required(
+def test_missing_server_is_an_error_only_if_required(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def find() -> Installation:
@@ -66,8 +66,8 @@ def test_a_machine_without_a_server_is_refused_only_where_one_is_required(
 
 
 @pytest.mark.slow
-def test_a_wrong_answer_of_the_server_fails_the_task(tmp_path: Path, server: list[str]) -> None:
-    """Nothing is put into the store; a right answer afterwards is, and is not asked for again."""
+def test_wrong_output_of_the_server_fails_the_task(tmp_path: Path, server: list[str]) -> None:
+    """The failed build is not stored. A correct one is, and is not verified again."""
     job = Job.from_json(job_of(tmp_path, verify="server"))
     server.append("y differs by 3")
     failed = ended(job)
@@ -77,40 +77,40 @@ def test_a_wrong_answer_of_the_server_fails_the_task(tmp_path: Path, server: lis
     server.clear()
     right = ended(job)
     assert right["ok"] and right["result"][VERIFIED]["answered_by"] == {"plan": 1}
-    server.append("not asked")
+    server.append("not verified again")
     found = ended(job)
     assert (found["ok"], found["state"]) == (True, "found")
     assert found["result"][VERIFIED] == right["result"][VERIFIED]
 
 
-def test_a_model_that_the_server_does_not_load_fails(
+def test_model_that_the_server_cannot_load_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answers(repository: Path, **settings: Any) -> list[ModelParity]:
+    def fake_results(repository: Path, **settings: Any) -> list[ModelParity]:
         raise ServerError("net: no such backend")
 
-    monkeypatch.setattr(verification, "verify_served", answers)
+    monkeypatch.setattr(verification, "verify_served", fake_results)
     with pytest.raises(verification.ParityError, match="does not serve what was built"):
         verification.verified(tmp_path, HERE, lambda model, phase: None)
 
 
-def test_the_server_gets_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_has_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, str] = {}
 
-    def answers(repository: Path, **settings: Any) -> list[ModelParity]:
+    def fake_results(repository: Path, **settings: Any) -> list[ModelParity]:
         seen.update(os.environ)
         return []
 
     for name in ("AWS_SECRET_ACCESS_KEY", "TRT_BUILD_STORE_KEY"):
         monkeypatch.setenv(name, "a secret of many letters")
-    monkeypatch.setattr(verification, "verify_served", answers)
+    monkeypatch.setattr(verification, "verify_served", fake_results)
     verification.verified(tmp_path, HERE, lambda model, phase: None)
     assert "PATH" in seen and "a secret of many letters" not in seen.values()
     assert os.environ["AWS_SECRET_ACCESS_KEY"] == "a secret of many letters"
 
 
 @pytest.mark.slow
-def test_what_was_built_without_a_server_is_verified_when_it_is_found(tmp_path: Path) -> None:
+def test_unverified_stored_build_is_verified_later(tmp_path: Path) -> None:
     """With a real tritonserver, in the process of a job."""
     environment = remote.variables((), 1)
     *_, built = remote.events(job_of(tmp_path, verify="plan"), environment)

@@ -1,4 +1,4 @@
-"""Attention of torch.nn is written with few moves of axes, and answers as before."""
+"""Attention of torch.nn is rewritten with few permutes and keeps its results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Layers(nn.Module):
 
 
 class Split(nn.Module):
-    """A layer whose result is split into heads, almost as torch does."""
+    """A layer whose result is split into heads, similar to torch's attention."""
 
     def __init__(self, write: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
@@ -64,20 +64,20 @@ def as_torch_does(model: nn.Module, x: Tensor) -> Tensor:
     return rows.reshape(x.shape[1], x.shape[0], 6).transpose(0, 1)
 
 
-def with_a_part_read_twice(model: nn.Module, x: Tensor) -> Tensor:
+def with_part_used_twice(model: nn.Module, x: Tensor) -> Tensor:
     parts = _stacked(model, x.transpose(0, 1))
     q, k, v = (_heads(part, x.shape[0]) for part in parts)
     return nn.functional.scaled_dot_product_attention(q, k, v) * parts[1].sum()
 
 
-def with_rows_read_twice(model: nn.Module, x: Tensor) -> Tensor:
+def with_rows_used_twice(model: nn.Module, x: Tensor) -> Tensor:
     rows = x.transpose(0, 1)
     heads = _heads(model.inner(rows), x.shape[0])
     return (heads @ heads.transpose(2, 3)).sum() + rows
 
 
 def with_other_heads(model: nn.Module, x: Tensor) -> Tensor:
-    """Splits the joined axis otherwise than it was joined."""
+    """Splits the joined axis into other sizes than those that were joined."""
     rows = model.inner(x.transpose(0, 1)).reshape(x.shape[1], x.shape[0] * 2, 4).transpose(0, 1)
     return rows.reshape(2, x.shape[0], x.shape[1], 4) + 0.0
 
@@ -94,7 +94,7 @@ def with_time_and_batch_exchanged(model: nn.Module, x: Tensor) -> Tensor:
     return rows.reshape(x.shape[0], x.shape[1], 6)
 
 
-def with_a_layer_behind_it(model: nn.Module, x: Tensor) -> Tensor:
+def with_following_layer(model: nn.Module, x: Tensor) -> Tensor:
     """The transposed result is read by a layer that splits it into heads itself."""
     heads = _heads(model.inner(x.transpose(0, 1)), x.shape[0])
     rows = model.inner(heads.permute(2, 0, 1, 3).reshape(x.shape[1] * x.shape[0], WIDTH))
@@ -107,22 +107,22 @@ def with_a_negative_part(model: nn.Module, x: Tensor) -> Tensor:
     return _heads(parts[-1], x.shape[1]) + _heads(parts[0], x.shape[1])
 
 
-def with_a_mask_read_twice(model: nn.Module, x: Tensor) -> Tensor:
+def with_mask_used_twice(model: nn.Module, x: Tensor) -> Tensor:
     q = _heads(model.inner(x.transpose(0, 1)), x.shape[0])
     mask = (x[:, None, None, :, 0] * 2.0).expand(-1, HEADS, -1, -1)
     return nn.functional.scaled_dot_product_attention(q, q, q, mask) + mask.sum()
 
 
-OTHERS = [
+PATTERNS = [
     as_torch_does,
-    with_a_part_read_twice,
-    with_rows_read_twice,
+    with_part_used_twice,
+    with_rows_used_twice,
     with_other_heads,
     with_another_order,
     with_time_and_batch_exchanged,
-    with_a_layer_behind_it,
+    with_following_layer,
     with_a_negative_part,
-    with_a_mask_read_twice,
+    with_mask_used_twice,
 ]
 
 
@@ -136,7 +136,7 @@ def kinds_of(program: torch.export.ExportedProgram) -> list[str]:
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_layers_of_torch_have_one_permutation_for_each_tensor_of_heads(batch_first: bool) -> None:
+def test_attention_has_one_permute_per_tensor_of_heads(batch_first: bool) -> None:
     torch.manual_seed(0)
     model = Layers(batch_first)
     ids = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]])
@@ -154,8 +154,8 @@ def test_layers_of_torch_have_one_permutation_for_each_tensor_of_heads(batch_fir
         torch.testing.assert_close(builder.reference.run(conversion, [x, ids]), [wanted])
 
 
-@pytest.mark.parametrize("write", OTHERS, ids=lambda write: write.__name__)
-def test_what_is_almost_attention_of_torch_answers_as_its_module(
+@pytest.mark.parametrize("write", PATTERNS, ids=lambda write: write.__name__)
+def test_similar_patterns_keep_the_results_of_the_module(
     write: Callable[[nn.Module, Tensor], Tensor],
 ) -> None:
     torch.manual_seed(0)
@@ -169,7 +169,7 @@ def test_what_is_almost_attention_of_torch_answers_as_its_module(
         torch.testing.assert_close(builder.reference.run(conversion, [x]), [wanted])
 
 
-def test_a_module_of_attention_that_runs_in_torch_is_marked_whole() -> None:
+def test_fallback_of_attention_marks_all_its_nodes() -> None:
     model = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, batch_first=True)
     program = exported(model, torch.randn(3, 5, WIDTH))
     lowered = builder.lower(program, fallback_modules=("self_attn",))

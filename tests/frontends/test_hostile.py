@@ -1,4 +1,4 @@
-"""Programs that are unusual: an answer, or an error with its remedy."""
+"""Unusual programs convert, or give an error with a fix."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from builder.manifest import ModelSpec, merged_profile
 
 
 class Colliding(nn.Module):
-    """Two leaves of one name, among the arguments and among the results."""
+    """Two leaves with equal names, among the arguments and among the results."""
 
     def forward(self, a: list[Tensor], a_0: Tensor) -> dict[str, Tensor | list[Tensor]]:
         return {"r": [a[0] * 2], "r_0": a_0 * 3}
 
 
-def test_leaves_of_one_name_get_distinct_ones() -> None:
+def test_leaves_with_equal_names_get_distinct_names() -> None:
     program = torch.export.export(Colliding(), ([torch.ones(2)], torch.ones(2)))
     module = ExportedModule(program)
     assert module.inputs == ("a_0", "a_0_2") and module.outputs == ("r_0", "r_0_2")
@@ -38,7 +38,7 @@ class Nothing(nn.Module):
         torch.relu(x)
 
 
-def test_a_program_that_returns_nothing() -> None:
+def test_program_without_outputs_is_refused() -> None:
     with pytest.raises(LoweringError, match="the program returns nothing"):
         ExportedModule(torch.export.export(Nothing(), (torch.ones(2),)))
 
@@ -58,8 +58,8 @@ class Normalized(nn.Module):
         return nn.functional.layer_norm(self.layers(x), (3,))
 
 
-def test_what_run_decompositions_leaves_converts_whole() -> None:
-    """The remedy that errors name is one."""
+def test_decomposed_program_converts() -> None:
+    """`run_decompositions`, which errors recommend, works."""
     module, x = Normalized().eval(), torch.randn(2, 3, 8, 8)
     program = torch.export.export(module, (x,)).run_decompositions()
     (output,) = builder.reference.run(builder.convert(program), [x])
@@ -67,14 +67,14 @@ def test_what_run_decompositions_leaves_converts_whole() -> None:
 
 
 class Rows(nn.Module):
-    """A function for each row, which torch writes with functions of its own."""
+    """A function for each row, which torch exports as calls of internal functions."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.vmap(lambda row: row @ y)(x)
 
 
-def test_functions_of_torch_that_are_no_operators(tmp_path: Path) -> None:
-    """The error of the program and that of its file have the same remedy, and it helps."""
+def test_higher_order_functions_of_torch_are_refused(tmp_path: Path) -> None:
+    """The error of the program and that of its file recommend the same fix, and it works."""
     x, y = torch.randn(3, 4, 5), torch.randn(5, 2)
     program = torch.export.export(Rows(), (x, y))
     with pytest.raises(LoweringError, match="has no counterpart") as caught:
@@ -90,14 +90,14 @@ def test_functions_of_torch_that_are_no_operators(tmp_path: Path) -> None:
 
 
 class Cut(nn.Module):
-    """A size that a number decides."""
+    """A size that depends on a number among the inputs."""
 
     def forward(self, x: Tensor, n: int) -> Tensor:
         return x[:, :n].sum(1)
 
 
-def test_goldens_have_numbers_that_the_guards_allow() -> None:
-    """Numbers that are drawn are mostly more than the length."""
+def test_numbers_in_goldens_satisfy_the_guards() -> None:
+    """Random numbers are mostly larger than the length."""
     axes = {0: Dim.AUTO, 1: Dim.AUTO}
     program = torch.export.export(Cut(), (torch.ones(4, 9), 5), dynamic_shapes=(axes, Dim.AUTO))
     module = ExportedModule(program)
@@ -123,8 +123,8 @@ class Keys(nn.Module):
         return x["the key"] * 2
 
 
-def test_files_with_names_and_classes_that_are_refused(tmp_path: Path) -> None:
-    """The remedy is what to change in the model."""
+def test_unsupported_names_and_classes_are_refused(tmp_path: Path) -> None:
+    """The fix names the change to the model."""
     torch.export.register_dataclass(Box, serialized_type_name="tests.Box")
     cases = [
         (Opens(), Box(torch.ones(2)), "names .*Box", "tuples, lists, dictionaries"),
@@ -147,7 +147,7 @@ class Constant(nn.Module):
         return self.value * 2
 
 
-def test_init_refuses_a_model_without_inputs(tmp_path: Path) -> None:
+def test_init_refuses_model_without_inputs(tmp_path: Path) -> None:
     """A manifest without inputs would be an error later."""
     file = tmp_path / "constant.pt2"
     torch.export.save(torch.export.export(Constant(), ()), file)
@@ -162,7 +162,7 @@ class Short(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.uint16, torch.complex64])
-def test_an_input_of_a_dtype_without_endpoint_is_named_with_a_remedy(dtype: torch.dtype) -> None:
+def test_unsupported_input_dtype_is_reported_with_a_fix(dtype: torch.dtype) -> None:
     program = torch.export.export(Short(), (torch.ones(2).to(dtype),))
     name = str(dtype).removeprefix("torch.")
     with pytest.raises(UsageError, match=f"input x of the program is {name}") as caught:
@@ -184,7 +184,7 @@ class Outer(nn.Module):
         return self.head(x)  # type: ignore[no-any-return]
 
 
-def test_an_operator_of_a_generated_class_is_located_by_its_module() -> None:
+def test_operator_without_source_is_located_by_its_module() -> None:
     """A class that torch.fx generates has no file; the error names the module."""
     program = torch.export.export(Outer(), (torch.ones(2, 3, 3),))
     for node in program.graph.nodes:

@@ -25,8 +25,8 @@ Change = Callable[[dict[str, Any]], None]
 
 def changed(file: Path, folder: Path, change: Change) -> Path:
     """The file with another model.json."""
-    made = folder / "changed.pt2"
-    with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
+    changed_file = folder / "changed.pt2"
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(changed_file, "w") as new:
         for name in old.namelist():
             data = old.read(name)
             if name.endswith("models/model.json"):
@@ -34,22 +34,22 @@ def changed(file: Path, folder: Path, change: Change) -> Path:
                 change(program)
                 data = json.dumps(program).encode()
             new.writestr(name, data)
-    return made
+    return changed_file
 
 
 def with_member(file: Path, folder: Path, name: str, data: bytes) -> Path:
     """The file with a member replaced or added."""
-    made = folder / "changed.pt2"
-    with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
+    changed_file = folder / "changed.pt2"
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(changed_file, "w") as new:
         for one in old.namelist():
             if not one.endswith(name):
                 new.writestr(one, old.read(one))
         new.writestr(f"{old.namelist()[0].partition('/')[0]}/{name}", data)
-    return made
+    return changed_file
 
 
-def test_a_file_is_loaded(small_file: Path) -> None:
-    """The loaded program answers as the exported one, and the file's facts are known."""
+def test_valid_file_is_loaded(small_file: Path) -> None:
+    """The loaded program has the results of the exported one, and the file's facts are known."""
     loaded = frontends.load(small_file)
     assert isinstance(loaded, frontends.ExportedModule)
     x, bias = torch.randn(3, 4), torch.randn(4)
@@ -96,8 +96,10 @@ def key(program: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "change", [expression, guard, guard_text, target, operator, name, bound, key]
 )
-def test_text_that_torch_would_evaluate(small_file: Path, tmp_path: Path, change: Change) -> None:
-    """Sizes, guards, functions and names are refused where they are more than that."""
+def test_text_that_torch_would_evaluate_is_refused(
+    small_file: Path, tmp_path: Path, change: Change
+) -> None:
+    """Sizes, guards, functions and names with other code in them are refused."""
     with pytest.raises(ModelFileError, match="names what no exported program needs"):
         archive.inspect(changed(small_file, tmp_path, change))
 
@@ -107,41 +109,45 @@ class Runs:
         return os.system, ("true",)
 
 
-def test_a_pickle_that_runs_code(small_file: Path, tmp_path: Path) -> None:
+def test_pickle_with_code_is_refused(small_file: Path, tmp_path: Path) -> None:
     """The example inputs may be tensors only."""
     buffer = io.BytesIO()
     torch.save({"x": Runs()}, buffer)
-    made = with_member(small_file, tmp_path, "data/sample_inputs/model.pt", buffer.getvalue())
+    changed_file = with_member(
+        small_file, tmp_path, "data/sample_inputs/model.pt", buffer.getvalue()
+    )
     with pytest.raises(ModelFileError, match=r"posix\.system|os\.system"):
-        archive.inspect(made)
-    made = with_member(small_file, tmp_path, "data/sample_inputs/model.pt", pickle.dumps(Runs()))
+        archive.inspect(changed_file)
+    changed_file = with_member(
+        small_file, tmp_path, "data/sample_inputs/model.pt", pickle.dumps(Runs())
+    )
     with pytest.raises(ModelFileError, match="in a format that is not checked"):
-        archive.inspect(made)
+        archive.inspect(changed_file)
 
 
-def test_compiled_code(small_file: Path, tmp_path: Path) -> None:
+def test_compiled_code_is_refused(small_file: Path, tmp_path: Path) -> None:
     """A library in the archive would be loaded with it."""
-    made = with_member(small_file, tmp_path, "data/aotinductor/model/model.so", b"\x7fELF")
+    changed_file = with_member(small_file, tmp_path, "data/aotinductor/model/model.so", b"\x7fELF")
     with pytest.raises(ModelFileError, match="has compiled code"):
-        archive.inspect(made)
-    made = with_member(small_file, tmp_path, "data/other.bin", b"")
+        archive.inspect(changed_file)
+    changed_file = with_member(small_file, tmp_path, "data/other.bin", b"")
     with pytest.raises(ModelFileError, match=r"torch\.export\.save does not write"):
-        archive.inspect(made)
+        archive.inspect(changed_file)
 
 
 def without(file: Path, folder: Path, name: str, data: bytes | None = None) -> Path:
     """The file without a member, or with this content in it."""
-    made = folder / "damaged.pt2"
-    with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
+    changed_file = folder / "damaged.pt2"
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(changed_file, "w") as new:
         for one in old.namelist():
             content = data if one.endswith(name) else old.read(one)
             if content is not None:
                 new.writestr(one, content)
-    return made
+    return changed_file
 
 
-def test_members_that_are_missing(small_file: Path, tmp_path: Path) -> None:
-    """A weight without data would be zeros for torch."""
+def test_missing_members_are_reported(small_file: Path, tmp_path: Path) -> None:
+    """torch would read a weight without data as zeros."""
     with pytest.raises(ModelFileError, match=r"has no data in the member .*weight_0"):
         frontends.load(without(small_file, tmp_path, "weight_0", b""))
     with pytest.raises(ModelFileError, match=r"has no member .*weight_0"):
@@ -150,8 +156,8 @@ def test_members_that_are_missing(small_file: Path, tmp_path: Path) -> None:
         frontends.load(without(small_file, tmp_path, "model.json"))
 
 
-def test_names_that_are_missing(small_file: Path, tmp_path: Path) -> None:
-    """An edited program is refused; metadata that is no text is left out."""
+def test_edited_programs_are_refused(small_file: Path, tmp_path: Path) -> None:
+    """Edited programs are refused; metadata other than text is ignored."""
 
     def twice(program: dict[str, Any]) -> None:
         names = program["graph_module"]["module_call_graph"][0]["signature"]
@@ -172,8 +178,8 @@ def test_names_that_are_missing(small_file: Path, tmp_path: Path) -> None:
     assert isinstance(loaded, frontends.ExportedModule)
 
 
-def test_other_files_under_the_suffix(tmp_path: Path) -> None:
-    """The remedy is that of exported programs."""
+def test_checkpoint_with_pt2_suffix_is_reported(tmp_path: Path) -> None:
+    """The fix is that of exported programs."""
     file = tmp_path / "weights.pt2"
     torch.save(torch.nn.Linear(2, 2).state_dict(), file)
     with pytest.raises(ModelFileError, match=r"a checkpoint of torch\.save") as caught:
@@ -181,16 +187,16 @@ def test_other_files_under_the_suffix(tmp_path: Path) -> None:
     assert "torch.export.save" in str(caught.value.fix)
 
 
-def test_objects_that_are_no_tensors(small_file: Path, tmp_path: Path) -> None:
+def test_constants_other_than_tensors_are_refused(small_file: Path, tmp_path: Path) -> None:
     """Constants that torch would unpickle are refused."""
     config = {"config": {"key": {"path_name": "opaque_obj_0", "use_pickle": True}}}
     member = "data/constants/model_constants_config.json"
-    made = with_member(small_file, tmp_path, member, json.dumps(config).encode())
+    changed_file = with_member(small_file, tmp_path, member, json.dumps(config).encode())
     with pytest.raises(ModelFileError, match="an object that is no tensor"):
-        archive.inspect(made)
+        archive.inspect(changed_file)
 
 
-def test_another_version_of_the_format(small_file: Path, tmp_path: Path) -> None:
+def test_other_schema_version_is_reported(small_file: Path, tmp_path: Path) -> None:
     """The error names the torch that wrote the file."""
 
     def older(program: dict[str, Any]) -> None:
@@ -201,7 +207,9 @@ def test_another_version_of_the_format(small_file: Path, tmp_path: Path) -> None
         archive.inspect(changed(small_file, tmp_path, older))
 
 
-def test_the_earlier_layout(small: torch.export.ExportedProgram, tmp_path: Path) -> None:
+def test_earlier_archive_layout_is_loaded(
+    small: torch.export.ExportedProgram, tmp_path: Path
+) -> None:
     """Files with serialized_exported_program.json load, too."""
     from torch._export.serde.schema import SCHEMA_VERSION
     from torch._export.serde.serialize import serialize
@@ -220,8 +228,8 @@ def test_the_earlier_layout(small: torch.export.ExportedProgram, tmp_path: Path)
     )
 
 
-def test_the_other_suffix(small_file: Path, tmp_path: Path) -> None:
-    """Each format under the suffix of the other says which suffix it needs."""
+def test_wrong_suffix_is_reported(small_file: Path, tmp_path: Path) -> None:
+    """The error for a file with the suffix of the other format names the right suffix."""
     script = tmp_path / "script.pt2"
     torch.jit.script(torch.nn.Linear(2, 2)).save(script)
     with pytest.raises(ModelFileError, match="is not an exported program but TorchScript"):
@@ -232,15 +240,15 @@ def test_the_other_suffix(small_file: Path, tmp_path: Path) -> None:
         torchscript.load(renamed)
 
 
-def test_parts_cannot_be_named(small_file: Path) -> None:
+def test_submodules_cannot_be_selected(small_file: Path) -> None:
     """`module` is for TorchScript."""
     with pytest.raises(ModelFileError, match="no submodule or method 'layers'"):
         frontends.load(small_file, "layers")
 
 
-def test_processes_import_what_loads_programs_once() -> None:
-    """What torch imports for its first program is imported before workers are forked, and only
-    where a model needs it.
+def test_modules_that_load_programs_are_preloaded() -> None:
+    """The modules that torch imports for its first program are imported before workers are forked,
+    and only if a model needs them.
     """
     assert frontends.preloaded(["a.pt", Path("b.pt")]) == ()
     (name,) = frontends.preloaded(["a.pt", Path("b.pt2")])
@@ -261,7 +269,7 @@ class Named(torch.nn.Module):
         return x * 2, "doubled"
 
 
-def test_a_string_among_the_results_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_string_output_is_refused_with_a_fix(tmp_path: Path) -> None:
     """torch saves such a program, and cannot load it."""
     file = tmp_path / "named.pt2"
     torch.export.save(torch.export.export(Named(), (torch.ones(2),)), file)

@@ -1,4 +1,4 @@
-"""Attention masks of a program that are true everywhere are left out, and no others."""
+"""Attention masks that are true everywhere are removed, and no others."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class Attention(nn.Module):
     [positions, after_the_first, shifted, causal, of_an_input, written],
     ids=lambda mask: mask.__name__,
 )
-def test_only_a_mask_that_is_always_true_is_left_out(mask: Callable[[Tensor], Tensor]) -> None:
+def test_only_always_true_masks_are_removed(mask: Callable[[Tensor], Tensor]) -> None:
     module, shapes = Attention(mask), ({0: Dim("n", max=8), 1: Dim("t", min=2, max=16)},)
     program = torch.export.export(module, (torch.randn(2, 5, 2, 4),), dynamic_shapes=shapes)
     exported = ExportedModule(program)
     (node,) = exported.graph.findAllNodes("aten::scaled_dot_product_attention")
-    is_left_out = node.inputsAt(3).type().kind() == "NoneType"
-    assert is_left_out == (mask is positions)
+    is_removed = node.inputsAt(3).type().kind() == "NoneType"
+    assert is_removed == (mask is positions)
     conversion = builder.convert(program)
     for sizes in ((2, 5), (1, 2), (3, 7)):
         x = torch.randn(*sizes, 2, 4)
-        (answer,) = builder.reference.run(conversion, [x])
-        torch.testing.assert_close(answer, module(x))
+        (output,) = builder.reference.run(conversion, [x])
+        torch.testing.assert_close(output, module(x))

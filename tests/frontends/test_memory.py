@@ -13,7 +13,7 @@ from builder.frontends import ExportedModule
 
 
 class Block(nn.Module):
-    """What most programs write to: a result that only the write reads."""
+    """In-place writes to values that only the write reads, as in most programs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,14 +29,14 @@ class Block(nn.Module):
         return y[:, :, 0:].contiguous().view(y.shape[0], -1)
 
 
-def test_a_write_to_what_nothing_else_reads_is_a_new_value() -> None:
+def test_write_without_other_readers_becomes_a_new_value() -> None:
     module, x = Block().eval(), torch.randn(2, 3, 4, 4)
     program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))
     kinds = {node.kind() for node in ExportedModule(program).graph.nodes()}
     assert {"aten::relu", "aten::add", "aten::masked_fill", "aten::reshape"} <= kinds
     assert not kinds & {"aten::view", "aten::contiguous", "aten::dropout", "aten::slice"}
-    (answer,) = builder.reference.run(builder.convert(program), [x])
-    torch.testing.assert_close(answer, module(x))
+    (output,) = builder.reference.run(builder.convert(program), [x])
+    torch.testing.assert_close(output, module(x))
 
 
 def view_is_read(x: Tensor) -> Tensor:
@@ -130,11 +130,11 @@ class Written(nn.Module):
 
 
 @pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
-def test_writes_that_others_read(function: Callable[[Tensor], Tensor]) -> None:
+def test_writes_with_other_readers_keep_results(function: Callable[[Tensor], Tensor]) -> None:
     x = torch.tensor([[-1.5, 2.0, 0.5], [3.0, -4.0, 1.0]])
     for sample in (x, -x):
         program = torch.export.export(Written(function), (x.clone(),))
-        (answer,) = builder.reference.run(builder.convert(program), [sample])
-        wanted = function(sample.clone())
-        assert answer.dtype is wanted.dtype
-        torch.testing.assert_close(answer, wanted)
+        (output,) = builder.reference.run(builder.convert(program), [sample])
+        expected = function(sample.clone())
+        assert output.dtype is expected.dtype
+        torch.testing.assert_close(output, expected)

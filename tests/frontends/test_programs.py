@@ -1,4 +1,4 @@
-"""An exported program becomes a graph with the program's answers, names and source locations."""
+"""An exported program becomes a graph with the program's results, names and source locations."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def exported(module: torch.nn.Module, *inputs: torch.Tensor) -> torch.export.Exp
     return torch.export.export(module.eval(), inputs, dynamic_shapes=shapes)
 
 
-def test_names_are_those_of_the_structure(small: torch.export.ExportedProgram) -> None:
+def test_input_and_output_names_follow_the_structure(small: torch.export.ExportedProgram) -> None:
     """Arguments and results get the names that TorchScript models get."""
     lowered = builder.lower(small)
     assert lowered.inputs == ("x", "extra.bias")
     assert lowered.outputs == ("whole", "halves")
 
 
-def test_nodes_know_their_module_and_line(small: torch.export.ExportedProgram) -> None:
+def test_nodes_have_module_path_and_source_location(small: torch.export.ExportedProgram) -> None:
     """A layer has the path of its module, a message the model's own line."""
     lowered = builder.lower(small)
     linear = ir.nodes_of(lowered.graph, "aten::linear")
@@ -40,7 +40,7 @@ def test_nodes_know_their_module_and_line(small: torch.export.ExportedProgram) -
     assert "conftest.py:" in where and ": x = torch.relu(layer(x))" in where
 
 
-def test_modules_stay_in_torch_by_name(small: torch.export.ExportedProgram) -> None:
+def test_fallback_modules_are_marked_by_path(small: torch.export.ExportedProgram) -> None:
     """`fallback.modules` marks the nodes of a module by its path."""
     lowered = builder.lower(small, fallback_modules=["layers.1"])
     marked = [node for node in ir.walk(lowered.graph) if ir.in_fallback(node)]
@@ -79,8 +79,8 @@ class Writes(torch.nn.Module):
 
 
 @pytest.mark.parametrize("build", [Sizes, Lists, Writes], ids=lambda kind: kind.__name__)
-def test_graphs_answer_as_the_program(build: Callable[[], torch.nn.Module]) -> None:
-    """The lowered graph gives the answers of the program, at sizes that it was not exported with,
+def test_graphs_have_the_results_of_the_program(build: Callable[[], torch.nn.Module]) -> None:
+    """The lowered graph has the results of the program, at sizes that it was not exported with,
     and converts whole.
     """
     program = exported(build(), torch.randn(4, 6))
@@ -123,7 +123,7 @@ class ControlFlow(torch.nn.Module):
 
 @pytest.mark.slow
 def test_control_flow() -> None:
-    """Branches and loops go the way that the program goes."""
+    """Branches and loops have the control flow of the program."""
     program = exported(ControlFlow(), torch.randn(4, 6))
     module = ExportedModule(program)
     lowered = builder.lower(program, specs=module.axes.specs())
@@ -151,7 +151,7 @@ def test_state_is_refused() -> None:
 
 
 def test_training_mode_is_refused() -> None:
-    """The error says how to export for inference."""
+    """The error has the fix: export for inference."""
     module = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(0.5)).train()
     program = torch.export.export(module, (torch.randn(4, 6),))
     with pytest.raises(LoweringError, match="training mode") as caught:
@@ -159,7 +159,7 @@ def test_training_mode_is_refused() -> None:
     assert "model.eval()" in str(caught.value.fix)
 
 
-def test_specs_may_narrow_and_never_widen(small: torch.export.ExportedProgram) -> None:
+def test_specs_may_only_narrow_ranges(small: torch.export.ExportedProgram) -> None:
     """The program's own ranges hold; an error names the constraint."""
     axes = ExportedModule(small).axes
     own = axes.specs()
@@ -184,8 +184,8 @@ class Options(torch.nn.Module):
         return {"y": y if mask is None else y * mask, "rows": x.shape[0], "none": None}
 
 
-def test_compiled_programs_are_called_as_the_module_is() -> None:
-    """Keywords, structures, numbers and None are those of the original."""
+def test_compiled_program_has_the_signature_of_the_module() -> None:
+    """Keywords, structures, numbers and None equal those of the original."""
     arguments, keywords = (torch.randn(4, 6),), {"scale": 3.0, "mask": torch.randn(4, 6)}
     shapes = {"x": {0: BATCH}, "scale": None, "mask": {0: BATCH}}
     program = torch.export.export(Options(), arguments, keywords, dynamic_shapes=shapes)
@@ -205,7 +205,7 @@ class Times(torch.nn.Module):
         return x * count
 
 
-def test_a_symbolic_number_is_an_input_without_axes() -> None:
+def test_symbolic_number_is_a_scalar_input() -> None:
     """An integer that was exported as dynamic is read from a tensor of one element."""
     shapes = ({0: BATCH}, Dim.DYNAMIC)
     program = torch.export.export(Times(), (torch.randn(2, 4), 3), dynamic_shapes=shapes)
@@ -216,7 +216,7 @@ def test_a_symbolic_number_is_an_input_without_axes() -> None:
     torch.testing.assert_close(output, x * 7)
 
 
-def test_a_class_may_be_a_whole_program_and_a_part_of_another() -> None:
+def test_module_class_may_be_a_program_and_a_submodule() -> None:
     """Programs of one process share the types of modules, whichever comes first."""
     layer = torch.nn.Linear(4, 4)
     programs = [exported(module, torch.randn(2, 4)) for module in (layer, Deep(layer), layer)]

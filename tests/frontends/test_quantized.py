@@ -36,7 +36,7 @@ class Weights(nn.Module):
 
 
 class Decomposed(Weights):
-    """What convert_pt2e writes: activations in pairs, weights stored as int8."""
+    """The output of convert_pt2e: activations in pairs, weights stored as int8."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = pt2e.quantize_per_tensor(x, STEP, 0, *INT8)
@@ -67,8 +67,8 @@ def exported(module: nn.Module, x: Tensor | None = None) -> torch.export.Exporte
     return torch.export.export(module.eval(), (x,), dynamic_shapes=shapes)
 
 
-def test_layers_are_those_of_a_trained_module(tmp_path: Path) -> None:
-    """From a file: the same layers as the module with fake quantization, and torch's answers."""
+def test_pt2e_program_has_the_layers_of_a_qat_module(tmp_path: Path) -> None:
+    """From a file: the same layers as the module with fake quantization, and torch's outputs."""
     program = exported(Decomposed())
     torch.export.save(program, tmp_path / "int8.pt2")
     loaded = frontends.load(tmp_path / "int8.pt2")
@@ -115,15 +115,15 @@ class Other(nn.Module):
         (Other, "dequantized with other scales"),
     ],
 )
-def test_what_no_layer_expresses(build: Callable[[], nn.Module], message: str) -> None:
-    """The error has the source line and the remedy."""
+def test_unsupported_quantization_is_refused(build: Callable[[], nn.Module], message: str) -> None:
+    """The error has the source location and a fix."""
     with pytest.raises(LoweringError, match=message) as caught:
         ExportedModule(exported(build()))
     assert "test_quantized.py" in str(caught.value.where) and caught.value.fix
 
 
-def test_operators_that_choose_scales_are_not_loaded() -> None:
-    """The archive check knows the four operators only."""
+def test_operators_that_choose_scales_are_refused() -> None:
+    """The archive check accepts only the four operators."""
     target = "torch.ops.quantized_decomposed.choose_qparams.tensor"
     (problem,) = contents.problems({"target": target})
     assert "quantized operators that are read" in problem
@@ -132,7 +132,7 @@ def test_operators_that_choose_scales_are_not_loaded() -> None:
     )
 
 
-def test_other_operators_of_torchao_are_refused_with_what_to_use_instead() -> None:
+def test_unsupported_torchao_operators_are_refused_with_a_fix() -> None:
     """A library that brings the namespace makes them custom operators."""
     target = {"target": "torch.ops.torchao.int_scaled_matmul.default"}
     (problem,) = contents.problems(target)
@@ -191,7 +191,7 @@ EPS = 1.1920928955078125e-07
 @pytest.mark.parametrize("shape", [(4, 6), (4, 3, 6)], ids=["rows", "tokens"])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("kind", [Rounding, Shifted])
-def test_activations_that_torchao_rounds(
+def test_torchao_quantized_activations(
     kind: type[Rounding], dynamic: bool, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     """Constant scales become the layers of PT2E, those of each request become arithmetic."""
@@ -205,11 +205,11 @@ def test_activations_that_torchao_rounds(
     assert pairs == (0 if dynamic else 2)
     assert sum("MATRIX_MULTIPLY" in kind for kind in layers(conversion)) == 1
     x = torch.randn(3, *shape[1:]) * torch.tensor([0.1, 1, 30]).reshape(3, *[1] * (len(shape) - 1))
-    (output,), truth = builder.reference.run(conversion, [x]), module(x)
-    torch.testing.assert_close(output, truth)
-    # the weights alone answer otherwise: the activations are rounded
+    (output,), expected = builder.reference.run(conversion, [x]), module(x)
+    torch.testing.assert_close(output, expected)
+    # quantized weights alone give other outputs, so the activations are rounded
     plain = nn.functional.linear(x, module.weight.float() * module.scales[:, None], module.bias)
-    assert (plain - truth).abs().max() > 1e-3
+    assert (plain - expected).abs().max() > 1e-3
     assert builder.build_engine(conversion)
 
 
@@ -232,7 +232,7 @@ class OtherScale(Rounding):
 
 
 class OtherShift(Shifted):
-    """Another number is subtracted than the one that was added."""
+    """The subtracted number differs from the added one."""
 
     shift = 64
 
@@ -266,7 +266,7 @@ class ReadAgain(Rounding):
         (ReadAgain, "read by an operator other than"),
     ],
 )
-def test_what_torchao_rounds_in_another_way(module: type[Rounding], message: str) -> None:
+def test_unsupported_torchao_quantization_is_refused(module: type[Rounding], message: str) -> None:
     with pytest.raises(LoweringError, match=message) as caught:
         ExportedModule(exported(module()))
     assert "test_quantized.py" in str(caught.value.where) and caught.value.fix

@@ -136,7 +136,7 @@ def exported(name: str, deferred: bool = False) -> ExportedModule:
 
 @pytest.mark.parametrize("deferred", [False, True], ids=["guards", "assertions"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_program_accepts_the_sizes_of_init(name: str, deferred: bool) -> None:
+def test_program_accepts_the_sizes_of_init(name: str, deferred: bool) -> None:
     """The least, usual and greatest sizes each run, in this order on every axis. Goldens are
     recorded at these sizes and at one in between.
     """
@@ -155,7 +155,7 @@ def test_the_program_accepts_the_sizes_of_init(name: str, deferred: bool) -> Non
     assert len(recording.goldens) >= 2 and not recording.reduced
 
 
-def test_sizes_stay_near_what_the_program_allows() -> None:
+def test_sizes_of_init_respect_the_bounds_of_the_program() -> None:
     """An axis begins at the least size that the guards accept, and ends at its bound."""
     dims: Profile = exported("two multiples").axes.specs()[0].dims
     assert dims == {"height": (8, 16, 36), "width": (8, 16, 36)}
@@ -168,8 +168,8 @@ def only_one_product(x: Tensor) -> Tensor:
     return x * 2
 
 
-def test_sizes_that_are_not_found_are_marked() -> None:
-    """The manifest of init says which condition its sizes do not fulfill."""
+def test_unresolved_sizes_are_marked() -> None:
+    """The manifest of init names the condition that its sizes do not satisfy."""
     program = torch.export.export(
         One(only_one_product), (torch.ones(1009, 997),), dynamic_shapes=({0: AUTO, 1: AUTO},)
     )
@@ -188,7 +188,7 @@ def narrowed(module: ExportedModule, **ranges: Range) -> tuple[TensorSpec, ...]:
     )
 
 
-def test_a_manifest_with_sizes_that_a_guard_refuses() -> None:
+def test_sizes_that_violate_a_guard_are_reported() -> None:
     """The error names the guard by the names of the axes, and sizes that the program accepts."""
     module = exported("two multiples")
     with pytest.raises(UsageError, match=r"the min sizes .* needs .*height // 4\) != 1") as caught:
@@ -199,8 +199,8 @@ def test_a_manifest_with_sizes_that_a_guard_refuses() -> None:
         module.axes.check(narrowed(module, batch_2=(3, 3, 3)))
 
 
-def test_requests_that_the_program_would_refuse() -> None:
-    """A warning has what the ranges of the manifest allow and the program does not."""
+def test_relations_that_requests_must_satisfy() -> None:
+    """Relations that the ranges of the manifest do not guarantee are listed."""
     module = exported("at most another")
 
     def needed(specs: tuple[TensorSpec, ...]) -> list[str]:
@@ -211,7 +211,7 @@ def test_requests_that_the_program_would_refuse() -> None:
     assert needed(narrowed(module, batch=(8, 8, 9), batch_2=(2, 3, 8))) == []
 
 
-def test_an_axis_that_the_manifest_fixes() -> None:
+def test_fixed_axis_constrains_other_axes() -> None:
     """The other sizes depend on the fixed one."""
     module = exported("a product of two")
     pair, flat = module.axes.specs()

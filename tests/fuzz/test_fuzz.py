@@ -17,26 +17,26 @@ from tests.fuzz.programs import KINDS, Program, program
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_short_run_finds_nothing(kind: str, tmp_path: Path) -> None:
+def test_short_run_has_no_findings(kind: str, tmp_path: Path) -> None:
     counts, kept = fuzz((kind,), 0, seconds=60, programs=3, keep=tmp_path)
     assert counts["programs"] == 3 and not kept
 
 
 @pytest.mark.parametrize("file", sorted(FOUND.glob("*.py")), ids=lambda file: file.stem)
-def test_what_was_found_is_fixed(file: Path) -> None:
+def test_earlier_findings_are_fixed(file: Path) -> None:
     outcome = check(file.read_text(), file.stem)
     assert outcome.verdict in ("equal", "refused"), outcome.reason
 
 
-def test_a_fault_is_found_minimized_and_kept(
+def test_inserted_fault_is_found_minimized_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The fault is a `fill_` that writes one more than it should."""
+    """The fault is a `fill_` that is lowered like `zero_`."""
     wrong = {**inplace._SPECIAL, "aten::fill_": inplace._SPECIAL["aten::zero_"]}
     monkeypatch.setattr(inplace, "_SPECIAL", wrong)
     lines = ("a = x.clone()", "b = y + 1", "for t in range(x.size(0)):", "    a.fill_(2)")
-    made = Program("inplace", 7, (*lines, "c = a * b", "return (a,)"), traced=False)
-    monkeypatch.setattr("tests.fuzz.__main__.program", lambda kind, seed: made)
+    generated = Program("inplace", 7, (*lines, "c = a * b", "return (a,)"), traced=False)
+    monkeypatch.setattr("tests.fuzz.__main__.program", lambda kind, seed: generated)
     arguments = ["--kind", "inplace", "--programs", "1", "--seconds", "99"]
     assert main([*arguments, "--keep", str(tmp_path)]) == 1
     source = (tmp_path / "inplace_7.py").read_text()
@@ -44,7 +44,7 @@ def test_a_fault_is_found_minimized_and_kept(
     assert "lowered graph, output 0" in capsys.readouterr().out
 
 
-def test_every_kind_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_shared_between_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow kind runs fewer programs, and does not keep others from running."""
     clock = count(0.0, 1.0)
     monkeypatch.setattr("tests.fuzz.__main__.time.monotonic", lambda: next(clock))
@@ -60,17 +60,17 @@ def test_every_kind_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert 0 < 3 * shares["export"] < min(shares["containers"], shares["inplace"])
 
 
-def test_a_seed_gives_the_same_program() -> None:
+def test_equal_seeds_give_equal_programs() -> None:
     assert program("control", 3) == program("control", 3) != program("control", 4)
 
 
-def test_statements_are_left_out_with_their_blocks() -> None:
+def test_minimization_removes_statements_with_their_blocks() -> None:
     lines = ("if a:", "    b", "else:", "    c", "d")
-    made = Program("control", 0, lines, traced=False)
-    assert minimized(made, lambda one: "d" in one.lines).lines == ("d",)
-    assert minimized(made, lambda one: "c" in map(str.strip, one.lines)).lines == ("c",)
+    generated = Program("control", 0, lines, traced=False)
+    assert minimized(generated, lambda one: "d" in one.lines).lines == ("d",)
+    assert minimized(generated, lambda one: "c" in map(str.strip, one.lines)).lines == ("c",)
 
 
-def test_torch_itself_may_fail() -> None:
-    made = Program("control", 0, ("return torch.relu(nothing)",), traced=False)
-    assert check(made.source(), "invalid").verdict == "invalid"
+def test_program_that_fails_in_torch_is_invalid() -> None:
+    generated = Program("control", 0, ("return torch.relu(nothing)",), traced=False)
+    assert check(generated.source(), "invalid").verdict == "invalid"

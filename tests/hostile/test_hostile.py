@@ -16,13 +16,13 @@ from tests.hostile.counts import ZERO, Case, Counts, attempt_all, watch
 HERE = "tests.hostile.test_hostile"
 
 
-def test_the_table_is_that_of_the_last_full_run() -> None:
+def test_page_is_current() -> None:
     assert page.PAGE.read_text(encoding="utf-8") == page.page(), (
         "run: python docs/generate.py security"
     )
 
 
-def test_the_last_full_run_has_all_counts_and_nothing_that_must_not_be() -> None:
+def test_last_full_run_has_no_forbidden_outcomes() -> None:
     data = json.loads(page.COUNTS.read_text(encoding="utf-8"))
     assert {name: data[name]["cases"] for name in data} == program.FULL
     for name, counts in data.items():
@@ -42,8 +42,8 @@ def behave(how: str, path: str, report: object) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_what_must_not_be_is_found(tmp_path: Path) -> None:
-    """The counters count: a defect, a hang, and a written file are each seen."""
+def test_forbidden_outcomes_are_counted(tmp_path: Path) -> None:
+    """A defect, a hang and a written file are each counted."""
     counts = Counts()
     cases = [
         Case(how, (how, str(tmp_path / "file"))) for how in ("write", "hang", "defect", "refuse")
@@ -63,7 +63,7 @@ def test_what_must_not_be_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", ["archives", "manifests", "crafted", "damaged"])
-def test_a_few_of_each_kind(suite: str) -> None:
+def test_short_run_of_each_suite_passes(suite: str) -> None:
     command = [sys.executable, "-m", "tests.hostile", "--seconds", "5", "--suite", suite]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

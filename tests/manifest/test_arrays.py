@@ -1,4 +1,4 @@
-"""Files of arrays that claim more than they hold, or hold what is no array, are refused."""
+"""Array files that are truncated, too large or invalid are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def archive(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def test_an_archive_that_unpacks_to_too_much_is_refused_before_that(
+def test_too_large_archive_is_refused_before_unpacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """24 MiB of zeros in some KiB, where 4 MiB are allowed; the limit of the program is 1 GiB."""
@@ -56,7 +56,7 @@ REFUSED: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.parametrize("words", REFUSED)
 @pytest.mark.parametrize("read", [sets, specs_from_sample, goldens.load_one])
-def test_every_reader_refuses_what_is_no_array(
+def test_every_reader_refuses_invalid_arrays(
     tmp_path: Path, words: str, read: Callable[[Path], object]
 ) -> None:
     path = REFUSED[words](tmp_path / "x.npz")
@@ -64,7 +64,7 @@ def test_every_reader_refuses_what_is_no_array(
         read(path)
 
 
-def test_an_array_by_itself_is_checked_too(tmp_path: Path) -> None:
+def test_single_npy_file_is_checked(tmp_path: Path) -> None:
     (tmp_path / "short.npy").write_bytes(npy((100,), b"1234"))
     np.save(tmp_path / "right.npy", np.ones((3, 4)))
     arrays.check_array_file(tmp_path / "right.npy")
@@ -72,7 +72,7 @@ def test_an_array_by_itself_is_checked_too(tmp_path: Path) -> None:
         arrays.check_array_file(tmp_path / "short.npy")
 
 
-def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+def test_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
     for read in (sets, specs_from_sample, goldens.load_one):
         with pytest.raises((UsageError, ValueError), match="no regular file"):
@@ -88,7 +88,7 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
         "state: [{{input: x, output: y, initial: {name}.npy}}]",
     ],
 )
-def test_a_name_that_no_file_system_takes_is_a_mistake(tmp_path: Path, more: str) -> None:
+def test_too_long_file_name_is_reported(tmp_path: Path, more: str) -> None:
     (tmp_path / "m.pt").write_bytes(b"")
     head = "inputs:\n  - {name: x, dtype: float32, shape: [2, 4]}\noutputs: [y]\n"
     (tmp_path / "m.yaml").write_text(head + more.format(name="n" * 300) + "\n")

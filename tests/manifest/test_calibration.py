@@ -1,4 +1,4 @@
-"""The keys of few bits: `calibration`, `io`, and the noise of a tolerance."""
+"""Manifest keys for low precision: `calibration`, `io` and the noise of a tolerance."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def spec(folder: Path, text: str) -> ModelSpec:
     return one
 
 
-def test_calibration_is_read_with_its_defaults(tmp_path: Path) -> None:
+def test_calibration_defaults(tmp_path: Path) -> None:
     (tmp_path / "some.npz").touch()
     found = spec(tmp_path, GOOD + "precision: int8\ncalibration: {data: [some.npz, goldens]}\n")
     assert found.calibration == Calibration((tmp_path / "some.npz", "goldens"), "max", 99.99, ())
     assert spec(tmp_path, GOOD).calibration is None
 
 
-def test_every_key_of_calibration(tmp_path: Path) -> None:
+def test_all_calibration_keys(tmp_path: Path) -> None:
     text = "calibration: {data: [goldens], method: percentile, percentile: 99.9, skip: [head/*]}\n"
     assert spec(tmp_path, GOOD + text).calibration == Calibration(
         ("goldens",), "percentile", 99.9, ("head/*",)
     )
 
 
-def test_endpoints_and_noise(tmp_path: Path) -> None:
+def test_io_and_noise_tolerance(tmp_path: Path) -> None:
     found = spec(tmp_path, GOOD + "io: fp16\ntolerance: {noise: 0.2}\n")
     assert (found.io, found.narrowed) == ("fp16", {"image"})
     assert found.tolerance == Tolerance(noise=0.2)
@@ -71,12 +71,12 @@ def test_endpoints_and_noise(tmp_path: Path) -> None:
         ("skip: [a]", 7, "move it to 'calibration'"),
     ],
 )
-def test_mistakes(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_invalid_values_are_reported(tmp_path: Path, text: str, line: int, words: str) -> None:
     ((at, message),) = mistakes(tmp_path, f"{GOOD}{text}\n")
     assert at == line and words in message
 
 
-def test_an_npy_is_one_array(tmp_path: Path) -> None:
+def test_npy_calibration_needs_a_single_input(tmp_path: Path) -> None:
     (tmp_path / "a.npy").touch()
     ((line, message),) = mistakes(tmp_path, TWO_INPUTS + "calibration:\n  data:\n  - a.npy\n")
     assert line == 6 and "the model has 2 inputs" in message

@@ -1,5 +1,5 @@
-"""Values of a manifest changed in place: nothing else moves, and what cannot be changed so is
-refused.
+"""Values of a manifest are edited in place: nothing else changes, and edits that are impossible
+in place are refused.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ def changed(folder: Path, text: str, values: dict[str, Any] = FOUND) -> str:
         ("  inputs: []\n", "  inputs: []\n  precision: fp16\n  " + WRITTEN),
     ],
 )
-def test_only_the_values_change(tmp_path: Path, before: str, after: str) -> None:
+def test_only_edited_values_change(tmp_path: Path, before: str, after: str) -> None:
     assert changed(tmp_path, before) == after
 
 
-def test_an_empty_list_takes_the_key_away(tmp_path: Path) -> None:
+def test_empty_list_removes_the_key(tmp_path: Path) -> None:
     before = HEAD + "keep_fp32: [a]  # one\n" + TAIL
     after = changed(tmp_path, before, {"precision": "fp32", "keep_fp32": []})
     assert after == HEAD + TAIL.replace("# the end", "precision: fp32\n# the end")
 
 
-def test_existing_settings_are_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_manifest_is_not_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(HEAD + "precision: fp16\n")
     before = path.stat().st_mtime_ns
@@ -90,7 +90,7 @@ def test_existing_settings_are_not_written_again(tmp_path: Path) -> None:
         "--- {inputs: []}\n",
     ],
 )
-def test_what_cannot_be_changed_alone_is_refused_and_left(tmp_path: Path, text: str) -> None:
+def test_values_that_cannot_be_edited_in_place_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(text)
     with pytest.raises(UsageError, match="cannot be changed") as refusal:
@@ -99,12 +99,12 @@ def test_what_cannot_be_changed_alone_is_refused_and_left(tmp_path: Path, text: 
     assert path.read_text() == text and [p.name for p in tmp_path.iterdir()] == ["net.yaml"]
 
 
-def test_a_manifest_with_mistakes_is_refused(tmp_path: Path) -> None:
+def test_invalid_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it has mistakes"):
         changed(tmp_path, "inputs: []\ninputs: []\n")
 
 
-def test_permissions_and_links_stay(tmp_path: Path) -> None:
+def test_permissions_and_links_are_preserved(tmp_path: Path) -> None:
     real, link = tmp_path / "real.yaml", tmp_path / "net.yaml"
     real.write_text(HEAD)
     real.chmod(0o640)
@@ -114,7 +114,7 @@ def test_permissions_and_links_stay(tmp_path: Path) -> None:
     assert document.read(real).data["keep_fp32"] == FOUND["keep_fp32"]
 
 
-def test_nothing_is_left_where_it_cannot_be_written(
+def test_failed_write_leaves_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -144,10 +144,10 @@ PLAIN = st.recursive(
     ),
     st.booleans(),
 )
-def test_edited_manifest_keeps_its_other_content(
+def test_edit_preserves_all_other_values(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any], flow: bool
 ) -> None:
-    """Or it is refused; what YAML's writer makes of any data, in blocks or in braces within."""
+    """Or the edit is refused. The data is written by YAML in block and flow style."""
     path = tmp_path_factory.mktemp("any") / "net.yaml"
     path.write_text(
         yaml.safe_dump(data, default_flow_style=None if flow else False, sort_keys=False)
@@ -180,7 +180,7 @@ def test_edited_manifest_keeps_its_other_content(
         ("a: 1\r\n", {"b": {"c": 2}}, "a: 1\r\nb:\r\n  c: 2\r\n"),
     ],
 )
-def test_keys_of_a_section_change_one_by_one(
+def test_keys_of_a_section_are_edited_individually(
     tmp_path: Path, before: str, values: dict[str, Any], after: str
 ) -> None:
     path = tmp_path / "m.yaml"
@@ -188,7 +188,7 @@ def test_keys_of_a_section_change_one_by_one(
     assert edit(path, values) and path.read_bytes().decode() == after
 
 
-def test_a_section_in_braces_with_a_comment_is_refused(tmp_path: Path) -> None:
+def test_flow_style_section_with_comment_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(text := "b: {c: 1, # of c\n  x: y}\n")
     with pytest.raises(UsageError, match="cannot be changed"):
@@ -205,9 +205,7 @@ def test_a_section_in_braces_with_a_comment_is_refused(tmp_path: Path) -> None:
         "  tags: {a: b}\n",
     ],
 )
-def test_a_field_of_a_section_is_replaced_with_all_that_is_in_it(
-    tmp_path: Path, section: str
-) -> None:
+def test_field_of_a_section_is_replaced_entirely(tmp_path: Path, section: str) -> None:
     """As `adopt` does for a field whose former value had a default written out."""
     path = tmp_path / "model.yaml"
     path.write_text(f"outputs: [y]\n{section}instances: 2  # two\n")

@@ -1,6 +1,4 @@
-"""Inputs without a manifest: the command line's grammar, sample files, and what a TensorSpec
-refuses.
-"""
+"""Inputs without a manifest: command-line syntax, sample files and validation of TensorSpec."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from builder.manifest import TensorSpec, merged_profile, parse_input, specs_from
         ("flag:torch.bool:", TensorSpec("bool", (), name="flag")),
     ],
 )
-def test_an_input_reads_as_written(text: str, spec: TensorSpec) -> None:
+def test_parse_input(text: str, spec: TensorSpec) -> None:
     assert parse_input(text) == spec
 
 
@@ -46,7 +44,7 @@ def test_an_input_reads_as_written(text: str, spec: TensorSpec) -> None:
         ("a:float32:-1x3", "cannot read the shape from '-1x3'"),
     ],
 )
-def test_what_cannot_be_read_is_quoted(text: str, words: str) -> None:
+def test_invalid_input_text_is_reported(text: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_input(text)
     assert words in str(caught.value)
@@ -66,31 +64,31 @@ def test_what_cannot_be_read_is_quoted(text: str, words: str) -> None:
         (("float32", ("n",), {"n": (1, 2)}), "three whole numbers"),
     ],
 )
-def test_a_tensor_spec_that_cannot_be_is_refused(arguments: tuple[object, ...], words: str) -> None:
+def test_invalid_tensor_spec_is_refused(arguments: tuple[object, ...], words: str) -> None:
     with pytest.raises(UsageError) as caught:
         TensorSpec(*arguments)  # type: ignore[arg-type]
     assert words in str(caught.value)
 
 
-def test_all_mistakes_of_a_tensor_spec_are_reported_together() -> None:
+def test_all_errors_of_a_tensor_spec_are_reported_together() -> None:
     with pytest.raises(UsageError, match=r"dtype.*axis 'n'.*size -2"):
         TensorSpec("floaty", ("n", -2))
 
 
-def test_one_axis_has_one_range() -> None:
+def test_different_ranges_of_one_axis_are_refused() -> None:
     first = TensorSpec("bool", ("n",), dims={"n": (1, 2, 3)})
     assert merged_profile([first, first]) == {"n": (1, 2, 3)}
     with pytest.raises(UsageError, match="'n' has two different ranges"):
         merged_profile([first, TensorSpec("bool", ("n",), dims={"n": (1, 2, 4)})])
 
 
-def test_a_samples_nameless_arrays_stay_nameless(tmp_path: Path) -> None:
+def test_unnamed_arrays_of_a_sample_stay_unnamed(tmp_path: Path) -> None:
     numpy.savez(tmp_path / "s.npz", numpy.zeros((1, 2), "float16"))
     assert specs_from_sample(tmp_path / "s.npz") == (TensorSpec("float16", (1, 2)),)
 
 
 @pytest.mark.parametrize("kind", ["absent", "text", "npy", "objects", "strings"])
-def test_invalid_sample_is_refused(tmp_path: Path, kind: str) -> None:
+def test_invalid_sample_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "s.npz"
     if kind == "text":
         path.write_text("hello")

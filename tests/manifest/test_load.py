@@ -41,7 +41,7 @@ def model(path: Path, manifest: str | None = MANIFEST + DIMS) -> Path:
     return path
 
 
-def test_both_layouts_give_models_by_name(tmp_path: Path) -> None:
+def test_both_folder_layouts_are_loaded(tmp_path: Path) -> None:
     model(tmp_path / "resnet.pt")
     model(tmp_path / "bert" / "model.pt")
     (tmp_path / "notes").mkdir()
@@ -53,12 +53,12 @@ def test_both_layouts_give_models_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [".", "model.pt", "model.yaml"])
-def test_a_models_own_folder_file_and_manifest_all_name_it(tmp_path: Path, target: str) -> None:
+def test_model_is_found_by_folder_file_or_manifest(tmp_path: Path, target: str) -> None:
     path = model(tmp_path / "bert" / "model.pt")
     assert [(spec.name, spec.path) for spec in load(path.parent / target)] == [("bert", path)]
 
 
-def test_unset_fields_have_the_documented_defaults(tmp_path: Path) -> None:
+def test_omitted_keys_have_documented_defaults(tmp_path: Path) -> None:
     path = model(tmp_path / "net.pt")
     profile = {"n": (1, 8, 32), "h": (64, 224, 512)}
     assert load(path) == [
@@ -75,8 +75,8 @@ def test_unset_fields_have_the_documented_defaults(tmp_path: Path) -> None:
     ]
 
 
-def test_the_schemas_defaults_are_the_dataclasses() -> None:
-    """The file that editors show and the values that we use cannot drift apart."""
+def test_schema_defaults_match_dataclasses() -> None:
+    """The schema, which editors show, has the defaults that the code uses."""
     properties = json.loads(SCHEMA_PATH.read_text())["properties"]
     spec = ModelSpec("x", Path("x"), ())
     for key in ("precision", "instances", "unroll_limit"):
@@ -92,13 +92,13 @@ def test_the_schemas_defaults_are_the_dataclasses() -> None:
         assert set(properties[key]["properties"]) == set(vars(section))
 
 
-def test_the_schema_is_a_schema_and_describes_every_key() -> None:
+def test_schema_is_valid_and_describes_every_key() -> None:
     whole = json.loads(SCHEMA_PATH.read_text())
     Draft202012Validator.check_schema(whole)
     assert all("description" in part for part in whole["properties"].values())
 
 
-def test_every_key_arrives(tmp_path: Path) -> None:
+def test_every_key_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "own.npz").touch()
     path = model(
         tmp_path / "net.pt",
@@ -130,7 +130,7 @@ unroll_limit: 8
     assert spec.goldens == tmp_path / "own.npz"
 
 
-def test_how_the_runtime_runs_plans_arrives(tmp_path: Path) -> None:
+def test_runtime_section_is_loaded(tmp_path: Path) -> None:
     (spec,) = load(
         model(
             tmp_path / "net.pt", MANIFEST + DIMS + "runtime: {cuda_graphs: false, keep_mapped: 4}\n"
@@ -149,7 +149,7 @@ state:
 """
 
 
-def test_state_and_how_it_is_kept_arrive(tmp_path: Path) -> None:
+def test_state_and_sequences_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "h0.npy").touch()
     path = model(tmp_path / "net.pt", STATEFUL + "sequences: {max: 4, idle_us: 1000}\n")
     (spec,) = load(path)
@@ -159,7 +159,7 @@ def test_state_and_how_it_is_kept_arrive(tmp_path: Path) -> None:
     assert manifest_location(spec, "state", 0) == f"{spec.manifest}:4"
 
 
-def test_keeper_of_the_state_is_a_command_line_option(tmp_path: Path) -> None:
+def test_command_line_sets_the_state_mode(tmp_path: Path) -> None:
     (tmp_path / "h0.npy").touch()
     stateful, stateless = model(tmp_path / "a.pt", STATEFUL), model(tmp_path / "b.pt")
     specs = load(tmp_path, state="explicit")
@@ -168,7 +168,7 @@ def test_keeper_of_the_state_is_a_command_line_option(tmp_path: Path) -> None:
     assert specs[1].sequences == Sequences()
 
 
-def test_several_profiles_span_the_inputs_range(tmp_path: Path) -> None:
+def test_input_range_covers_all_profiles(tmp_path: Path) -> None:
     """Each profile is kept; an input's own range covers them all, tuned for the first."""
     profiles = """\
 profiles:
@@ -181,13 +181,13 @@ profiles:
     assert spec.inputs[0].at(spec.profiles[1], 2) == (32, 3, 128, 224)
 
 
-def test_words_that_yaml_11_takes_for_booleans_are_axis_names(tmp_path: Path) -> None:
+def test_yaml_1_1_booleans_are_axis_names(tmp_path: Path) -> None:
     text = "inputs: [{name: x, dtype: float32, shape: [no, on]}]\n"
     text += "dims: {no: {min: 1, opt: 1, max: 1}, on: {min: 1, opt: 1, max: 1}}\n"
     assert load(model(tmp_path / "net.pt", text))[0].inputs[0].shape == ("no", "on")
 
 
-def test_a_manifest_without_its_model_names_the_file_that_was_probably_meant(
+def test_manifest_without_model_suggests_a_similar_file(
     tmp_path: Path,
 ) -> None:
     model(tmp_path / "resnet50.pt")
@@ -199,24 +199,24 @@ def test_a_manifest_without_its_model_names_the_file_that_was_probably_meant(
 
 
 @pytest.mark.parametrize("name", ["my model", ".net", "-net", "näh", "a+b"])
-def test_names_that_triton_cannot_serve_are_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_triton_model_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ManifestError, match="is not a valid name of a Triton model"):
         load(model(tmp_path / f"{name}.pt"))
 
 
-def test_two_models_of_one_name_are_a_mistake(tmp_path: Path) -> None:
+def test_duplicate_model_names_are_refused(tmp_path: Path) -> None:
     model(tmp_path / "net.pt")
     model(tmp_path / "net" / "model.pt")
     with pytest.raises(ManifestError, match="another model has the name 'net'"):
         load(tmp_path)
 
 
-def test_model_without_manifest_suggests_one(tmp_path: Path) -> None:
+def test_model_without_manifest_suggests_init(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="trt-build init"):
         load(model(tmp_path / "net.pt", None))
 
 
-def test_inputs_stand_in_for_a_missing_manifest_only(tmp_path: Path) -> None:
+def test_command_line_inputs_replace_only_a_missing_manifest(tmp_path: Path) -> None:
     model(tmp_path / "a.pt")
     model(tmp_path / "b.pt", None)
     given = TensorSpec("int64", ("t",), dims={"t": (1, 2, 3)}, name="ids")
@@ -229,14 +229,14 @@ def test_inputs_stand_in_for_a_missing_manifest_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given", [{"inputs": [TensorSpec("int64", (2,))]}, {"sample": Path("s.npz")}]
 )
-def test_inputs_that_nothing_would_read_are_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_unused_inputs_and_samples_are_refused(tmp_path: Path, given: dict[str, Any]) -> None:
     model(tmp_path / "net.pt")
     with pytest.raises(UsageError, match="every model has one") as raised:
         load(tmp_path / "net.pt", **given)
     assert raised.value.where == str(tmp_path / "net.yaml")
 
 
-def test_a_sample_gives_inputs_and_is_the_golden(tmp_path: Path) -> None:
+def test_sample_defines_inputs_and_golden(tmp_path: Path) -> None:
     sample = tmp_path / "s.npz"
     numpy.savez(sample, ids=numpy.zeros((2, 3), "int64"), mask=numpy.ones((2, 3), bool))
     (spec,) = load(model(tmp_path / "net.pt", None), sample=sample)
@@ -247,7 +247,7 @@ def test_a_sample_gives_inputs_and_is_the_golden(tmp_path: Path) -> None:
     assert spec.goldens == sample
 
 
-def test_precision_on_the_command_line_wins_and_only_chooses(tmp_path: Path) -> None:
+def test_command_line_sets_precision_and_selects_models(tmp_path: Path) -> None:
     model(tmp_path / "a.pt")
     model(tmp_path / "b.pt")
     assert [
@@ -255,13 +255,13 @@ def test_precision_on_the_command_line_wins_and_only_chooses(tmp_path: Path) -> 
     ] == [("b", "fp16")]
 
 
-def test_mistakes_of_models_that_were_not_asked_for_stay_silent(tmp_path: Path) -> None:
+def test_mistakes_of_unselected_models_are_not_reported(tmp_path: Path) -> None:
     model(tmp_path / "a.pt")
     model(tmp_path / "b.pt", "nonsense: 1")
     assert [spec.name for spec in load(tmp_path, only=["a"])] == ["a"]
 
 
-def test_usage_errors_say_what_is_there(tmp_path: Path) -> None:
+def test_usage_errors_suggest_existing_names(tmp_path: Path) -> None:
     model(tmp_path / "resnet.pt")
     with pytest.raises(UsageError, match="did you mean 'resnet'"):
         load(tmp_path, only=["resnett"])
@@ -273,7 +273,7 @@ def test_usage_errors_say_what_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("written", "sizes"), [("[32, 1, 8]", (1, 8, 32)), ("auto", (1, 8, 32))])
-def test_batch_sizes_add_a_static_profile_each_before_that_of_dims(
+def test_batch_sizes_add_static_profiles_before_dims(
     tmp_path: Path, written: str, sizes: tuple[int, ...]
 ) -> None:
     text = """\
@@ -292,7 +292,7 @@ dims: {n: {min: 1, opt: 8, max: 32}, t: {min: 2, opt: 3, max: 4}}
     assert spec.inputs[0].dims == {"n": (1, 8, 32), "t": (2, 3, 4)}
 
 
-def test_a_static_profile_that_dims_has_already_is_not_added(tmp_path: Path) -> None:
+def test_duplicate_static_profile_is_not_added(tmp_path: Path) -> None:
     text = "inputs: [{name: x, dtype: float32, shape: [batch, 8]}]\n"
     ranges = "dims: {batch: {min: 1, opt: 1, max: 1}}\nbatch_sizes: auto\n"
     (spec,) = load(model(tmp_path / "net.pt", text + ranges))

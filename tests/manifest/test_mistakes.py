@@ -1,4 +1,4 @@
-"""Every mistake of a manifest shows at once, with its line and what was probably meant."""
+"""All mistakes of a manifest are reported together, with line and suggestion."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
     ]
 
 
-def test_five_mistakes_all_show_at_once_each_on_its_line(tmp_path: Path) -> None:
-    """A stranger's manifest with five mistakes gives five, not the first of them."""
+def test_all_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
+    """A manifest with five mistakes gives five, not only the first."""
     found = mistakes(
         tmp_path,
         """\
@@ -217,7 +217,7 @@ CASES = {
         "'_' is not a valid name / use letters, digits and _, but not _ alone",
     ),
     "a name with a line's end": (GOOD + 'outputs: ["y\\n"]\n', 7, "is not a valid name"),
-    "a number that is none": (
+    "an infinite number": (
         GOOD + "tolerance: {rtol: 1e400}\n",
         7,
         "1e400 is too large for a number",
@@ -233,7 +233,11 @@ CASES = {
         7,
         "the replaced model, because the version number is the same / add versions: {keep: 1}",
     ),
-    "a library that is none": (GOOD + "libraries: [ops.cpp]\n", 7, "must be a .py or .so file"),
+    "a library with another suffix": (
+        GOOD + "libraries: [ops.cpp]\n",
+        7,
+        "must be a .py or .so file",
+    ),
     "a list for a key": (GOOD + "[a]: 1\n", 7, "a list or mapping cannot be a key"),
     "brackets without end": ("a: " + "[" * 3000 + "]" * 3000, 1, "nested deeper than 32 levels"),
     "state of no input": (
@@ -277,14 +281,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_one_mistake_gives_one_line_with_a_fix(tmp_path: Path, case: str) -> None:
+def test_each_mistake_is_reported_once_with_a_fix(tmp_path: Path, case: str) -> None:
     text, line, words = CASES[case]
     found = mistakes(tmp_path, text)
     assert [at for at, message in found if words in message] == [line], found
     assert len(found) == 1, found
 
 
-def test_a_profile_that_lacks_an_axis_is_named(tmp_path: Path) -> None:
+def test_profile_without_an_axis_is_reported(tmp_path: Path) -> None:
     text = GOOD.split("dims:")[0] + "profiles:\n- batch: {min: 1, opt: 1, max: 1}\n- {}\n"
     assert mistakes(tmp_path, text) == [
         (
@@ -295,7 +299,7 @@ def test_a_profile_that_lacks_an_axis_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_aliases_that_expand_without_end_are_refused_quickly(tmp_path: Path) -> None:
+def test_exponential_aliases_are_refused(tmp_path: Path) -> None:
     """Ten lines of YAML can stand for ten billion values; they are counted, not built."""
     lines = ["a0: &a0 [x]"] + [
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 11)
@@ -303,7 +307,7 @@ def test_aliases_that_expand_without_end_are_refused_quickly(tmp_path: Path) -> 
     assert any("aliases" in message for _, message in mistakes(tmp_path, "\n".join(lines)))
 
 
-def test_mistakes_of_all_manifests_show_together(tmp_path: Path) -> None:
+def test_mistakes_of_all_manifests_are_reported_together(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.pt").touch()
         (tmp_path / f"{name}.yaml").write_text(GOOD + "x: 1\n")
@@ -346,12 +350,10 @@ def test_mistakes_of_all_manifests_show_together(tmp_path: Path) -> None:
     )
 )
 @example({"inputs": [{"name": []}], "state": [{"input": {}, "output": []}]})
-def test_no_document_brings_the_checks_down(
+def test_arbitrary_documents_never_crash_the_checks(
     tmp_path_factory: pytest.TempPathFactory, data: object
 ) -> None:
-    """Whatever a manifest holds, the answer is a list of mistakes or a model, never another
-    exception.
-    """
+    """Any manifest gives a model or a list of mistakes, never another exception."""
     import yaml
 
     folder = tmp_path_factory.mktemp("any")
@@ -363,7 +365,7 @@ def test_no_document_brings_the_checks_down(
         assert all(mistake.line >= 1 for mistake in error.mistakes)
 
 
-def test_ranges_of_what_depends_on_data_are_checked_like_others(tmp_path: Path) -> None:
+def test_ranges_of_data_dependent_axes_are_checked(tmp_path: Path) -> None:
     ((line, text),) = mistakes(
         tmp_path, GOOD + "fallback:\n  ranges:\n    aten::nonzero: {min: 9, opt: 4, max: 32}\n"
     )

@@ -1,5 +1,5 @@
-"""The program that runs the networks on engines, with the reference in the engine's place; its page
-is current.
+"""The program that runs the networks on engines, here with the reference in place of engines, and
+its page.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.networks.small import NETWORKS
 HERE = {"by": "reference", "torch": "2", "tensorrt": "1"}
 
 
-def asked(
+def run_jobs(
     tmp_path: Path, *jobs: engines.Job, budget: float = 100, limit: float = 100
 ) -> list[records.Row]:
     engines.run(jobs, HERE, tmp_path / "rows.jsonl", 2, budget, limit)
     return records.read(tmp_path / "rows.jsonl")
 
 
-def test_each_network_and_precision_is_a_row_of_its_own(
+def test_each_network_and_precision_has_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OUT", raising=False)
@@ -36,7 +36,7 @@ def test_each_network_and_precision_is_a_row_of_its_own(
         ("Recommender (small)", "scripted", "fp16"),
         ("no such", "traced", "fp32"),
     ]
-    rows = {row["network"]: row for row in asked(tmp_path, *jobs)}
+    rows = {row["network"]: row for row in run_jobs(tmp_path, *jobs)}
     assert [rows[job[0]]["result"] for job in jobs] == ["passed", "passed", "failed"]
     assert 0 < rows["GRU (small)"]["share"] < 1 and 0 < rows["GRU (small)"]["noise"] < 1e-5
     assert (
@@ -46,12 +46,12 @@ def test_each_network_and_precision_is_a_row_of_its_own(
     assert "KeyError" in rows["no such"]["problem"]
 
 
-def test_what_hangs_costs_its_row_and_what_has_no_time_none(
+def test_hanging_job_fails_and_late_jobs_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OUT", raising=False)
     monkeypatch.setattr(engines, "measure", hang)
-    (row,) = asked(tmp_path, ("GRU (small)", "traced", "fp32"))
+    (row,) = run_jobs(tmp_path, ("GRU (small)", "traced", "fp32"))
     assert (row["result"], row["problem"]) == ("failed", "not done in time")
     monkeypatch.undo()
     monkeypatch.delenv("OUT", raising=False)
@@ -67,7 +67,7 @@ def test_what_hangs_costs_its_row_and_what_has_no_time_none(
     ] and not records.read(tmp_path / "none.jsonl")
 
 
-def test_a_precision_that_crashes_leaves_the_others_of_its_network(
+def test_crash_of_one_precision_does_not_affect_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OUT", raising=False)
@@ -79,7 +79,7 @@ def test_a_precision_that_crashes_leaves_the_others_of_its_network(
 
 
 def crash(jobs: Any, where: Any, out: str, *rest: Any) -> list[Any]:
-    """measure(), where TensorRT dies of tf32."""
+    """Replaces measure(); TensorRT aborts for tf32."""
     import os
 
     for job in jobs:
@@ -91,7 +91,7 @@ def crash(jobs: Any, where: Any, out: str, *rest: Any) -> list[Any]:
 
 
 def hang(*_: Any) -> None:
-    """What measure() does to itself when its time is over."""
+    """Replaces measure() at its time limit."""
     import os
     import signal
 
@@ -99,12 +99,12 @@ def hang(*_: Any) -> None:
 
 
 def cut(*arguments: Any) -> None:
-    """The same, where the run's time ends before its own."""
+    """Replaces measure() when the time limit of the run comes first."""
     arguments[-1]((arguments[0][0], True))
     hang()
 
 
-def test_small_ones_come_first_and_what_is_there_is_not_asked_again() -> None:
+def test_small_networks_run_first_and_passed_rows_are_kept() -> None:
     jobs = engines.in_order(["ResNet-18", "BERT-base", "GRU (small)"], "scripted", ["fp32", "fp16"])
     assert [job[0] for job in jobs[::2]] == ["GRU (small)", "BERT-base", "ResNet-18"]
     assert {job[0]: job[1] for job in jobs} == {
@@ -126,11 +126,11 @@ def test_small_ones_come_first_and_what_is_there_is_not_asked_again() -> None:
     ("noise", "verdict"),
     [(0.0, "fp16 itself"), (3.0, "another answer"), (math.nan, "another answer")],
 )
-def test_undecided_results_are_distinguished_from_wrong_ones(
+def test_rounding_effects_differ_from_wrong_outputs(
     noise: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The detections of random weights are nearly equal: half orders them otherwise, and so does
-    torch in half.
+    """The detections of random weights are nearly equal. Their order differs in half precision,
+    also in torch.
     """
     own = judging._answers
 
@@ -143,24 +143,24 @@ def test_undecided_results_are_distinguished_from_wrong_ones(
     monkeypatch.setattr(judging, "_answers", worse)
     row = judging.judge(NETWORKS["YOLO"], "traced", "fp16", "reference")
     assert row["result"] == verdict and "elements differ too much" in row["problem"]
-    assert row["share"] is row["own_share"] is None, "another integer is beyond any tolerance"
+    assert row["share"] is row["own_share"] is None, "no tolerance allows a different integer"
     assert row["own_noise"] is not None and row["own"].startswith("torch")
 
 
-def test_torch_in_another_precision_is_another_answer_and_leaves_the_module_alone() -> None:
+def test_precision_variants_of_torch_keep_the_module() -> None:
     module, x = torch.nn.Linear(8, 4), torch.randn(3, 8)
     with torch.no_grad():
-        truth = module(x)
+        expected = module(x)
     for precision in engines.PRECISIONS:
         _, variants = rivals.variants(module, [(x,)], precision)
-        errors = [float((outputs[0][0] - truth).detach().abs().max()) for outputs in variants]
+        errors = [float((outputs[0][0] - expected).detach().abs().max()) for outputs in variants]
         assert all(error <= 20 * rivals.UNITS[precision] for error in errors) and any(errors), (
             precision
         )
     assert torch.get_default_dtype() == module.weight.dtype == torch.float32
 
 
-def test_row_has_the_used_and_torchs_tolerance() -> None:
+def test_row_has_errors_of_engine_and_torch() -> None:
     row = {
         "network": "N",
         "mode": "traced",
@@ -209,7 +209,7 @@ def test_stated_tolerance_is_exact() -> None:
     assert page.verdict({**row, "share": 0.9, "result": "passed"}) == "passed"
 
 
-def test_the_page_is_current() -> None:
+def test_page_is_current() -> None:
     path = Path(__file__).resolve().parents[2] / "docs/generate.py"
     spec = importlib.util.spec_from_file_location("generate", path)
     assert spec is not None and spec.loader is not None

@@ -21,7 +21,7 @@ LIMIT = 2e-5
 
 @pytest.mark.parametrize("mode", ["scripted", "traced"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_answers_as_torch_does(name: str, mode: str) -> None:
+def test_network_has_the_outputs_of_torch(name: str, mode: str) -> None:
     measured = measure(NETWORKS[name], mode, compile=mode == "scripted")
     assert max(measured.errors) <= LIMIT
 
@@ -32,13 +32,13 @@ NOT_EXPORTED = ("LSTM tagger", "GRU", "GRU with packed state", "Packed LSTM tagg
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name not in NOT_EXPORTED])
-def test_an_exported_network_answers_as_torch_does(name: str) -> None:
+def test_exported_network_has_the_outputs_of_torch(name: str) -> None:
     measured = measure(NETWORKS[name], "exported", compile=False)
     assert max(measured.errors) <= LIMIT
 
 
 @pytest.mark.parametrize("package", ["transformers", "pytorchcv"])
-def test_the_published_networks_are_listed_where_their_packages_are_missing(
+def test_published_networks_are_listed_without_packages(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -46,7 +46,7 @@ def test_the_published_networks_are_listed_where_their_packages_are_missing(
     assert "DETR (2 + 2 layers)" in importlib.import_module("tests.networks.published").NETWORKS
 
 
-def test_the_page_of_exported_networks_has_the_kept_rows() -> None:
+def test_page_of_exported_networks_is_current() -> None:
     """At least 60 networks are whole, and 10 of them are not scriptable."""
     assert zoo.WAYS.read_text() == zoo.ways_page(list(zoo.kept().values()))
     whole = [row for row in zoo.kept().values() if row["mode"] == "exported" and "layers" in row]

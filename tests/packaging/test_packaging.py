@@ -1,6 +1,4 @@
-"""What a fresh checkout promises: README's commands exist, every version is pinned, and the import
-is light.
-"""
+"""A fresh checkout: commands in README exist, every version is pinned, and the import is light."""
 
 from __future__ import annotations
 
@@ -40,28 +38,30 @@ def required(
     for text in importlib.metadata.requires(package) or []:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
-        wanted = requirement.marker is None or any(
+        applies = requirement.marker is None or any(
             requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras)
         )
-        if wanted and name != "tensorrt":
+        if applies and name != "tensorrt":
             yield from required(name, frozenset(requirement.extras), seen)
 
 
-def test_every_constraint_is_one_exact_public_version() -> None:
+def test_constraints_are_exact_public_versions() -> None:
     for requirement in constraints():
         assert [item.operator for item in requirement.specifier] == ["=="], requirement
         assert not re.search(r"[*+]", str(requirement.specifier)), requirement
 
 
-def test_the_lock_has_hashes_for_every_constraint() -> None:
+def test_lock_has_hashes_for_every_constraint() -> None:
     blocks = lock.LOCK.read_text().removeprefix(lock.HEADER).replace(" \\\n", "").splitlines()
     locked = {block.split("    --hash", 1)[0]: block.count("--hash=sha256:") for block in blocks}
-    wanted = {str(pin) for pin in lock.pins()}
-    assert locked.keys() == wanted, f"run python -m tests.packaging.lock: {locked.keys() ^ wanted}"
+    expected = {str(pin) for pin in lock.pins()}
+    assert locked.keys() == expected, (
+        f"run python -m tests.packaging.lock: {locked.keys() ^ expected}"
+    )
     assert all(locked.values()), [pin for pin, count in locked.items() if not count]
 
 
-def test_every_package_that_an_install_brings_is_pinned_to_what_is_installed() -> None:
+def test_installed_packages_match_their_pins() -> None:
     pinned = {
         canonicalize_name(item.name): item
         for item in constraints()
@@ -78,7 +78,7 @@ def test_every_package_that_an_install_brings_is_pinned_to_what_is_installed() -
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12"])
-def test_no_package_is_pinned_twice_on_one_python(python: str) -> None:
+def test_packages_are_pinned_once_per_python_version(python: str) -> None:
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
     names = [
         canonicalize_name(item.name)
@@ -88,13 +88,13 @@ def test_no_package_is_pinned_twice_on_one_python(python: str) -> None:
     assert sorted(names) == sorted(set(names))
 
 
-def test_the_readmes_make_targets_exist() -> None:
+def test_make_targets_of_the_readme_exist() -> None:
     named = set(re.findall(r"\bmake ([a-z][a-z-]*)", README)) - {"python"}
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"demo", "test"} <= named <= targets
 
 
-def test_the_readmes_commands_exist() -> None:
+def test_commands_of_the_readme_exist() -> None:
     import click
 
     from builder.cli import main
@@ -116,7 +116,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES, *RECIPES])
-def test_a_pages_links_lead_somewhere(page: str) -> None:
+def test_links_of_a_page_have_targets(page: str) -> None:
     # a graph in a code block has brackets, too: prim::GetAttr[name="scale"](%self)
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
     for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
@@ -126,16 +126,16 @@ def test_a_pages_links_lead_somewhere(page: str) -> None:
             assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
 
 
-def test_the_readme_names_every_page() -> None:
+def test_readme_links_every_page() -> None:
     assert set(PAGES) - set(re.findall(r"\]\(([^)#]+)", README)) == set()
 
 
-def test_contributing_names_every_recipe() -> None:
+def test_contributing_links_every_recipe() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert set(RECIPES) - set(re.findall(r"\]\(([^)#]+)", text)) == set()
 
 
-def test_the_readme_lists_every_command() -> None:
+def test_readme_lists_every_command() -> None:
     """The first column of the table under "Commands"."""
     import click
 
@@ -151,19 +151,19 @@ SOURCE_FOLDERS = ("builder/", "tests/", "docs/", "examples/", "benchmarks/", "do
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", *RECIPES])
-def test_paths_in_the_guides_exist(page: str) -> None:
+def test_paths_in_guides_exist(page: str) -> None:
     """A path in backticks, such as `builder/errors.py`; `tests/<package>` is a pattern."""
     for path in re.findall(r"`([\w/.-]+)`", (ROOT / page).read_text()):
         if path.startswith(SOURCE_FOLDERS):
             assert (ROOT / path).exists(), f"{page} names {path}, which does not exist"
 
 
-def test_ci_runs_the_readmes_two_commands() -> None:
+def test_ci_runs_make_demo_and_make_test() -> None:
     script = (ROOT / ".ci" / "run").read_text()
     assert {"make demo", "make test"} <= set(re.findall(r"make \w+", script))
 
 
-def test_importing_the_package_brings_neither_torch_nor_tensorrt() -> None:
+def test_import_of_builder_imports_no_heavy_modules() -> None:
     heavy = [
         "torch",
         "numpy",

@@ -1,4 +1,4 @@
-"""The wheel carries what the code reads beside itself."""
+"""The wheel has the data files that the code reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from builder.templates import config_templates
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
+def test_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     build = [
         sys.executable,
         "-m",
@@ -40,7 +40,7 @@ def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
 
 
 def _installed_templates(wheel: Path, folder: Path) -> None:
-    """An installation reads the templates that the wheel carries."""
+    """An installation reads the templates of the wheel."""
     zipfile.ZipFile(wheel).extractall(folder)
     program = "from builder.triton.config import template; print(template('base.pbtxt'))"
     done = subprocess.run(

@@ -60,8 +60,8 @@ def sleep(report: Any) -> None:
     time.sleep(120)
 
 
-def deaf(report: Any) -> None:
-    """Stopped where Python can raise nothing: in a callback of a fork."""
+def ignore_exceptions(report: Any) -> None:
+    """Stopped where exceptions are ignored: in a callback of a fork."""
     os.register_at_fork(after_in_parent=lambda: (report("forked"), time.sleep(1)))
     if os.fork() == 0:
         os._exit(0)
@@ -69,10 +69,8 @@ def deaf(report: Any) -> None:
     report("not stopped")
 
 
-def stubborn(report: Any) -> None:
-    """A library that never returns to Python's signal handlers, as far as anybody outside can
-    tell.
-    """
+def ignore_signals(report: Any) -> None:
+    """Like a library that never returns to Python's signal handlers."""
     report(os.getpid())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     time.sleep(120)
@@ -92,8 +90,8 @@ def write_file(report: Any) -> None:
         file.write(b"x")
 
 
-def say(words: str, report: Any) -> None:
-    print(words)
+def print_text(text: str, report: Any) -> None:
+    print(text)
 
 
 def nested(name: str, argument: Any, report: Any) -> Any:

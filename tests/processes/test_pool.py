@@ -1,4 +1,4 @@
-"""Each task has a process of its own: what happens to one, however bad, happens to it alone."""
+"""Each task has its own process; failures of one task do not affect the others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def task(name: str, *arguments: Any, report: Any = lambda *_: None) -> processes
     return processes.Task(partial(getattr(tasks, name), *arguments), report, "trt-build repo x.pt")
 
 
-def test_results_come_in_order_and_words_on_the_way() -> None:
+def test_results_keep_order_and_reports_are_passed_on() -> None:
     messages: list[tuple[Any, ...]] = []
     tasks = [task("square", n, report=lambda *words: messages.append(words)) for n in range(5)]
     assert processes.run(tasks, jobs=2) == [0, 1, 4, 9, 16]
@@ -40,7 +40,7 @@ def test_results_come_in_order_and_words_on_the_way() -> None:
     assert processes.run([]) == []
 
 
-def test_every_task_has_a_process_of_its_own_with_torch_and_without_tensorrt() -> None:
+def test_each_task_has_its_own_process_without_tensorrt() -> None:
     pids, torch, tensorrt = zip(
         *processes.run([task("loaded")] * 3, modules=["torch"]), strict=True
     )
@@ -50,7 +50,7 @@ def test_every_task_has_a_process_of_its_own_with_torch_and_without_tensorrt() -
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
-def test_crash_fails_only_its_task_with_a_command_to_reproduce_it(number: signal.Signals) -> None:
+def test_crash_fails_only_its_task_and_is_reproducible(number: signal.Signals) -> None:
     before, crashed, after = processes.run(
         [task("square", 2), task("crash", number), task("square", 3)]
     )
@@ -58,21 +58,21 @@ def test_crash_fails_only_its_task_with_a_command_to_reproduce_it(number: signal
     assert isinstance(crashed, EngineError)
     assert number.name in crashed.message
     assert "trt-build repo x.pt" in str(crashed.fix)
-    if number != signal.SIGKILL:  # which leaves no time to say where
+    if number != signal.SIGKILL:  # which leaves no time to report a location
         assert "builder/processes/worker.py" in str(crashed.where)
         assert "in _run" in str(crashed.where)
     if number == signal.SIGKILL:
         assert "out of memory" in crashed.message
 
 
-def test_exits_and_answers_that_cannot_be_sent_are_not_waited_for() -> None:
+def test_exits_and_unsendable_results_are_reported() -> None:
     (exited,) = processes.run([task("leave")])
     assert "exit code 7" in exited.message
     with pytest.raises(RuntimeError, match="cannot be sent"):
         processes.run([task("unsendable")])
 
 
-def test_our_errors_arrive_as_they_were_raised() -> None:
+def test_errors_of_trt_build_are_passed_on_unchanged() -> None:
     operators = [UnsupportedOperator("aten::x", "y", "f.py:1", "no converter", "write one")]
     mistakes = [Mistake("a.yaml", 3, "wrong")]
     for error in (
@@ -86,24 +86,24 @@ def test_our_errors_arrive_as_they_were_raised() -> None:
         assert vars(caught.value) == vars(error)
 
 
-def test_a_defect_carries_the_traceback_of_its_process() -> None:
+def test_defect_has_the_traceback_of_its_process() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         processes.run([task("divide", 0)])
     assert "in divide" in str(caught.value.__cause__)
 
 
-def test_what_one_raises_ends_the_others() -> None:
+def test_exception_of_one_task_ends_the_others() -> None:
     pids: list[int] = []
     began = time.monotonic()
     with pytest.raises(UsageError):
         processes.run([task("sleep", report=pids.append), task("fail", UsageError("no"))], jobs=2)
     assert time.monotonic() - began < 30
-    assert gone(pids)
+    assert have_ended(pids)
 
 
-@pytest.mark.parametrize("kind", ["sleep", "stubborn"])
-def test_ctrl_c_ends_every_process(kind: str) -> None:
-    """One that sits in a library and hears nothing is killed after the grace."""
+@pytest.mark.parametrize("kind", ["sleep", "ignore_signals"])
+def test_ctrl_c_ends_all_processes(kind: str) -> None:
+    """A process that ignores signals is killed after the grace period."""
     pids: list[int] = []
 
     def report(pid: int) -> None:
@@ -114,7 +114,7 @@ def test_ctrl_c_ends_every_process(kind: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         processes.run([task(kind, report=report)] * 2, jobs=2)
     assert len(pids) == 2
-    assert gone(pids)
+    assert have_ended(pids)
     assert processes.run([task("square", 2)]) == [4]
 
 
@@ -125,11 +125,11 @@ def test_ctrl_c_ends_every_process(kind: str) -> None:
             "threading.Timer(0.5, stop).start(); tasks = [processes.Task(functools.partial("
             "tasks.square, 1), print)] * 3"
         ),
-        "tasks = [processes.Task(tasks.deaf, lambda word: (print(word), stop()))]",
+        "tasks = [processes.Task(tasks.ignore_exceptions, lambda word: (print(word), stop()))]",
     ],
-    ids=["while the workers are born", "where nothing can be raised"],
+    ids=["while the workers start", "where exceptions are ignored"],
 )
-def test_a_stop_at_any_moment_is_heard_and_no_worker_prints_a_traceback(stop: str) -> None:
+def test_stop_at_any_time_prints_no_traceback(stop: str) -> None:
     code = (
         "import functools, os, signal, threading\n"
         "from builder import processes\n"
@@ -144,13 +144,13 @@ def test_a_stop_at_any_moment_is_heard_and_no_worker_prints_a_traceback(stop: st
     assert ended.stderr == ""
 
 
-def test_slots_take_the_environments_in_turn() -> None:
+def test_environments_are_assigned_to_slots_in_turn() -> None:
     found = processes.run([task("variable", "ONE")] * 4, 2, [{"ONE": "a"}, {"ONE": "b"}])
     assert set(found) == {"a", "b"}
     assert "ONE" not in os.environ
 
 
-def test_a_crash_is_reproduced_on_the_gpu_of_its_worker() -> None:
+def test_reproduction_command_names_the_gpu_of_the_worker() -> None:
     tasks = [task("crash", signal.SIGSEGV)] * 2
     found = processes.run(
         tasks, 2, [{"CUDA_VISIBLE_DEVICES": "GPU-0"}, {"CUDA_VISIBLE_DEVICES": "GPU 1"}]
@@ -161,16 +161,16 @@ def test_a_crash_is_reproduced_on_the_gpu_of_its_worker() -> None:
     ]
 
 
-def test_a_task_runs_in_the_folder_that_its_caller_is_in(
+def test_task_runs_in_the_working_folder_of_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that it is forked from may have been started in another."""
+    """The fork server may have been started in another folder."""
     assert processes.run([task("folder")]) == [os.getcwd()]
     monkeypatch.chdir(tmp_path)
     assert processes.run([task("folder")]) == [str(tmp_path)]
 
 
-def test_a_fork_server_that_was_killed_is_replaced() -> None:
+def test_killed_fork_server_is_replaced() -> None:
     assert processes.run([task("square", 2)]) == [4]
     process = fork_server.server.process
     assert process is not None
@@ -179,7 +179,7 @@ def test_a_fork_server_that_was_killed_is_replaced() -> None:
     assert processes.run([task("square", 3)]) == [9]
 
 
-def gone(pids: list[int]) -> bool:
+def have_ended(pids: list[int]) -> bool:
     def ended(pid: int) -> bool:
         try:
             os.kill(pid, 0)
@@ -193,7 +193,7 @@ def gone(pids: list[int]) -> bool:
     return all(map(ended, pids))
 
 
-def test_nothing_heavy_is_needed_to_run_tasks() -> None:
+def test_processes_imports_no_heavy_modules() -> None:
     code = (
         "import sys, builder.processes; print([n for n in ('torch', 'numpy', 'tensorrt_rtx')"
         " if n in sys.modules])"
@@ -202,8 +202,8 @@ def test_nothing_heavy_is_needed_to_run_tasks() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_ctrl_c_does_not_reach_a_fork_server_that_is_only_starting() -> None:
-    """It imports for half a second before it could say so itself, and would print where it was."""
+def test_starting_fork_server_ignores_ctrl_c() -> None:
+    """It cannot block the signal itself during its first imports, and would print a traceback."""
     started = fork_server.ForkServer()
     try:
         started._started()
@@ -218,14 +218,14 @@ def test_ctrl_c_does_not_reach_a_fork_server_that_is_only_starting() -> None:
         started.close()
 
 
-def test_modules_are_imported_before_the_fork_and_a_missing_one_fails_its_task_only() -> None:
+def test_modules_are_imported_before_the_fork() -> None:
     modules = ["torch", "no.such.module"]
     assert processes.run([task("square", 2)], modules=modules) == [4]
     ((_, torch, _),) = processes.run([task("loaded")], modules=modules)
     assert torch
 
 
-def test_a_worker_runs_tasks_of_its_own_which_end_with_it() -> None:
+def test_nested_tasks_end_with_their_worker() -> None:
     assert processes.run([task("nested", "square", 3)]) == [9]
     (crashed,) = processes.run([task("nested", "crash", signal.SIGSEGV)])
     assert isinstance(crashed, processes.Crashed)
@@ -234,10 +234,10 @@ def test_a_worker_runs_tasks_of_its_own_which_end_with_it() -> None:
     (killed,) = processes.run([task("killed_with_a_child", report=pids.append)])
     assert killed.code == -signal.SIGKILL
     assert len(pids) == 1
-    assert gone(pids)
+    assert have_ended(pids)
 
 
-def test_limits_end_a_task_that_exceeds_them() -> None:
+def test_task_that_exceeds_limits_is_ended() -> None:
     def limited(name: str, *arguments: Any, **limits: int) -> processes.Task[Any]:
         return replace(task(name, *arguments), limits=processes.Limits(**limits))
 
@@ -252,20 +252,20 @@ def test_limits_end_a_task_that_exceeds_them() -> None:
         processes.run([limited("write_file", file_bytes=0)])
 
 
-def test_what_a_task_prints_does_not_reach_standard_output() -> None:
+def test_output_of_tasks_does_not_reach_standard_output() -> None:
     code = (
         "from builder import processes\n"
         "import functools\n"
         "from tests.processes import tasks\n"
-        "processes.run([processes.Task(functools.partial(tasks.say, 'among the answers'))])\n"
+        "processes.run([processes.Task(functools.partial(tasks.print_text, 'task output'))])\n"
         "print('answer')\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "answer\n"
-    assert "among the answers" in ended.stderr
+    assert "task output" in ended.stderr
 
 
-def test_a_stage_that_takes_too_long_ends_by_name_and_the_others_go_on() -> None:
+def test_stage_timeout_ends_only_its_task() -> None:
     slow = replace(task("stages", 0.2, 60.0), limits=processes.Limits(stage_seconds=1.5))
     ended, other = processes.run([slow, task("square", 3)])
     assert isinstance(ended, processes.TimedOut)
@@ -274,6 +274,6 @@ def test_a_stage_that_takes_too_long_ends_by_name_and_the_others_go_on() -> None
     assert other == 9
 
 
-def test_every_report_begins_a_stage_of_its_own() -> None:
+def test_each_report_begins_a_new_stage() -> None:
     several = replace(task("stages", *[0.8] * 3), limits=processes.Limits(stage_seconds=2))
     assert processes.run([several]) == ["done"]

@@ -1,4 +1,4 @@
-"""A confined worker writes in its folders only and reaches no network."""
+"""A confined worker writes only in its folders and has no network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def confined(name: str, *arguments: Any, **allowed: Any) -> Any:
 
 
 def outcomes(folder: str, report: Any) -> dict[str, str]:
-    """How each way to change `folder`, which holds a file and a folder, ends."""
+    """The outcome of each way to change `folder`, which has a file and a folder."""
     path = Path(folder)
     ways = {
         "overwrite": lambda: (path / "file").write_text("x"),
@@ -69,14 +69,14 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_nothing_outside_the_writable_folders_changes(folder: Path, tmp_path: Path) -> None:
+def test_folders_outside_writable_are_unchanged(folder: Path, tmp_path: Path) -> None:
     found = confined("outcomes", str(folder), writable=(tmp_path / "elsewhere",))
     assert set(found.values()) == {"PermissionError", "CalledProcessError"}
     assert (folder / "file").read_text() == TEXT
     assert sorted(path.name for path in folder.iterdir()) == ["file", "folder", "other"]
 
 
-def test_a_writable_folder_is_written(folder: Path) -> None:
+def test_writable_folder_can_be_written(folder: Path) -> None:
     assert set(confined("outcomes", str(folder), writable=(folder,)).values()) == {"done"}
 
 
@@ -85,11 +85,11 @@ def sockets(report: Any) -> list[str]:
     return [_ends(lambda kind=kind: socket.socket(kind, socket.SOCK_DGRAM)) for kind in kinds]
 
 
-def test_there_is_no_network() -> None:
+def test_network_is_blocked() -> None:
     assert confined("sockets") == ["PermissionError"] * 4
 
 
-def test_with_a_gpu_local_sockets_can_be_made_and_no_others() -> None:
+def test_gpu_sandbox_allows_only_local_sockets() -> None:
     assert confined("sockets_with_gpu", sys.executable) == [
         "PermissionError",
         "PermissionError",
@@ -106,7 +106,7 @@ def sockets_with_gpu(device: str, report: Any) -> list[str]:
     return sockets(report)
 
 
-def test_a_store_on_another_machine_is_reached() -> None:
+def test_network_option_allows_sockets() -> None:
     assert confined("sockets", network=True) == ["done"] * 4
 
 
@@ -117,7 +117,7 @@ def temporary(report: Any) -> tuple[str, str]:
     return file.name, tempfile.gettempdir()
 
 
-def test_the_temporary_folder_is_private_and_removed_at_the_end() -> None:
+def test_temporary_folder_is_private_and_removed() -> None:
     (file, folder), (_, other) = confined("temporary"), confined("temporary")
     assert Path(file).parent == Path(folder)
     assert folder != other
@@ -130,17 +130,17 @@ def nested(folder: str, report: Any) -> Any:
     return result
 
 
-def test_a_workers_own_children_are_confined_too(folder: Path) -> None:
+def test_children_of_a_worker_are_confined(folder: Path) -> None:
     assert "done" not in confined("nested", str(folder)).values()
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_features_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sandbox.available() == {"landlock": True, "seccomp": True}
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
     assert processes.missing() == ("landlock",)
 
 
-def test_to_require_a_sandbox_refuses_to_go_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_refuses_to_run_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     processes.require()
     with pytest.raises(UsageError, match="without isolation"):
         processes.require(isolate=False)
@@ -153,9 +153,7 @@ def reads(files: list[str], report: Any) -> list[str]:
     return [_ends(lambda file=file: Path(file).read_text()) for file in files]
 
 
-def test_the_secrets_cannot_be_read_and_all_else_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_secrets_are_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     secret = tmp_path / "config" / "trt-build" / "store.key"
     secret.parent.mkdir(parents=True)
@@ -171,7 +169,7 @@ def test_the_secrets_cannot_be_read_and_all_else_can(
 
 
 def written_then_read(folder: str, report: Any) -> list[str]:
-    """A worker that may write around the secret does not read it for that."""
+    """A worker with a writable folder around the secret cannot read the secret."""
     return reads([f"{folder}/config/trt-build/store.key"], report)
 
 
@@ -186,13 +184,13 @@ def secrets_of_the_environment(report: Any) -> list[str]:
     return kept
 
 
-def test_a_worker_has_no_key_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_environment_has_no_store_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "a key of many characters")
     processes.close()  # the next fork server is started with the key in this environment
     assert not any("many characters" in text for text in confined("secrets_of_the_environment"))
 
 
-def asks(report: Any) -> tuple[int, str]:
+def call_handler(report: Any) -> tuple[int, str]:
     refused = ""
     try:
         processes.ask("sum", 1, "x")
@@ -201,8 +199,8 @@ def asks(report: Any) -> tuple[int, str]:
     return processes.ask("sum", 1, 2), refused
 
 
-def test_a_worker_asks_its_caller() -> None:
-    task = processes.Task(asks, handlers={"sum": lambda one, other: one + other})
+def test_worker_calls_handlers_of_its_caller() -> None:
+    task = processes.Task(call_handler, handlers={"sum": lambda one, other: one + other})
     (result,) = processes.run([task])
     assert result[0] == 3
     assert "unsupported operand" in result[1]

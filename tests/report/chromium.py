@@ -1,4 +1,4 @@
-"""A headless Chromium that is asked over its debugging pipe: no driver and no package is needed."""
+"""A headless Chromium that is controlled over its debugging pipe, without a driver or package."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Tab:
         return reply["result"].get("value")
 
     def wait_for(self, condition: str) -> None:
-        """Wait until an expression is true: what a key starts may end after the key. Raises
+        """Wait until an expression is true: the effect of a key may come later. Raises
         AssertionError."""
         end = time.monotonic() + TIMEOUT
         while not self.run(condition):
@@ -98,7 +98,7 @@ class Tab:
         """The page as PDF."""
         return base64.b64decode(self.call("Page.printToPDF")["data"])
 
-    def complaints(self) -> list[Any]:
+    def problems(self) -> list[Any]:
         """Errors, warnings, exceptions and dialogs."""
         found = []
         for event in self.events:

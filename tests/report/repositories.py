@@ -49,7 +49,7 @@ def write(folder: Path) -> Path:
 
 
 def tuned(name: str) -> dict[str, Any]:
-    """What tune would find: two configurations that hold the limit, and one that failed."""
+    """A result of tune: two configurations that meet the limit, and one that failed."""
     default = {"instances": 1, "queue_delay_us": 0}
     trials = [
         Trial(
@@ -74,7 +74,7 @@ def tuned(name: str) -> dict[str, Any]:
 
 
 def parity(repository: Path, name: str, error: float) -> ModelParity:
-    """What verify would find where each answer is off by up to this share of its scale."""
+    """A result of verify whose outputs differ by up to this share of their scale."""
     model = read(repository / name)
     random = np.random.default_rng(0)
     results = []

@@ -75,9 +75,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 OPEN = "document.querySelectorAll('details').forEach(one => { one.open = true })"
 
 
-def test_every_figure_and_mark_equals_the_json(
-    tab: Tab, page: Path, document: dict[str, Any]
-) -> None:
+def test_figures_and_marks_equal_the_json(tab: Tab, page: Path, document: dict[str, Any]) -> None:
     tab.open(page)
     figures = tab.run(
         "[...document.querySelectorAll('data')].map(d => [d.dataset.at, d.value, d.innerText"
@@ -112,7 +110,7 @@ def _or_none(form: Any, value: Any) -> str | None:
         return None
 
 
-def test_bars_are_as_long_as_their_values(tab: Tab, page: Path) -> None:
+def test_bar_lengths_are_proportional_to_values(tab: Tab, page: Path) -> None:
     tab.open(page)
     charts = tab.run(
         "[...document.querySelectorAll('figure')].map(f => [f.querySelector('title').textContent,"
@@ -141,7 +139,7 @@ CUT = """[...document.querySelectorAll('figure > svg text')].filter(one => {
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [380, 1400])
-def test_nothing_overflows_and_text_has_contrast(
+def test_layout_has_no_overflow_and_enough_contrast(
     tab: Tab, page: Path, width: int, dark: bool
 ) -> None:
     tab.open(page, width, dark=dark)
@@ -166,7 +164,9 @@ def _luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_the_keyboard_reaches_everything(tab: Tab, page: Path, document: dict[str, Any]) -> None:
+def test_all_controls_are_reachable_by_keyboard(
+    tab: Tab, page: Path, document: dict[str, Any]
+) -> None:
     tab.open(page)
     focus = "document.activeElement.className || document.activeElement.tagName"
     tab.press("Tab")
@@ -192,7 +192,7 @@ def test_the_keyboard_reaches_everything(tab: Tab, page: Path, document: dict[st
     tab.wait_for("document.getElementById('model-2').open")
 
 
-def test_the_filters_hide_models(tab: Tab, page: Path, document: dict[str, Any]) -> None:
+def test_filters_hide_models(tab: Tab, page: Path, document: dict[str, Any]) -> None:
     tab.open(page)
     tab.run(
         "status_ = document.getElementById('status'); status_.value = 'failed';"
@@ -204,25 +204,25 @@ def test_the_filters_hide_models(tab: Tab, page: Path, document: dict[str, Any])
     assert tab.run(shown) == document["summary"]["failed"]
 
 
-def test_no_errors_and_no_name_is_run(tab: Tab, page: Path) -> None:
+def test_page_has_no_errors_and_escapes_names(tab: Tab, page: Path) -> None:
     tab.open(page)
     names = tab.run("[...document.querySelectorAll('h2')].map(one => one.textContent)")
     assert printable(HOSTILE) in names
     assert tab.run("document.scripts.length") == 1
-    assert tab.complaints() == []
-    # the policy: what might get in nevertheless does not run
+    assert tab.problems() == []
+    # the content security policy blocks injected code
     tab.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"ran=1\">')")
     assert tab.run("typeof ran") == "undefined"
 
 
-def test_print_has_all_models(tab: Tab, page: Path, document: dict[str, Any]) -> None:
+def test_printed_page_has_all_models(tab: Tab, page: Path, document: dict[str, Any]) -> None:
     tab.open(page)
     pages = len(re.findall(rb"/Type\s*/Page\b", tab.printed()))
     assert pages > len(document["models"])
     assert not tab.run("document.getElementById('model-1').open")
 
 
-def test_a_page_of_50_models_is_small(document: dict[str, Any], tab: Tab, tmp_path: Path) -> None:
+def test_page_of_50_models_is_small(document: dict[str, Any], tab: Tab, tmp_path: Path) -> None:
     full = max(document["models"], key=lambda one: len(json.dumps(one)))
     measured = next(one for one in document["models"] if one["name"] == "checked")
     whole = {**measured, "result": full["result"], "graph": full["graph"], "phases": full["phases"]}

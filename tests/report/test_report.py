@@ -1,4 +1,4 @@
-"""A report says what the files and records say, in each format alike."""
+"""A report has the facts of the files and records, in every format."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def model(document: dict[str, Any], name: str) -> dict[str, Any]:
     return next(one for one in document["models"] if one["name"] == name)
 
 
-def test_a_model_passed_only_if_its_published_files_were_verified(found: dict[str, Any]) -> None:
+def test_only_verified_published_files_count_as_passed(found: dict[str, Any]) -> None:
     states = {one["name"]: one["status"] for one in found["models"]}
     assert states == {
         "checked": "passed",
@@ -63,7 +63,7 @@ def test_a_model_passed_only_if_its_published_files_were_verified(found: dict[st
     assert found["summary"]["answered_by"] == {"torch": 2, "unknown": 3}
 
 
-def test_figures_are_those_of_the_records(repository: Path, found: dict[str, Any]) -> None:
+def test_figures_equal_the_records(repository: Path, found: dict[str, Any]) -> None:
     one = model(found, "checked")
     recorded = json.loads((repository.with_name("repository.results") / "verify.json").read_text())
     assert one["share"] == model(recorded, "checked")["share"] and one["share_from"] == "endpoint"
@@ -80,7 +80,7 @@ def test_figures_are_those_of_the_records(repository: Path, found: dict[str, Any
     assert re.search(r"node location\s*model.py:7", page)
 
 
-def test_recorded_elements_are_those_of_the_goldens(repository: Path) -> None:
+def test_recorded_elements_equal_the_goldens(repository: Path) -> None:
     goldens = read(repository / "checked").goldens
     parity = repositories.parity(repository, "checked", 1e-6)
     facts = parity.spread()["scores"]
@@ -125,7 +125,7 @@ class Page(HTMLParser):
             self._open = None
 
 
-def test_every_figure_of_the_page_is_that_of_the_json(found: dict[str, Any]) -> None:
+def test_figures_of_the_page_equal_the_json(found: dict[str, Any]) -> None:
     page = Page(report.render(found, "html"))
     assert len(page.figures) > 15
     document = json.loads(report.render(found, "json"))
@@ -143,7 +143,7 @@ def _takes(form: Callable[[Any], str], value: Any) -> bool:
     return True
 
 
-def test_the_page_is_one_file_and_names_stay_text(found: dict[str, Any]) -> None:
+def test_page_is_one_file_and_escapes_names(found: dict[str, Any]) -> None:
     text = report.render(found, "html")
     page = Page(text)
     assert page.tags.count("script") == 1 and "\x1b" not in text
@@ -153,7 +153,7 @@ def test_the_page_is_one_file_and_names_stay_text(found: dict[str, Any]) -> None
     assert "default-src 'none'" in html.unescape(text)
 
 
-def test_markdown_has_a_row_for_each_model_and_no_markup_of_names(found: dict[str, Any]) -> None:
+def test_markdown_has_a_row_per_model_and_escapes_names(found: dict[str, Any]) -> None:
     text = report.render(found, "markdown")
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + len(found["models"])
@@ -162,7 +162,7 @@ def test_markdown_has_a_row_for_each_model_and_no_markup_of_names(found: dict[st
     assert "&lt;script&gt;alert('1')&lt;/script&gt;\\|\\`\\*\\\\x1b\\[31m" in text
 
 
-def test_markdown_has_a_column_for_what_changed(found: dict[str, Any]) -> None:
+def test_markdown_has_a_column_of_changes(found: dict[str, Any]) -> None:
     """Header, delimiter row and rows have the same cells, or the table is not one."""
     since = {**found, "since": "2026-11-24", "removed": []}
     since["models"] = [{**one, "changes": [{"figure": "precision"}]} for one in found["models"]]
@@ -174,7 +174,7 @@ def test_markdown_has_a_column_for_what_changed(found: dict[str, Any]) -> None:
     assert all(line.endswith("| precision |") for line in table[2:])
 
 
-def test_junit_has_the_failures(found: dict[str, Any]) -> None:
+def test_junit_has_all_failures(found: dict[str, Any]) -> None:
     root = ElementTree.fromstring(report.render(found, "junit"))
     suites = {suite.get("name"): suite for suite in root}
     assert set(suites) == {*NAMES, HOSTILE.replace("\x1b", "\\x1b")}
@@ -188,7 +188,7 @@ def test_junit_has_the_failures(found: dict[str, Any]) -> None:
     assert root.get("failures") == str(total)
 
 
-def test_since_lists_what_changed(
+def test_since_lists_changes(
     repository: Path, found: dict[str, Any], tmp_path: Path, run: Run
 ) -> None:
     old = json.loads(report.render(found, "json"))
@@ -211,7 +211,7 @@ def test_since_lists_what_changed(
     assert "Gone since then: gone" in page and "throughput (grpc c1)" in page
 
 
-def test_a_damaged_file_and_a_malformed_model_fail_alone(repository: Path, tmp_path: Path) -> None:
+def test_damaged_models_do_not_affect_others(repository: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(repository, tmp_path / "repository")
     shutil.copytree(repository.with_name("repository.results"), tmp_path / "repository.results")
     (copy / "checked" / "1" / "lowered.pt").write_bytes(b"damaged")
@@ -225,7 +225,7 @@ def test_a_damaged_file_and_a_malformed_model_fail_alone(repository: Path, tmp_p
         assert report.render(facts, form)
 
 
-def test_format_follows_from_the_file_name(repository: Path, tmp_path: Path, run: Run) -> None:
+def test_file_suffix_selects_the_format(repository: Path, tmp_path: Path, run: Run) -> None:
     for name, begin in {
         "r.html": "<!doctype html>",
         "r.json": "{",
@@ -247,7 +247,7 @@ def test_format_follows_from_the_file_name(repository: Path, tmp_path: Path, run
         (["{repository}", "--since", "{repository}/checked/config.pbtxt"], "not a report"),
     ],
 )
-def test_wrong_use_is_one_error(
+def test_usage_errors_are_reported(
     repository: Path, run: Run, arguments: list[str], message: str
 ) -> None:
     done = run(*(one.replace("{repository}", str(repository)) for one in arguments))
@@ -255,9 +255,7 @@ def test_wrong_use_is_one_error(
 
 
 @pytest.mark.parametrize("text", ["[]", '{"models": [{}]}', '{"models": [{"name": "checked"}]}'])
-def test_a_record_of_another_form_is_refused(
-    repository: Path, tmp_path: Path, run: Run, text: str
-) -> None:
+def test_malformed_record_is_refused(repository: Path, tmp_path: Path, run: Run, text: str) -> None:
     copy = shutil.copytree(repository, tmp_path / "repository")
     (tmp_path / "repository.results").mkdir()
     (tmp_path / "repository.results" / "verify.json").write_text(text)
@@ -265,7 +263,7 @@ def test_a_record_of_another_form_is_refused(
     assert done.exit_code == 2 and "record" in done.stderr
 
 
-def test_records_of_other_models_stay_and_secrets_do_not(repository: Path, tmp_path: Path) -> None:
+def test_records_keep_other_models_and_omit_secrets(repository: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(repository, tmp_path / "repository")
     records = report.records
     records.keep(copy, records.BENCH, {"models": [{"name": "checked", "a": 1}]})

@@ -1,4 +1,4 @@
-"""The client code of the report, run as it stands against a live server."""
+"""The client code of the report is run unchanged against a live server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
-def test_snippets_run(repository: Path) -> None:
+def test_snippets_run_against_a_server(repository: Path) -> None:
     free = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
     with serve(repository, **free) as server:
         for model in gather(repository)["models"]:

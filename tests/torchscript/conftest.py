@@ -1,4 +1,4 @@
-"""Small files of every kind that people hand in."""
+"""Small TorchScript files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module as its file has it."""
+"""Save a module and load it again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A file is judged before anything of it is loaded, and what is no TorchScript is called by its
-name.
-"""
+"""A file is checked before any part of it is loaded, and the kind of other files is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_facts_of_an_archive(file: Path) -> None:
+def test_facts_of_an_archive_are_read(file: Path) -> None:
     facts = inspect(file)
     assert (facts.root, facts.examples) == ("net", ())
     assert any(name.endswith("Net") for name in facts.classes)
@@ -35,14 +33,12 @@ def test_facts_of_an_archive(file: Path) -> None:
     assert inspect(file, check_sums=False) == facts
 
 
-def test_a_traced_file_is_taken_with_its_example_inputs(
-    tmp_path: Path, net: torch.nn.Module
-) -> None:
+def test_example_inputs_of_a_traced_file_are_read(tmp_path: Path, net: torch.nn.Module) -> None:
     torch.jit.trace(net, torch.ones(2, 4)).save(str(tmp_path / "t.pt"))
     assert inspect(tmp_path / "t.pt").examples == (Example("float32", (2, 4)),)
 
 
-def test_examples_of_every_kind_are_described(tmp_path: Path) -> None:
+def test_example_inputs_of_every_kind_are_described(tmp_path: Path) -> None:
     class Takes(torch.nn.Module):
         def forward(
             self, ids: torch.Tensor, mask: torch.Tensor, state: tuple[torch.Tensor]
@@ -62,20 +58,20 @@ def test_examples_of_every_kind_are_described(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_of_version_10_keeps_it_elsewhere(tmp_path: Path) -> None:
-    """torch writes .data/version instead of version where an operator's schema is that new, as
+def test_format_version_10_is_read_from_data_version(tmp_path: Path) -> None:
+    """torch writes .data/version instead of version if an operator's schema is that new, as
     gelu's is.
     """
     torch.jit.script(torch.nn.GELU()).save(str(tmp_path / "gelu.pt"))
     assert inspect(tmp_path / "gelu.pt").format_version == 10
 
 
-def test_everything_that_torch_itself_pickles_is_taken(tmp_path: Path) -> None:
+def test_all_objects_that_torch_pickles_are_accepted(tmp_path: Path) -> None:
     """Lists, dictionaries, devices, complex numbers, sparse tensors, and attributes of every
     dtype.
     """
 
-    class Much(torch.nn.Module):
+    class ManyAttributes(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.ints, self.floats, self.texts, self.flags = [1], [0.5], ["a"], [True]
@@ -101,7 +97,7 @@ def test_everything_that_torch_itself_pickles_is_taken(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x
 
-    torch.jit.script(Much()).save(str(tmp_path / "much.pt"))
+    torch.jit.script(ManyAttributes()).save(str(tmp_path / "much.pt"))
     assert "builtins complex" in inspect(tmp_path / "much.pt").globals
 
 
@@ -154,7 +150,7 @@ def _save(kind: str, path: Path, net: torch.nn.Module) -> None:
         ("noise", "an unknown kind of file"),
     ],
 )
-def test_what_is_not_torchscript_is_called_by_its_name(
+def test_kind_of_other_files_is_reported(
     tmp_path: Path, net: torch.nn.Module, kind: str, words: str
 ) -> None:
     path = tmp_path / "model.pt"
@@ -162,27 +158,27 @@ def test_what_is_not_torchscript_is_called_by_its_name(
     assert words in refused(path)
 
 
-def test_no_file_and_a_directory(tmp_path: Path) -> None:
+def test_missing_file_and_directory_are_reported(tmp_path: Path) -> None:
     assert "absent.pt does not exist" in refused(tmp_path / "absent.pt")
     assert "is a directory" in refused(tmp_path)
     (tmp_path / "saved_model.pb").touch()
     assert "TensorFlow" in refused(tmp_path)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "net.pt")
     assert "is no file but a pipe" in refused(tmp_path / "net.pt")
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
-def test_a_truncated_file_is_called_truncated(file: Path, share: float) -> None:
+def test_truncated_file_is_reported(file: Path, share: float) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[: int(len(whole) * share)])
     assert "truncated or damaged" in refused(file)
 
 
-def test_a_flipped_bit_in_the_weights_is_noticed(file: Path) -> None:
-    """torch itself loads such a file without a word, with wrong weights."""
+def test_flipped_bit_in_the_weights_is_detected(file: Path) -> None:
+    """torch itself loads such a file without an error, with wrong weights."""
     data = bytearray(file.read_bytes())
     with zipfile.ZipFile(file) as archive:
         member = next(m for m in archive.infolist() if m.filename == "net/data/0")
@@ -214,16 +210,16 @@ class Evil:
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("member", ["data.pkl", "constants.pkl", "traced_inputs.pkl"])
-def test_a_pickle_that_would_run_code_is_refused(file: Path, member: str, protocol: int) -> None:
+def test_pickle_with_code_is_refused(file: Path, member: str, protocol: int) -> None:
     """By opcode, in every protocol: GLOBAL in the older ones, STACK_GLOBAL in the newer."""
     words = refused(rewritten(file, {f"net/{member}": pickle.dumps(Evil(), protocol)}))
     assert "TorchScript never uses" in words
     assert "system" in words
 
 
-def test_a_stack_global_is_refused_whatever_it_seems_to_name(file: Path) -> None:
-    """Its operands can come from the memo, so that what stands before it proves nothing; torch
-    never writes it.
+def test_stack_global_is_always_refused(file: Path) -> None:
+    """Its operands can come from the memo, so the preceding opcodes prove nothing. torch never
+    writes it.
     """
     source = io.BytesIO()
     pickle.Pickler(source, 4).dump(torch.device)
@@ -231,11 +227,11 @@ def test_a_stack_global_is_refused_whatever_it_seems_to_name(file: Path) -> None
     assert "TorchScript never uses" in refused(rewritten(file, {"net/data.pkl": source.getvalue()}))
 
 
-def test_invalid_pickle_is_reported_as_damage(file: Path) -> None:
+def test_invalid_pickle_is_reported_as_damaged(file: Path) -> None:
     assert "damaged" in refused(rewritten(file, {"net/data.pkl": b"\xff\xff"}))
 
 
-def test_a_compression_bomb_is_refused_before_it_unpacks(
+def test_compression_bomb_is_refused_before_unpacking(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from builder.torchscript import archive
@@ -245,8 +241,8 @@ def test_a_compression_bomb_is_refused_before_it_unpacks(
     assert "compression bomb" in refused(file)
 
 
-def test_members_that_overlap_are_refused(file: Path) -> None:
-    """The bomb that needs no nesting: many directory entries for the same bytes."""
+def test_overlapping_members_are_refused(file: Path) -> None:
+    """A compression bomb without nesting: many directory entries for the same bytes."""
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr("net/data/big", bytes(100_000))
         info = archive.getinfo("net/data/big")
@@ -259,16 +255,16 @@ def test_members_that_overlap_are_refused(file: Path) -> None:
     assert "overlap" in refused(file)
 
 
-def test_members_that_lead_out_are_refused(file: Path) -> None:
+def test_members_outside_the_archive_folder_are_refused(file: Path) -> None:
     assert "lead out" in refused(rewritten(file, {"net/../../evil": b""}))
 
 
-def test_a_second_root_is_not_torchscript(file: Path) -> None:
+def test_archive_with_second_root_is_refused(file: Path) -> None:
     assert "not a TorchScript archive" not in str(inspect(file))
     assert "is not a TorchScript file" in refused(rewritten(file, {"other/data.pkl": b""}))
 
 
-def test_a_file_of_a_later_format_version_is_taken(tmp_path: Path) -> None:
+def test_later_format_versions_are_accepted(tmp_path: Path) -> None:
     """From version 6 on torch writes `.data/version` in place of `version`; attention and gelu ask
     for it.
     """

@@ -1,5 +1,5 @@
-"""A file is tried in a child process with limits, then loaded in eval mode; parts of it load by
-name.
+"""A file is loaded in a child process with limits first, then in eval mode; submodules and methods
+are loaded by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fresh() -> Iterator[None]:
     trial._known_good.update(known)
 
 
-def test_a_file_loads_in_eval_mode_with_its_answers(file: Path, net: torch.nn.Module) -> None:
+def test_file_is_loaded_in_eval_mode(file: Path, net: torch.nn.Module) -> None:
     x = torch.randn(5, 4)
     net.train()
     torch.jit.script(net).save(str(file))
@@ -40,16 +40,14 @@ def test_a_file_loads_in_eval_mode_with_its_answers(file: Path, net: torch.nn.Mo
 @pytest.mark.parametrize(
     "part", ["encoder", "encoder.0", "encoder.0.linear", "encoder.0.forward", "forward"]
 )
-def test_a_submodule_loads_by_its_path(file: Path, net: torch.nn.Module, part: str) -> None:
+def test_submodule_is_loaded_by_its_path(file: Path, net: torch.nn.Module, part: str) -> None:
     x = torch.randn(5, 4)
     owner = part.removesuffix("forward").strip(".")
     expected = net.get_submodule(owner)(x)
     assert torch.equal(load(file, part)(x), expected)
 
 
-def test_a_method_becomes_forward_with_its_arguments_and_defaults(
-    file: Path, net: torch.nn.Module
-) -> None:
+def test_method_becomes_forward_with_its_signature(file: Path, net: torch.nn.Module) -> None:
     x = torch.randn(5, 4)
     part = load(file, "forward_features")
     assert [argument.name for argument in part.forward.schema.arguments] == ["self", "x", "scale"]
@@ -62,7 +60,7 @@ def test_a_method_becomes_forward_with_its_arguments_and_defaults(
     assert torch.jit.freeze(part).graph is not None
 
 
-def test_a_methods_module_survives_being_saved(file: Path, tmp_path: Path) -> None:
+def test_module_of_a_method_can_be_saved(file: Path, tmp_path: Path) -> None:
     x = torch.randn(5, 4)
     part = load(file, "forward_features")
     part.save(str(tmp_path / "part.pt"))
@@ -105,15 +103,13 @@ def test_defaults_of_every_type_are_kept(tmp_path: Path) -> None:
         ("encoder.0.linear.weight", "encoder.0.linear has no submodule or method 'weight'"),
     ],
 )
-def test_missing_part_is_an_error_with_the_available_parts(
-    file: Path, part: str, words: str
-) -> None:
+def test_missing_submodule_suggests_existing_names(file: Path, part: str, words: str) -> None:
     with pytest.raises(ModelFileError) as caught:
         load(file, part)
     assert words in str(caught.value)
 
 
-def test_a_file_without_forward_names_its_methods(tmp_path: Path) -> None:
+def test_file_without_forward_lists_its_methods(tmp_path: Path) -> None:
     class Bare(torch.nn.Module):
         @torch.jit.export
         def encode(self, x: torch.Tensor) -> torch.Tensor:
@@ -146,8 +142,8 @@ class Loops(torch.nn.Module):
             self.size += 1
 
 
-class Swells(Loops):
-    """Takes more memory than anyone has when it is loaded."""
+class AllocatesTooMuch(Loops):
+    """Allocates more memory than the limit when it is loaded."""
 
     @torch.jit.export
     def __setstate__(self, state: tuple[int, bool]) -> None:
@@ -155,7 +151,7 @@ class Swells(Loops):
         self.size = int(torch.ones([8, 1 << 28]).sum().item())
 
 
-def test_a_file_that_loops_when_loaded_is_stopped(
+def test_infinite_loop_during_load_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "SECONDS", 1)
@@ -164,16 +160,16 @@ def test_a_file_that_loops_when_loaded_is_stopped(
         load(tmp_path / "loops.pt")
 
 
-def test_a_file_that_swells_when_loaded_is_stopped(
+def test_excessive_memory_during_load_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "MEMORY_BESIDE_WEIGHTS", 64 << 20)
-    torch.jit.script(Swells()).save(str(tmp_path / "swells.pt"))
+    torch.jit.script(AllocatesTooMuch()).save(str(tmp_path / "swells.pt"))
     with pytest.raises(ModelFileError, match="needs more than 64 MiB"):
         load(tmp_path / "swells.pt")
 
 
-def test_after_a_hostile_file_the_next_one_loads(
+def test_valid_file_loads_after_a_hostile_one(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "SECONDS", 1)
@@ -184,7 +180,7 @@ def test_after_a_hostile_file_the_next_one_loads(
     assert load(file).training is False
 
 
-def test_a_child_that_dies_is_an_error_of_the_file_and_the_next_one_starts(
+def test_killed_child_is_reported_and_restarted(
     file: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "load_here", die)
@@ -198,7 +194,7 @@ def die(*arguments: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_code_that_torch_cannot_compile_is_the_files_error(file: Path) -> None:
+def test_invalid_source_is_an_error_of_the_file(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(file, "w") as archive:
@@ -210,7 +206,7 @@ def test_code_that_torch_cannot_compile_is_the_files_error(file: Path) -> None:
         load(file)
 
 
-def test_a_file_is_tried_once_until_its_bytes_change(
+def test_trial_load_is_repeated_only_for_changed_files(
     file: Path, net: torch.nn.Module, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requested: list[processes.Task[Any]] = []

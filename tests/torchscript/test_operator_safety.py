@@ -72,7 +72,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", [MapsWhenLoaded, MapsWhenRun, Saves])
-def test_an_operator_that_writes_files_is_refused_before_it_runs(
+def test_file_writing_operator_is_refused_before_it_runs(
     kind: type[torch.nn.Module], victim: Path, tmp_path: Path
 ) -> None:
     file = hostile(kind, str(victim), tmp_path / "model.pt")
@@ -109,7 +109,9 @@ def edited(file: Path, *changes: tuple[str, str], members: dict[str, bytes] | No
         "torch.autograd.from_file(",
     ],
 )
-def test_every_form_of_the_name_is_found(form: str, victim: Path, tmp_path: Path) -> None:
+def test_every_spelling_of_an_unsafe_operator_is_found(
+    form: str, victim: Path, tmp_path: Path
+) -> None:
     file = hostile(MapsWhenRun, str(victim), tmp_path / "model.pt")
     victim.write_text(VICTIM)
     edited(file, ("torch.from_file(", form))
@@ -134,7 +136,7 @@ def test_every_form_of_the_name_is_found(form: str, victim: Path, tmp_path: Path
         ("other.save(x)", "aten::save"),
     ],
 )
-def test_source_that_is_refused(code: str, words: str) -> None:
+def test_unsafe_source_is_refused(code: str, words: str) -> None:
     found = operator_safety.source_findings("code/a.py", method(code), custom=False)
     assert any(words in str(finding) for finding in found), found
 
@@ -153,7 +155,7 @@ def test_source_that_is_refused(code: str, words: str) -> None:
         "self.from_file_name",
     ],
 )
-def test_source_that_is_not_refused(code: str) -> None:
+def test_safe_source_is_accepted(code: str) -> None:
     assert operator_safety.source_findings("code/a.py", method(code), custom=False) == []
 
 
@@ -165,21 +167,21 @@ def method(code: str) -> bytes:
     ).encode()
 
 
-def test_a_custom_namespace_needs_a_library_and_torchs_unsafe_ones_stay_refused() -> None:
+def test_custom_namespaces_need_a_library() -> None:
     custom = method("ops.mine.act(x)")
     assert operator_safety.source_findings("code/a.py", custom, custom=True) == []
     unsafe = method("ops.c10d.barrier_(x)")
     assert operator_safety.source_findings("code/a.py", unsafe, custom=True) != []
 
 
-def test_two_members_of_one_name_are_refused(file: Path) -> None:
+def test_members_with_equal_names_are_refused(file: Path) -> None:
     member = next(name for name in zipfile.ZipFile(file).namelist() if name.endswith(".py"))
     edited(file, members={member.upper(): b"x"})
     with pytest.raises(ModelFileError, match="two members have one name"):
         operators.check_source(file)
 
 
-def test_no_other_operator_of_torch_takes_the_name_of_a_file_or_host() -> None:
+def test_all_operators_with_file_or_host_names_are_refused() -> None:
     """An operator names a file, host or command by text; what these take as text is a mode, a
     message, a key or the text that they work on.
     """
@@ -204,7 +206,7 @@ HARMLESS_TEXTS = frozenset(
 )
 
 
-def test_after_loading_the_graphs_are_checked_too(tmp_path: Path) -> None:
+def test_graphs_are_checked_after_loading(tmp_path: Path) -> None:
     file = hostile(MapsWhenLoaded, str(tmp_path / "new"), tmp_path / "model.pt")
     module = torch.jit.load(str(file))
     with pytest.raises(ModelFileError, match=r"__setstate__: aten::from_file"):
@@ -214,7 +216,7 @@ def test_after_loading_the_graphs_are_checked_too(tmp_path: Path) -> None:
         operators.check_graphs(torch.jit.script(inner), file)
 
 
-def test_the_check_of_the_runtime_needs_the_standard_library_only() -> None:
+def test_runtime_check_needs_only_the_standard_library() -> None:
     path = Path(operator_safety.__file__)
     code = (
         f"import sys; sys.path.insert(0, {str(path.parent)!r}); import operator_safety;"
@@ -226,7 +228,7 @@ def test_the_check_of_the_runtime_needs_the_standard_library_only() -> None:
 
 
 @pytest.mark.parametrize("kind", [MapsWhenLoaded, MapsWhenRun])
-def test_the_runtime_refuses_a_published_graph_before_it_loads_it(
+def test_runtime_refuses_unsafe_graph_before_loading(
     kind: type[torch.nn.Module], victim: Path, tmp_path: Path
 ) -> None:
     file = hostile(kind, str(victim), tmp_path / "lowered.pt")
@@ -237,9 +239,7 @@ def test_the_runtime_refuses_a_published_graph_before_it_loads_it(
 
 
 @pytest.mark.skipif(bool(processes.missing()), reason="this machine cannot confine a process")
-def test_the_trial_load_cannot_write_even_where_the_check_of_operators_misses_one(
-    victim: Path, tmp_path: Path
-) -> None:
+def test_trial_load_cannot_write_files(victim: Path, tmp_path: Path) -> None:
     file = hostile(MapsWhenLoaded, str(victim), tmp_path / "model.pt")
     victim.write_text(VICTIM)
     with pytest.raises(ModelFileError, match="cannot be loaded"):

@@ -1,4 +1,4 @@
-"""A member that holds less than its tensor is refused: torch would read past its end."""
+"""A member shorter than its tensor is refused: torch would read past its end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rewritten(file: Path, change: Callable[[str, bytes], bytes | None]) -> None:
         (lambda data: None, "is missing; a tensor needs 48 bytes"),
     ],
 )
-def test_a_member_shorter_than_its_tensor_is_refused(
+def test_member_shorter_than_its_tensor_is_refused(
     file: Path, change: Callable[[bytes], bytes | None], words: str
 ) -> None:
     rewritten(
@@ -42,7 +42,7 @@ def test_a_member_shorter_than_its_tensor_is_refused(
         inspect(file)
 
 
-def test_a_tensor_that_reaches_beyond_its_storage_is_refused(file: Path) -> None:
+def test_tensor_beyond_its_storage_is_refused(file: Path) -> None:
     def wider(name: str, data: bytes) -> bytes:
         # MARK, BININT1 3, BININT1 4, TUPLE: the shape of the linear layer's weight
         return data.replace(b"(K\x03K\x04t", b"(K\xffK\x04t") if name.endswith("a.pkl") else data
@@ -52,13 +52,13 @@ def test_a_tensor_that_reaches_beyond_its_storage_is_refused(file: Path) -> None
         inspect(file)
 
 
-def test_a_pickle_that_cannot_be_read_is_refused(file: Path) -> None:
+def test_unreadable_pickle_is_refused(file: Path) -> None:
     rewritten(file, lambda name, data: b"\x80\x02K\x01" if name.endswith("/data.pkl") else data)
     with pytest.raises(ModelFileError, match=r"data.pkl cannot be read|damaged archive"):
         inspect(file)
 
 
-def test_a_damaged_source_map_is_refused(file: Path) -> None:
+def test_damaged_source_map_is_refused(file: Path) -> None:
     rewritten(file, lambda name, data: b"" if name.endswith(".debug_pkl") else data)
     with pytest.raises(ModelFileError, match="cannot be loaded"):
         load(file)
@@ -87,7 +87,7 @@ class Kinds(torch.nn.Module):
         return x + self.slice.sum() + self.table["a"].sum() + torch.tensor([1.0, 2.0]).sum()
 
 
-def test_tensors_of_every_kind_pass(tmp_path: Path) -> None:
+def test_tensors_of_every_kind_are_loaded(tmp_path: Path) -> None:
     module = torch.jit.script(Kinds())
     torch.jit.freeze(module.eval()).save(str(tmp_path / "frozen.pt"))
     module.save(str(tmp_path / "kinds.pt"))
@@ -95,7 +95,7 @@ def test_tensors_of_every_kind_pass(tmp_path: Path) -> None:
         assert torch.equal(load(tmp_path / name)(torch.ones(1)), module(torch.ones(1)))
 
 
-def test_packed_weights_pass(tmp_path: Path) -> None:
+def test_packed_weights_are_loaded(tmp_path: Path) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LSTM(3, 2))[:1]
     module = torch.ao.quantization.quantize_dynamic(net, {torch.nn.Linear})
     torch.jit.script(module).save(str(tmp_path / "packed.pt"))

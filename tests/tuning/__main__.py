@@ -45,7 +45,7 @@ ROUNDS = 4
 
 
 class Wide(torch.nn.Module):
-    """Its weights are read once for each batch, so batches pay."""
+    """Its weights are read once per batch, so batching increases throughput."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Wide(torch.nn.Module):
 
 
 class Convolutions(torch.nn.Module):
-    """Each row is work of its own, so instances pay."""
+    """The work grows with each row, so instances increase throughput."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,13 @@ def searches(run: _Run, table: dict[Any, Trial], proposed: list[Configuration]) 
     trials = len(run.space) // 5
     chosen = [
         best(
-            search(run.space, looked_up(table), trials=trials, first=lambda _: proposed, seed=seed)
+            search(
+                run.space,
+                measure_from_table(table),
+                trials=trials,
+                first=lambda _: proposed,
+                seed=seed,
+            )
         )
         for seed in range(SEEDS)
     ]
@@ -150,7 +156,7 @@ def searches(run: _Run, table: dict[Any, Trial], proposed: list[Configuration]) 
     }
 
 
-def looked_up(table: dict[Any, Trial]) -> Measure:
+def measure_from_table(table: dict[Any, Trial]) -> Measure:
     """Measures by the table."""
     return lambda configuration, by: table[key(configuration)]
 

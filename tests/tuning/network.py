@@ -71,7 +71,7 @@ class Record:
     def __init__(self, given: argparse.Namespace) -> None:
         self.file, self.began = given.out, time.monotonic()
         device = gpu.current()
-        self.said: dict[str, Any] = {
+        self.data: dict[str, Any] = {
             "network": given.network,
             "precision": given.precision,
             "gpu": device.name if device else None,
@@ -83,12 +83,12 @@ class Record:
 
     def trial(self, trial: Trial) -> None:
         """Add one measurement, of the search or of the confirmation."""
-        self.said["trials"].append(asdict(trial))
+        self.data["trials"].append(asdict(trial))
         self._write()
         found = trial.figures.get("throughput", {}).get("value", 0.0)
         tail = trial.figures.get("latency_ms", {}).get("p99")
         print(
-            f"{len(self.said['trials'])}. {trial.proposed_by}: {dict(trial.configuration)}:"
+            f"{len(self.data['trials'])}. {trial.proposed_by}: {dict(trial.configuration)}:"
             f" {found:.0f}/s, p99 {tail} ms, {dict(trial.seconds)} s, {trial.problem or 'held'}",
             flush=True,
         )
@@ -97,13 +97,13 @@ class Record:
         """Write all results, with the trials of the confirmation separate from those of the
         search.
         """
-        self.said |= {**found.as_dict(), "finished": True}
+        self.data |= {**found.as_dict(), "finished": True}
         self._write()
 
     def _write(self) -> None:
-        self.said["seconds"] = round(time.monotonic() - self.began, 1)
+        self.data["seconds"] = round(time.monotonic() - self.began, 1)
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(json.dumps(self.said, indent=1) + "\n")
+        self.file.write_text(json.dumps(self.data, indent=1) + "\n")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -140,6 +140,6 @@ def main(words: Sequence[str]) -> None:
         spec = write(given.network, NETWORKS[given.network], folder / "models", given.precision)
         settings = Settings(store=folder / "store")
         record.finish(tune(spec, options(given), settings, on_trial=record.trial))
-    data = record.said
+    data = record.data
     print(f"{spec.name}: {data['verdict']}: {data['best']}, {data['seconds']} s", flush=True)
     print(f"default {data['before']}, best {data['after']} ({data['goal']})", flush=True)

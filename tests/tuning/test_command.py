@@ -1,4 +1,4 @@
-"""`trt-build tune` on a live server: each trial is recorded; only what is better is written."""
+"""`trt-build tune` on a live server: trials are recorded; only improvements are written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_what_is_measured_is_recorded_and_written(built: tuple[Path, Path]) -> None:
+def test_trials_are_recorded_and_the_best_is_written(built: tuple[Path, Path]) -> None:
     repository, models = built
     few = ("--trials", 3, "--seconds", 0.5, "--instances", "1,2", "--max-batch", "1,4")
     found = tune(repository, models, *few, "--json")
@@ -65,7 +65,7 @@ def test_what_is_measured_is_recorded_and_written(built: tuple[Path, Path]) -> N
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_a_limit_that_nothing_holds(built: tuple[Path, Path]) -> None:
+def test_unmet_limit_leaves_the_manifest_unchanged(built: tuple[Path, Path]) -> None:
     repository, models = built
     few = ("--trials", 2, "--seconds", 0.5, "--rate", 40, "--limit", "p50=0.001ms")
     found = tune(repository, models, *few)
@@ -84,7 +84,7 @@ def test_a_limit_that_nothing_holds(built: tuple[Path, Path]) -> None:
         (("--queue-delay", "-1"), "is not a list of positive numbers"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_built(
+def test_invalid_options_are_refused_before_the_build(
     words: tuple[object, ...], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "net.pt").touch()

@@ -1,4 +1,4 @@
-"""`python -m tests.tuning network`: what it searches, and that each trial is on disk at once."""
+"""`python -m tests.tuning network`: its search space, and that trials are written immediately."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet50", "bert_base_128"])
-def test_by_default_one_plan_is_enough(name: str) -> None:
+def test_default_options_need_one_plan(name: str) -> None:
     given = network.parsed([name, "--out", "found.json"])
     options = network.options(given)
     assert (given.precision, options.trials, options.confirmations) == ("fp16", 8, 2)
@@ -37,16 +37,16 @@ def test_by_default_one_plan_is_enough(name: str) -> None:
     assert options.goldens == ("p0-min",), "one row"
 
 
-def test_the_manifest_is_the_network_s(tmp_path: Path) -> None:
+def test_manifest_has_the_spec_of_the_network(tmp_path: Path) -> None:
     spec = network.write("tiny", TINY, tmp_path, "fp16")
     assert spec.precision == "fp16" and spec.inputs == (replace(TINY.spec, name="x"),)
     assert spec.profiles == ({"batch": (1, 2, 4)},) and manifest.load(tmp_path) == [spec]
 
 
-def test_each_trial_is_written_at_once(
+def test_trials_are_written_immediately(
     tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that is ended by a time limit leaves what it has measured."""
+    """A run that ends at a time limit keeps its measurements."""
     file = tmp_path / "new" / "found.json"
     trial = Trial({"instances": 2}, "default", 100.0, None, {}, {"prepare": 1.5, "load": 0.5})
 
@@ -62,7 +62,7 @@ def test_each_trial_is_written_at_once(
     assert [one["seconds"] for one in record["trials"]] == [{"prepare": 1.5, "load": 0.5}]
 
 
-def test_what_was_found_is_added(tmp_path: Path) -> None:
+def test_final_results_are_recorded(tmp_path: Path) -> None:
     given = argparse.Namespace(
         out=tmp_path / "found.json", network="tiny", precision="fp16", seconds=1.0, concurrency=(1,)
     )
@@ -78,8 +78,8 @@ def test_what_was_found_is_added(tmp_path: Path) -> None:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_on_this_host(tmp_path: Path, tiny: None) -> None:
-    """Of all trials only the first one builds."""
+def test_network_is_tuned_on_this_host(tmp_path: Path, tiny: None) -> None:
+    """Only the first trial builds."""
     few = ("--trials", "3", "--confirmations", "1", "--seconds", "0.5", "--concurrency", "1,4")
     file = tmp_path / "found.json"
     network.main(["tiny", "--out", str(file), *few])

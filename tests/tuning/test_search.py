@@ -1,4 +1,4 @@
-"""What tune may choose from, what it measures first, and how soon it finds the best."""
+"""The search space of tune, its first trials, and how many trials find the optimum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from builder.tuning import Dimension, Trial, Values, queueing, search
 from builder.tuning.space import Configuration, Facts, Space, changes, key, space
 
 MANIFEST = """\
-# our model
+# a model
 inputs: [{name: x, dtype: float32, shape: [batch, 4]}]
 dims:
   batch: {min: 1, opt: 8, max: 16}  # rows
@@ -41,7 +41,7 @@ def values(found: Space) -> dict[str, tuple[Any, ...]]:
     return {dimension.name: dimension.values for dimension in found.dimensions}
 
 
-def test_the_space_depends_on_model_and_host(spec: manifest.ModelSpec) -> None:
+def test_search_space_depends_on_model_and_host(spec: manifest.ModelSpec) -> None:
     cpu = space(spec, CPU, Values(), cores=2, limit_ms=5.0)
     assert values(cpu) == {
         "instances": (1, 2),
@@ -53,7 +53,7 @@ def test_the_space_depends_on_model_and_host(spec: manifest.ModelSpec) -> None:
     gpu = space(spec, PLAN, Values(max_batch=(4, 32)), cores=16, limit_ms=None)
     assert values(gpu)["max_batch"] == (4, 16, 32)
     assert {"profiles", "graphs", "layout", "runtime"} <= set(values(gpu))
-    refused = replace(PLAN, no_graphs="they answer wrong numbers")
+    refused = replace(PLAN, no_graphs="they give wrong numbers")
     without = space(spec, refused, Values(graphs=("full",)), cores=16, limit_ms=None)
     assert "graphs" not in values(without) and "wrong numbers" in without.fixed["graphs"]
     alone = space(spec, replace(CPU, dynamic=False), Values(), cores=2, limit_ms=None)
@@ -78,10 +78,10 @@ def test_the_space_depends_on_model_and_host(spec: manifest.ModelSpec) -> None:
     ],
     ids=str,
 )
-def test_a_configuration_is_a_change_of_the_manifest(
+def test_configurations_become_manifest_edits(
     spec: manifest.ModelSpec, chosen: dict[str, Any], field: str, expected: Any
 ) -> None:
-    """What is measured is what is written, and it can be taken back."""
+    """The measured variant equals the edited manifest, and comments can be replaced."""
     found = space(spec, PLAN, Values(), cores=2, limit_ms=None)
     configuration = {**found.default, **chosen}
     edits = changes(spec, found.default, configuration)
@@ -92,18 +92,18 @@ def test_a_configuration_is_a_change_of_the_manifest(
     (written,) = manifest.load(spec.manifest.parent)
     assert written == changed
     text = spec.manifest.read_text()
-    assert text.endswith("# tune: a\n# tune: b\n") and "# our model" in text and "# rows" in text
+    assert text.endswith("# tune: a\n# tune: b\n") and "# a model" in text and "# rows" in text
     editing.edit(spec.manifest, {}, ["c"])
     assert spec.manifest.read_text().count("# tune: ") == 1
 
 
-def test_the_default_changes_nothing(spec: manifest.ModelSpec) -> None:
+def test_default_configuration_needs_no_edits(spec: manifest.ModelSpec) -> None:
     found = space(spec, PLAN, Values(), cores=2, limit_ms=None)
     assert changes(spec, found.default, found.default) == {}
     assert key(found.default) in {key(one) for one in found}
 
 
-def test_the_queueing_model_is_exact_where_the_queue_is_known() -> None:
+def test_queueing_model_matches_known_formulas() -> None:
     """M/D/1: half the wait of M/M/1, which is load / (1 - load) service times."""
     service = queueing.Service(0.0, 0.01, slots=4)
     one = {"instances": 1, "max_batch": 1, "queue_delay_us": 0}
@@ -118,7 +118,7 @@ def test_the_queueing_model_is_exact_where_the_queue_is_known() -> None:
     assert queueing.capacity(service, {**one, "instances": 9}, None) == pytest.approx(400, rel=1e-3)
 
 
-def test_the_queueing_model_fits_batches() -> None:
+def test_queueing_model_fits_batches() -> None:
     points = [(rows, 0.002 + 0.001 * rows, 10) for rows in (1, 4, 16)]
     service = queueing.fitted(points, slots=2)
     assert (service.fixed, service.row) == pytest.approx((0.002, 0.001))
@@ -130,7 +130,7 @@ def test_the_queueing_model_fits_batches() -> None:
     assert single.seconds(8) == pytest.approx(0.04)
 
 
-def looked_up(table: dict[Any, float | None]) -> tuple[Any, list[Configuration]]:
+def measure_from_table(table: dict[Any, float | None]) -> tuple[Any, list[Configuration]]:
     measured: list[Configuration] = []
 
     def measure(configuration: Configuration, proposed_by: str) -> Trial:
@@ -141,19 +141,19 @@ def looked_up(table: dict[Any, float | None]) -> tuple[Any, list[Configuration]]
     return measure, measured
 
 
-def test_no_configuration_is_measured_twice(spec: manifest.ModelSpec) -> None:
+def test_configurations_are_measured_once(spec: manifest.ModelSpec) -> None:
     found = space(spec, CPU, Values(), cores=2, limit_ms=5.0)
     table = {key(one): float(number) for number, one in enumerate(found)}
-    measure, measured = looked_up({**table, key(found.default): None})
+    measure, measured = measure_from_table({**table, key(found.default): None})
     trials = search(found, measure, trials=1000, first=lambda default: [found.default])
     assert len(measured) == len(trials) == len(found) == len(set(map(key, measured)))
     assert measured[0] == found.default and trials[0].problem == "too slow"
-    few, measured = looked_up(table)
+    few, measured = measure_from_table(table)
     assert len(search(found, few, trials=5)) == len(measured) == 5
 
 
-def test_a_fifth_of_the_trials_finds_95_percent_of_the_optimum() -> None:
-    """Over what was measured of every configuration, for ten seeds of the search."""
+def test_search_finds_95_percent_of_the_optimum() -> None:
+    """With a fifth of the trials, over recorded measurements, for ten seeds of the search."""
     for model in json.loads(MEASURED.read_text())["models"]:
         names = [Dimension(name, tuple(values)) for name, values in model["dimensions"].items()]
         found = Space(model["default"], tuple(names))
@@ -161,7 +161,7 @@ def test_a_fifth_of_the_trials_finds_95_percent_of_the_optimum() -> None:
         assert len(table) == len(found)
         best = max(filter(None, table.values()))
         for seed in range(10):
-            measure, _ = looked_up(table)
+            measure, _ = measure_from_table(table)
             trials = search(
                 found,
                 measure,

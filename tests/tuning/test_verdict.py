@@ -1,4 +1,4 @@
-"""Which configuration is chosen from what was measured, without a server."""
+"""The configuration that is chosen from given measurements, without a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = Callable[[Configuration, int], tuple[float, float | None]]
 
 
 class Measured(_Run):
-    """A run whose loads are answered by a function: requests a second and p50 in milliseconds of a
+    """A run whose loads are measured by a function: requests a second and p50 in milliseconds of a
     configuration, for each time that it is measured. None: too few requests for a percentile.
     """
 
@@ -65,16 +65,16 @@ def scale(configuration: Configuration, plan: float, torch: float) -> float:
     )
 
 
-def test_the_best_is_chosen_by_its_later_measurements(tmp_path: Path) -> None:
+def test_best_is_chosen_by_repeated_measurements(tmp_path: Path) -> None:
     """Four instances are best in the search by luck; two are best when measured again."""
 
-    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+    def measure_one(configuration: Configuration, time: int) -> tuple[float, float]:
         count = int(configuration["instances"])
         if configuration["runtime"] == "torch":
             return 10.0, 1.0
         return {1: 100.0, 2: 150.0, 4: 200.0 if not time else 120.0}[count], 1.0
 
-    found = tuned(tmp_path, answer)
+    found = tuned(tmp_path, measure_one)
     assert found.verdict == BETTER and found.best == {**DEFAULT, "instances": 2}
     assert (found.before, found.after, found.gain) == (100.0, 150.0, 1.5)
     assert found.changes == {"instances": 2} and len(found.trials) == 6
@@ -82,49 +82,49 @@ def test_the_best_is_chosen_by_its_later_measurements(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", [[104.0, 104.0], [99.0, 150.0]], ids=["small", "noisy"])
-def test_noise_changes_no_manifest(later: list[float], tmp_path: Path) -> None:
-    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+def test_noise_does_not_change_the_manifest(later: list[float], tmp_path: Path) -> None:
+    def measure_one(configuration: Configuration, time: int) -> tuple[float, float]:
         if configuration["instances"] == 2 and configuration["runtime"] == "plan":
             return [200.0, *later][time], 1.0
         return 100.0 if configuration == DEFAULT else 50.0, 1.0
 
-    found = tuned(tmp_path, answer)
+    found = tuned(tmp_path, measure_one)
     assert found.verdict == SAME and found.best == DEFAULT and found.changes == {}
 
 
-def test_torch_is_chosen_only_where_it_is_allowed(tmp_path: Path) -> None:
-    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+def test_torch_is_chosen_only_if_allowed(tmp_path: Path) -> None:
+    def measure_one(configuration: Configuration, time: int) -> tuple[float, float]:
         return scale(configuration, 100.0, 130.0), 1.0
 
-    refused = tuned(tmp_path, answer)
+    refused = tuned(tmp_path, measure_one)
     assert refused.best == {**DEFAULT, "instances": 4} and refused.torch_faster is not None
     assert "torch is 1.30 times as good as the plan" in refused.torch_faster
-    allowed = tuned(tmp_path, answer, allow_torch=True)
+    allowed = tuned(tmp_path, measure_one, allow_torch=True)
     assert allowed.best == {**DEFAULT, "instances": 4, "runtime": "torch"}
     assert allowed.changes == {"instances": 4, "fallback": {"ops": ["aten::*"]}}
 
 
-def test_a_limit_decides_before_throughput(tmp_path: Path) -> None:
-    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+def test_latency_limit_precedes_throughput(tmp_path: Path) -> None:
+    def measure_one(configuration: Configuration, time: int) -> tuple[float, float]:
         count = int(configuration["instances"])
         return scale(configuration, 100.0, 1.0), {1: 12.0, 2: 9.0, 4: 30.0}[count]
 
-    found = tuned(tmp_path, answer, goal=Goal(50.0, 10.0))
+    found = tuned(tmp_path, measure_one, goal=Goal(50.0, 10.0))
     assert found.verdict == BETTER and found.best["instances"] == 2
     assert found.before is None and found.after == 200.0 and found.gain is None
     four = next(t for t in found.trials if t.configuration == {**DEFAULT, "instances": 4})
     assert four.score is None and four.problem == "p50 is 30.00 ms at c1"
-    none = tuned(tmp_path, answer, goal=Goal(50.0, 1.0))
+    none = tuned(tmp_path, measure_one, goal=Goal(50.0, 1.0))
     assert none.verdict == UNMET and none.best == DEFAULT and not none.changes
 
 
-def test_at_a_rate_the_latency_counts(tmp_path: Path) -> None:
-    def answer(configuration: Configuration, time: int) -> tuple[float, float]:
+def test_latency_decides_at_a_fixed_rate(tmp_path: Path) -> None:
+    def measure_one(configuration: Configuration, time: int) -> tuple[float, float]:
         count = int(configuration["instances"])
         slower = 5.0 if configuration["runtime"] == "torch" else 0.0
         return 50.0, {1: 8.0, 2: 4.0, 4: 6.0}[count] + slower
 
-    found = tuned(tmp_path, answer, goal=Goal(50.0, rate=50.0))
+    found = tuned(tmp_path, measure_one, goal=Goal(50.0, rate=50.0))
     assert found.verdict == BETTER and found.best["instances"] == 2
     assert (found.before, found.after, found.gain) == (8.0, 4.0, 2.0)
 
@@ -138,16 +138,16 @@ def test_at_a_rate_the_latency_counts(tmp_path: Path) -> None:
     ],
     ids=["unknown", "sometimes", "never"],
 )
-def test_the_default_is_beaten_in_each_measurement(
+def test_best_must_beat_the_default_in_each_measurement(
     default: list[float | None], verdict: str, tmp_path: Path
 ) -> None:
-    def answer(configuration: Configuration, time: int) -> tuple[float, float | None]:
+    def measure_one(configuration: Configuration, time: int) -> tuple[float, float | None]:
         if configuration == DEFAULT:
             return 300.0, [8.0, *default][time]
         better = configuration == {**DEFAULT, "instances": 2}
         return 150.0, 8.0 if better else 30.0
 
-    found = tuned(tmp_path, answer, goal=Goal(50.0, 10.0))
+    found = tuned(tmp_path, measure_one, goal=Goal(50.0, 10.0))
     assert found.verdict == verdict
     assert found.changes == ({"instances": 2} if verdict == BETTER else {})
     never = "does not keep the limit" in _change(found)
@@ -163,7 +163,7 @@ def test_the_default_is_beaten_in_each_measurement(
         ([10.0], [1.0]),  # a minute would be too few
     ],
 )
-def test_a_level_takes_as_long_as_its_percentile_needs(
+def test_level_is_extended_until_the_percentile_is_known(
     speed: list[float], limits: list[float], tmp_path: Path
 ) -> None:
     intervals: list[float] = []
