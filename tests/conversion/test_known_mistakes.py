@@ -133,7 +133,7 @@ def test_a_dynamic_axis_of_one_broadcasts() -> None:
     check(lambda x, y: x * y, REALS, other, dynamic={0: {0: "n"}, 1: {0: "m"}}, more=more)
 
 
-def test_a_dynamic_axis_is_split_as_torch_does() -> None:
+def test_dynamic_axis_split_matches_torch() -> None:
     check(
         lambda x: x.chunk(2, 0),
         REALS,

@@ -97,7 +97,7 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
     ]
 
 
-def test_what_was_frozen_and_saved_still_has_its_places_in_the_source() -> None:
+def test_frozen_saved_module_keeps_source_locations() -> None:
     made = layers(saved(torch.jit.freeze(torch.jit.script(Model().eval()))))
     assert len({layer.name for layer in made}) == len(made)
     assert any("test_naming.py" in layer.metadata for layer in made if "aten::matmul" in layer.name)
@@ -124,7 +124,7 @@ def test_a_name_that_may_be_from_two_lists_keeps_to_what_is_known() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_a_place_behind_a_deep_stack_is_kept_as_far_as_tensorrt_takes_it() -> None:
+def test_deep_source_location_is_cut_to_tensorrt_limit() -> None:
     def deep(levels: int) -> torch.jit.ScriptModule:
         return deep(levels - 1) if levels else traced(Model().eval())
 
@@ -132,7 +132,7 @@ def test_a_place_behind_a_deep_stack_is_kept_as_far_as_tensorrt_takes_it() -> No
     assert all("linear.py" in layer.metadata for layer in made if "head.0" in layer.name)
 
 
-def test_a_path_is_read_off_torchs_record_of_calls() -> None:
+def test_module_path_is_read_from_torch_call_stack() -> None:
     known = containers(torch.jit.script(Model().eval()))
     assert path_of("encoder(Encoder).1(Layer).norm(LayerNorm)", known) == "encoder.layers.1.norm"
     assert path_of("encoder(Encoder).7(Layer)", known) == "encoder.7"

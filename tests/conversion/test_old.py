@@ -88,7 +88,7 @@ def dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_8_6_refuses_is_composed(name: str) -> None:
+def test_operators_missing_in_8_6_are_decomposed(name: str) -> None:
     function, inputs = CASES[name]
     check(
         function,
@@ -210,7 +210,7 @@ class Padded(torch.nn.Module):
         return torch.stack(rows)
 
 
-def test_a_loop_that_pads_is_refused_with_its_line() -> None:
+def test_padding_in_a_loop_is_refused_with_source_line() -> None:
     spec = builder.TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 99)})
     with pytest.raises(
         UnsupportedOperators, match="no loop of unknown length that pads"
@@ -220,12 +220,12 @@ def test_a_loop_that_pads_is_refused_with_its_line() -> None:
     assert "test_old.py" in str(refusal.value)
 
 
-def test_integers_that_are_too_many_to_rank_are_refused() -> None:
+def test_sorting_too_many_integers_is_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="sorts only floats"):
         convert(lambda x: x.topk(5), [torch.zeros(5000, dtype=torch.int32)])
 
 
-def test_bfloat16_is_refused_with_the_reason() -> None:
+def test_bfloat16_is_refused_with_a_reason() -> None:
     """It would say nothing and compute in float32: only a strongly typed network has the casts."""
     module = torch.jit.script(torch.nn.Linear(4, 4))
     with pytest.raises(UsageError, match=r"precision 'bf16': TensorRT .* has no bfloat16"):
@@ -233,7 +233,7 @@ def test_bfloat16_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.skipif(not capabilities.current().strongly_typed, reason="8.6 itself refuses them")
-def test_a_layer_that_8_6_refuses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_refused_by_8_6_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of all the others: without the composition, each of these is named."""
     monkeypatch.setattr(Capabilities, "takes", lambda self, layer, dtype: layer != "UNARY.NEG")
     assert old.refused(convert(lambda x: x.sort(1), [INTEGERS]).network)

@@ -27,7 +27,7 @@ CONSTANT: list[tuple[tuple[int, ...], tuple[int, ...], float | None]] = [
 
 
 @pytest.mark.parametrize(("shape", "pads", "value"), CONSTANT)
-def test_the_value_stands_around_the_tensor(
+def test_constant_padding(
     shape: tuple[int, ...], pads: tuple[int, ...], value: float | None
 ) -> None:
     check(lambda x: pad(x, pads, value=value), sample(*shape), compile=len(pads) == 4)
@@ -55,7 +55,7 @@ WINDOWS: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("mode", "shape", "pads"), WINDOWS)
-def test_the_tensor_itself_stands_around_it(
+def test_reflect_replicate_and_circular_padding(
     mode: str, shape: tuple[int, ...], pads: tuple[int, ...]
 ) -> None:
     check(lambda x: pad(x, pads, mode=mode), sample(*shape), compile=len(shape) == 4)

@@ -126,7 +126,7 @@ class Unsigned(torch.nn.Module):
         return torch.fake_quantize_per_tensor_affine(x, 0.0375, 0, 0, 255)
 
 
-def test_a_range_beyond_int8_is_rounded_in_float_and_says_so() -> None:
+def test_range_beyond_int8_is_rounded_in_float_with_warning() -> None:
     conversion = check(Unsigned(), torch.randn(2, 3).abs())
     assert not kinds(conversion)["QUANTIZE"]
     [warning] = conversion.warnings
@@ -175,7 +175,7 @@ def test_a_transposed_convolution_has_its_channels_on_the_second_axis() -> None:
     check(upsample, torch.randn(2, 4, 6, 6), atol=SUMS)
 
 
-def test_a_static_tensor_that_no_product_reads_is_rounded_by_torch() -> None:
+def test_static_tensor_without_product_is_rounded_by_torch() -> None:
     table = torch.randn(10, 4)
     rounded = lambda i: F.embedding(  # noqa: E731
         i, torch.fake_quantize_per_tensor_affine(table, 0.05, 0, -128, 127)
@@ -248,7 +248,7 @@ MUTANTS = [(0.5, 0), (30.0, 0), (1.0, 1)]
 
 
 @pytest.mark.parametrize(("factor", "axis"), MUTANTS)
-def test_a_wrong_scale_or_axis_is_another_answer(factor: float, axis: int) -> None:
+def test_wrong_scale_or_axis_changes_result(factor: float, axis: int) -> None:
     weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(4, 1, 1, 1)
     scale = weight.abs().amax((1, 2, 3)) / 127
     x = torch.randn(2, 4, 8, 8)
@@ -260,7 +260,7 @@ def test_a_wrong_scale_or_axis_is_another_answer(factor: float, axis: int) -> No
     assert compare({"y": output.numpy()}, {"y": truth.numpy()}, precision="int8").problems
 
 
-def test_the_right_scale_and_axis_are_the_answer() -> None:
+def test_right_scale_and_axis_give_expected_result() -> None:
     """The tolerance that the mutants break."""
     weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(4, 1, 1, 1)
     x = torch.randn(2, 4, 8, 8)
@@ -294,7 +294,7 @@ def test_a_quantized_tensor_that_is_dequantized_is_a_fake_quantization() -> None
     )
 
 
-def test_packed_modules_are_refused_with_what_to_do() -> None:
+def test_packed_modules_are_refused_with_a_fix() -> None:
     from torch.ao.nn.quantized import Linear
 
     class Packed(torch.nn.Module):

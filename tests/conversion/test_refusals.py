@@ -16,12 +16,12 @@ from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
 
 
-def test_nothing_is_both_converted_and_refused() -> None:
+def test_no_operator_is_both_converted_and_refused() -> None:
     known = {key.removeprefix("aten::") for key in (*CONVERTERS, *EVALUATORS)}
     assert not known & set(REASONS)
 
 
-def test_every_refused_name_is_an_operator_of_torch() -> None:
+def test_every_refused_name_is_a_torch_operator() -> None:
     assert len(REASONS) > 100
     assert [name for name in REASONS if not known(name)] == []
 
@@ -33,12 +33,12 @@ def known(name: str) -> bool:
     return any(s.overload_name == overload for s in schemas) if overload else bool(schemas)
 
 
-def test_the_reason_is_told_with_the_line() -> None:
+def test_refusal_reason_is_reported() -> None:
     with pytest.raises(UnsupportedOperators, match="factors, inverts or solves a matrix"):
         convert(lambda x: torch.linalg.inv(x), [torch.eye(3)])
 
 
-def test_an_operator_that_nobody_thought_of_says_so() -> None:
+def test_unknown_operator_is_reported() -> None:
     assert reason("aten::some_new_thing.overload") == "no converter is registered for this operator"
 
 

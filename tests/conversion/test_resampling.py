@@ -175,7 +175,7 @@ def test_grid_sample(mode: str, padding: str, align: bool) -> None:
     )
 
 
-def test_grid_sample_of_a_volume_or_the_reason_why_not() -> None:
+def test_grid_sample_of_volume_converts_or_is_refused() -> None:
     x, grid = torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 4, 5, 3) * 2 - 1
     try:
         check(lambda x, g: F.grid_sample(x, g, align_corners=False), x, grid)

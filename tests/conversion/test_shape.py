@@ -82,7 +82,7 @@ RESHAPES: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", RESHAPES)
-def test_the_values_come_out_in_the_places_where_torch_has_them(name: str) -> None:
+def test_values_match_torch(name: str) -> None:
     function, shape = RESHAPES[name]
     check(
         function,
@@ -187,7 +187,7 @@ DYNAMIC: dict[
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_dynamic_axes_keep_their_meaning_at_every_size(name: str) -> None:
+def test_dynamic_axes_match_torch_at_every_size(name: str) -> None:
     function, shape, axes, more = DYNAMIC[name]
     check(function, sample(*shape), dynamic={0: axes}, more=[(sample(*m),) for m in more])
 

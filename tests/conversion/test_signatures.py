@@ -60,7 +60,7 @@ def test_parameters_bind_by_name(function: Callable[..., Any], expected: tuple[A
     assert bound.call(function, "ctx", "node", VALUES) == expected
 
 
-def test_a_parameter_that_the_schema_lacks_is_named_with_its_line() -> None:
+def test_parameter_missing_in_schema_is_reported_with_line() -> None:
     def relu(ctx: Any, x: Any, slope: float) -> Any:
         return x
 

@@ -57,7 +57,7 @@ def test_a_broadcast_size_is_the_one_that_is_surely_more_than_1(
     assert ctx.expr(layer.get_output(0), 0) == axis_symbol(known)
 
 
-def test_of_two_sizes_that_may_be_1_nothing_is_known(ctx: ConversionContext) -> None:
+def test_broadcast_of_two_possible_ones_is_unknown(ctx: ConversionContext) -> None:
     tensors = [add_input(ctx, "n"), add_input(ctx, "other")]
     layer = ctx.net.add_elementwise(*tensors, trt.ElementWiseOperation.SUM)
     propagate_sizes(ctx, layer)
