@@ -99,7 +99,7 @@ class _Fill(_Late):
 
 
 class IIdentityLayer(_Late):
-    """An identity that converts once it is told a type."""
+    """An identity that converts once its output type is set."""
 
     def __init__(self, network: Any, tensor: Any) -> None:
         super().__init__(network)
@@ -109,7 +109,7 @@ class IIdentityLayer(_Late):
         return self.tensor
 
     def set_output_type(self, index: int, dtype: Any) -> None:
-        assert self.made is None or dtype == self.dtype, "told too late"
+        assert self.made is None or dtype == self.dtype, "output type set too late"
         self.dtype = dtype
 
     def make(self) -> Any:
@@ -122,7 +122,7 @@ class IIdentityLayer(_Late):
 
 
 class IMatrixMultiplyLayer:
-    """A product of halves, whose output stays float32 whatever it is told (seen on 8.6.0)."""
+    """A product of halves, whose output stays float32 whatever type is set (seen on 8.6.0)."""
 
     precision = None
 

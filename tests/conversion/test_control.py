@@ -365,7 +365,7 @@ _LATE = {
 @pytest.mark.parametrize("name", _LATE)
 @pytest.mark.parametrize("axes", [None, {0: {0: "n"}}])
 def test_data_dependent_size_is_refused_with_source_line(name: str, axes: Any) -> None:
-    """It was told as our defect, and the layers behind it failed with it."""
+    """It was reported as a defect of trt-build, and the layers after it failed too."""
     line, value = _LATE[name]
     module = torch.jit.CompilationUnit(
         f"def forward(x):\n    {line}\n    return {value}, (x + 1).relu() @ x\n"
@@ -448,7 +448,7 @@ class Mixed(nn.Module):
 
 @pytest.mark.parametrize("kind", ["branch", "blocks", "loop", "loop of float32", "while"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_a_precision_makes_no_two_dtypes_of_one_value(
+def test_reduced_precision_keeps_one_dtype_per_value(
     kind: str, precision: str, strongly_typed: None
 ) -> None:
     module, x = Mixed(kind).requires_grad_(False), torch.randn(2, 5, 4)

@@ -66,7 +66,7 @@ def calling(self: torch.Tensor, other: Number) -> torch.Tensor:
     return torch.div(x * FACTOR, other, rounding_mode=NAME)
 
 
-def test_a_formula_is_written_out_with_what_it_names() -> None:
+def test_source_of_decomposition_includes_its_helpers() -> None:
     assert source(calling, ("int",)) == (
         "def called(x: torch.Tensor, dtype: int | None):\n"
         "    return x if dtype is None else x.to(dtype)\n\n"

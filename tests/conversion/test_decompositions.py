@@ -162,7 +162,7 @@ NUMBERS = torch.tensor([-3.5, -1.0, -0.0, 0.0, 0.25, 2.0, 1e20, float("inf"), -f
 @pytest.mark.parametrize(
     "run", [torch.hypot, torch.logaddexp, torch.logaddexp2, torch.copysign, torch.heaviside]
 )
-def test_functions_of_two_numbers_at_their_edges(run: Any) -> None:
+def test_binary_functions_at_edge_values(run: Any) -> None:
     a, b = NUMBERS.repeat_interleave(len(NUMBERS)), NUMBERS.repeat(len(NUMBERS))
     check(run, a, b, dynamic={0: {0: "n"}, 1: {0: "n"}}, **CLOSE)
 
@@ -196,7 +196,7 @@ def test_max_unpool() -> None:
     check(Around(), torch.randn(2, 3, 8, 6), dynamic={0: {0: "n", 2: "h", 3: "w"}}, more=more)
 
 
-def test_the_layers_are_the_operators_and_the_models_names_stay() -> None:
+def test_layers_are_named_after_the_operator() -> None:
     graph = """
     graph(%x : Tensor, %3 : Tensor):
       %one : int = prim::Constant[value=1]()

@@ -1,4 +1,4 @@
-"""docs/operators.md says what the registries say."""
+"""docs/operators.md matches the registries."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ class Custom(torch.nn.Module):
         return torch.ops.trial_of_plugins.same(x)
 
 
-def test_the_process_that_tries_a_file_first_has_the_plugins(tmp_path: Path) -> None:
+def test_trial_process_loads_the_plugins(tmp_path: Path) -> None:
     """The operator is the plugin's; the library allows the namespace and brings nothing."""
     plugin, library = tmp_path / "plugin.py", tmp_path / "library.py"
     library.write_text("")

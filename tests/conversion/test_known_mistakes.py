@@ -75,7 +75,7 @@ FIXED: dict[str, tuple[Any, tuple[Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("mistake", FIXED)
-def test_numbers_that_others_get_wrong(mistake: str) -> None:
+def test_common_mistakes_with_static_shapes(mistake: str) -> None:
     function, inputs = FIXED[mistake]
     check(function, *inputs)
 
@@ -115,7 +115,7 @@ DYNAMIC: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("mistake", DYNAMIC)
-def test_dynamic_rows_that_others_get_wrong(mistake: str) -> None:
+def test_common_mistakes_with_dynamic_rows(mistake: str) -> None:
     check(DYNAMIC[mistake], REALS, dynamic=ROWS, spans=SPANS, more=ONE_ROW_AND_FIVE)
 
 

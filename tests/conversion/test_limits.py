@@ -135,7 +135,7 @@ def test_comparisons(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["isnan", "isinf", "nan_to_num", "fmax"])
-def test_the_same_without_tensorrts_own_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_handling_without_native_operations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorRT 8.6 has no ISNAN: NaN alone differs from itself."""
     missing: list[str] = []
 

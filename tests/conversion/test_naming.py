@@ -104,7 +104,7 @@ def test_frozen_saved_module_keeps_source_locations() -> None:
 
 
 class Ambiguous(nn.Module):
-    """Two lists of layers of one class: which of them `0` is from cannot be told."""
+    """Two lists of layers of one class: it is ambiguous which of them has `0`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Ambiguous(nn.Module):
         return x
 
 
-def test_a_name_that_may_be_from_two_lists_keeps_to_what_is_known() -> None:
+def test_ambiguous_list_name_keeps_the_known_part() -> None:
     names = [layer.name for layer in layers(torch.jit.script(Ambiguous().eval()))]
     assert "0/aten::linear_0" in names and "0/aten::linear_1" in names
     assert len(set(names)) == len(names)

@@ -123,7 +123,7 @@ def test_a_weight_beyond_half_keeps_its_node_in_float32(monkeypatch: pytest.Monk
     assert not builder.convert(torch.jit.script(module), [spec]).warnings
 
 
-def test_a_masks_number_beyond_half_becomes_its_greatest() -> None:
+def test_mask_value_beyond_half_range_is_clamped() -> None:
     class Masked(torch.nn.Module):
         def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             return torch.softmax(x.masked_fill(mask, torch.finfo(torch.float32).min), -1)
@@ -139,7 +139,7 @@ def test_a_masks_number_beyond_half_becomes_its_greatest() -> None:
     torch.testing.assert_close(builder.reference.run(conversion, [x, mask])[0], Masked()(x, mask))
 
 
-def test_a_number_beyond_half_stays_what_it_is() -> None:
+def test_number_beyond_half_range_is_preserved() -> None:
     class Shifted(torch.nn.Module):
         def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return x + 1e6, n + 100000

@@ -129,7 +129,7 @@ class Kept(torch.nn.Module):
         return new.relu(), new
 
 
-def test_an_output_that_no_border_narrows_is_restored_beside_one_that_is() -> None:
+def test_float32_output_beside_half_output_is_restored() -> None:
     """`io: fp16` with `precision: fp16` and a state, which keeps the module's float32."""
     lowered = half(builder.lower(torch.jit.script(Kept())), inputs=[0], outputs=[0])
     specs = [builder.TensorSpec(dtype, (4, 4)) for dtype in ("float16", "float32")]
@@ -168,7 +168,7 @@ class _Layers:
         (("aten::softmax*",), ["NORMALIZATION", "SOFTMAX", "UNARY", "REDUCE"]),
     ],
 )
-def test_where_tensorrt_chooses_it_is_told_what_it_would_not_do_itself(
+def test_weakly_typed_float32_layers_are_constrained(
     patterns: tuple[str, ...], kept: list[str]
 ) -> None:
     rules, net = Policy(torch.float16, patterns, typed=False), _Layers(*KINDS)

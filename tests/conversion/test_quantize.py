@@ -93,7 +93,7 @@ SHIFTED = [(128, 0, 255), (5, 0, 127), (-3, -127, 120), (0, 0, 127)]
 
 
 @pytest.mark.parametrize(("zero", "low", "high"), SHIFTED)
-def test_a_zero_point_that_only_shifts_int8_is_quantized(zero: int, low: int, high: int) -> None:
+def test_shifted_int8_zero_point_is_quantized(zero: int, low: int, high: int) -> None:
     """Only quant_min - zero_point and quant_max - zero_point say what is kept of x."""
     x = torch.randn(2, 3, 4) * 6
     conversion = check(
@@ -148,7 +148,7 @@ def convolution(
     return F.conv2d(torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127), weight)
 
 
-def test_the_weight_of_a_product_keeps_its_pair_of_layers() -> None:
+def test_product_weight_keeps_its_quantize_layers() -> None:
     """TensorRT computes in int8 only where it sees both operands quantized; the weight's channels
     have their scales.
     """

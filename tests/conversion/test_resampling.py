@@ -192,7 +192,7 @@ def test_affine_grid(size: tuple[int, ...], align: bool) -> None:
     check(lambda t: F.affine_grid(t, list(size), align), theta, **CLOSE)
 
 
-def test_a_whole_factor_needs_no_shapes_whatever_the_length_is_made_of() -> None:
+def test_integer_factor_needs_no_shape_layers() -> None:
     """Sizes that have to be computed hide from TensorRT's fuser that the sum behind has operands of
     one size.
     """

@@ -222,7 +222,7 @@ def test_reductions_with_and_without_include_self(
 
 @pytest.mark.parametrize("how", ["amax", "amin"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int8])
-def test_where_nothing_falls_everything_wins(dtype: torch.dtype, how: str) -> None:
+def test_rows_without_index_are_unchanged(dtype: torch.dtype, how: str) -> None:
     """The index covers the first row alone."""
     x, src = sample(3, 4, dtype=dtype), sample(1, 3, dtype=dtype)
     check(lambda x, i, s: x.scatter_reduce(1, i, s, how), x, ids([[3, 3, 0]]), src)

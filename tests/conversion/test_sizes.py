@@ -31,7 +31,7 @@ def add_input(ctx: ConversionContext, name: str, rank: int = 3) -> Any:
     return tensor
 
 
-def test_a_layer_whose_type_is_hidden_by_its_function_is_followed_as_well(
+def test_sizes_propagate_through_layers_with_own_type(
     ctx: ConversionContext,
 ) -> None:
     image = add_input(ctx, "n", 4)
@@ -48,7 +48,7 @@ def test_a_layer_whose_type_is_hidden_by_its_function_is_followed_as_well(
 @pytest.mark.parametrize(
     ("first", "second", "known"), [("n", "n", "n"), ("n", "m", "m"), ("m", "n", "m")]
 )
-def test_a_broadcast_size_is_the_one_that_is_surely_more_than_1(
+def test_broadcast_size_is_the_one_above_1(
     ctx: ConversionContext, first: str, second: str, known: str
 ) -> None:
     a, b = add_input(ctx, first), add_input(ctx, second) if first != second else None
@@ -67,7 +67,7 @@ def test_broadcast_of_two_possible_ones_is_unknown(ctx: ConversionContext) -> No
     }
 
 
-def test_what_was_halved_and_doubled_meets_its_skip_and_is_resized_on() -> None:
+def test_skip_connection_after_resize_is_resized_again() -> None:
     def network(x: torch.Tensor) -> torch.Tensor:
         deep = F.conv2d(x, torch.ones(3, 3, 3, 3) / 27, stride=2, padding=1)
         joined = x + F.interpolate(deep, scale_factor=2.0, mode="nearest")
