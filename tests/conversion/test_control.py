@@ -61,7 +61,7 @@ def test_a_branch_on_data(module: nn.Module, axes: dict[int, str] | None) -> Non
     assert "CONDITION" in layer_kinds(conversion)
 
 
-def test_a_branch_on_a_dynamic_size() -> None:
+def test_branch_on_dynamic_size() -> None:
     cases = [(torch.randn(n, 3),) for n in (1, 2, 3, 8)]
     conversion = check(BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, more=cases)
     assert "CONDITION" in layer_kinds(conversion)
@@ -178,7 +178,7 @@ def rows(*counts: int) -> list[tuple[Tensor, ...]]:
 
 
 @pytest.mark.parametrize("module", [Counted(), Number2(), BranchInLoop()])
-def test_a_loop_over_a_dynamic_axis(module: nn.Module) -> None:
+def test_loop_over_dynamic_axis(module: nn.Module) -> None:
     conversion = check(
         module, torch.randn(4, 3), dynamic={0: {0: "t"}}, more=rows(1, 3, 8), rtol=1e-5, atol=1e-5
     )
@@ -378,7 +378,7 @@ def test_data_dependent_size_is_refused_with_source_line(name: str, axes: Any) -
 
 
 @pytest.mark.parametrize("value", ["x.softmax(n - 2)", "x.unfold(0, n, 1)", "torch.stack([x] * n)"])
-def test_a_number_that_must_be_static_is_not_blamed_on_an_axis(value: str) -> None:
+def test_error_of_static_number_names_no_axis(value: str) -> None:
     module = torch.jit.CompilationUnit(f"def forward(x):\n    {_BRANCH}\n    return {value}\n")
     with pytest.raises(UnsupportedOperators, match="but it is computed at run time"):
         convert(module.forward.graph, [torch.randn(6)])

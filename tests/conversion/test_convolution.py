@@ -80,7 +80,7 @@ def test_transposed_convolution_settings(axes: int, settings: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
-def test_an_input_without_a_batch_axis(axes: int) -> None:
+def test_input_without_batch_axis(axes: int) -> None:
     check(
         CONVOLUTIONS[axes](4, 8, 3),
         torch.randn(4, *SPATIAL[axes]),
@@ -147,7 +147,7 @@ def test_each_general_overload(schema: str) -> None:
     )
 
 
-def test_a_dilated_transposed_convolution_with_a_tensor_for_weight() -> None:
+def test_dilated_transposed_convolution_with_tensor_weight() -> None:
     x, weight = torch.randn(2, 4, 7, 7), torch.randn(4, 6, 3, 3)
     check(lambda x, w: F.conv_transpose2d(x, w, dilation=2), x, weight, **TOLERANCE)
     with pytest.raises(UnsupportedOperators, match="stride and dilation"):

@@ -71,7 +71,7 @@ def test_mixed_dtypes_and_dynamic_broadcasting(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
-def test_quotients_that_round_to_a_whole_number(name: str) -> None:
+def test_quotients_near_integers(name: str) -> None:
     """7 / 0.7 and 1 / 0.1 round to 10 although the divisors are a little off: torch takes the exact
     floor and rest.
     """

@@ -77,7 +77,7 @@ UNFOUND = pytest.mark.xfail(
 
 
 @pytest.mark.parametrize("kind", [pytest.param(Rooted, marks=UNFOUND), Powered])
-def test_a_square_root_of_a_length(kind: type[nn.Module]) -> None:
+def test_square_root_of_length(kind: type[nn.Module]) -> None:
     first, *others = (torch.arange(2.0 * n).view(2, n) for n in (16, 1, 4, 49, 10000))
     check(
         kind(),
@@ -99,7 +99,7 @@ def test_float32_lengths_differ_from_float64() -> None:
     assert differing
 
 
-def test_simple_ratio_needs_no_lookup_table() -> None:
+def test_simple_ratio_needs_no_gather() -> None:
     conversion = convert(Scaled(0.5), [torch.randn(2, 8)], dynamic={0: {1: "n"}})
     kinds = {
         type(conversion.network.get_layer(i)).__name__ for i in range(conversion.network.num_layers)

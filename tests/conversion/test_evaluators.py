@@ -134,7 +134,7 @@ def graph_of(body: str) -> torch._C.Graph:
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", [*NUMBERS, *LISTS, *METADATA])
-def test_what_a_graph_computes_of_sizes(name: str, static: bool) -> None:
+def test_size_arithmetic_in_a_graph(name: str, static: bool) -> None:
     body = {**NUMBERS, **LISTS, **METADATA}[name]
     dynamic = {} if static else {0: {0: "n", 1: "w"}}
     more = [] if static else [(sample(1, 1),), (sample(4, 3),), (sample(2, 8),)]

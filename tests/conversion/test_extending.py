@@ -123,7 +123,7 @@ WHOLE = (
 )
 
 
-def test_lowering_leaves_addmm_and_pad_to_a_users_converter() -> None:
+def test_lowering_keeps_addmm_and_pad_for_user_converter() -> None:
     module = torch.jit.script(Product().eval())
 
     def kinds() -> set[str]:
@@ -137,7 +137,7 @@ def test_lowering_leaves_addmm_and_pad_to_a_users_converter() -> None:
     assert kinds() == {"aten::pad", "aten::addmm"}
 
 
-def test_a_users_definition_replaces_a_converter() -> None:
+def test_user_definition_replaces_converter() -> None:
     @builder.decomposition("aten::relu(Tensor self) -> Tensor", override=True)
     def relu(self: torch.Tensor) -> torch.Tensor:
         return torch.clamp(self, min=0.0)
@@ -205,7 +205,7 @@ def check_warnings(folder: Path) -> list[str]:
     return list(pipeline_of_models.check(Order(spec, folder / "out"), clock).warnings)
 
 
-def test_the_warning_about_a_converter_is_shown_once_with_its_remedy(tmp_path: Path) -> None:
+def test_converter_warning_is_shown_once_with_its_fix(tmp_path: Path) -> None:
     @builder.converter("aten::relu(Tensor self) -> Tensor", override=True)
     def nothing(ctx, x):
         ctx.net.add_identity(x)
@@ -241,7 +241,7 @@ def test_converter_with_too_few_outputs_is_reported() -> None:
         converted(Top())
 
 
-def test_an_error_in_a_converter_names_the_line_that_failed() -> None:
+def test_converter_error_reports_the_failing_line() -> None:
     @builder.converter("aten::relu(Tensor self) -> Tensor", override=True)
     def divides(ctx, x):
         return 1 // 0

@@ -172,7 +172,7 @@ def test_indices_are_relative_to_actual_axis_size(name: str) -> None:
     )
 
 
-def test_a_mask_that_the_network_computes_is_never_read_as_integers() -> None:
+def test_computed_mask_is_not_read_as_integers() -> None:
     """Refused on RTX, which has no kernel for it; on TensorRT it selects."""
     if nonzero.available():
         check(lambda x: x[x > 0], torch.tensor([-1.0, 2.0, 0.0, 3.0]), compile=False)

@@ -52,8 +52,8 @@ class Joined(nn.Module):
         return torch.cat(parts), torch.cat(wide, -1)
 
 
-class Asked(nn.Module):
-    """What else a list tells."""
+class ListReads(nn.Module):
+    """Other reads of a list: its elements and its length."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows: list[Tensor] = []
@@ -144,7 +144,7 @@ class Lengthened(nn.Module):
 
 @pytest.mark.parametrize(
     "module",
-    [Recurrent(), Joined(), Asked(), Numbers(), Reversed(), Turned(), Parts(), Lengthened()],
+    [Recurrent(), Joined(), ListReads(), Numbers(), Reversed(), Turned(), Parts(), Lengthened()],
     ids=lambda m: type(m).__name__,
 )
 def test_tensors_appended_in_a_loop(module: nn.Module) -> None:

@@ -163,7 +163,7 @@ def test_a_dynamic_roll_does_not_wrap(shifts: Any, dims: Any) -> None:
     assert modes and "WRAP" not in modes
 
 
-def test_a_reshape_of_a_reshape_copies_no_axis() -> None:
+def test_nested_reshape_copies_no_axis() -> None:
     """8.6 joins the two to one, whose copied axis is the first one's input's."""
     heads = lambda x: (  # noqa: E731
         x[2].reshape(x.shape[1], x.shape[2] * 4, 2).transpose(0, 1).reshape(-1, x.shape[1], 2)
@@ -189,7 +189,7 @@ class Summed(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("axes", "widths"), [({0: "n"}, (4, 4)), ({0: "n", 1: "w"}, (1, 6))])
-def test_a_running_sum_in_a_loop_fills_no_slice(
+def test_running_sum_in_a_loop_needs_no_fill_slice(
     axes: dict[int, str], widths: tuple[int, int]
 ) -> None:
     """Myelin, which compiles the body, has no FILL."""

@@ -76,7 +76,7 @@ def test_max_pooling_values_and_indices(
     )
 
 
-def test_the_first_of_equal_maxima_gives_the_index() -> None:
+def test_index_is_that_of_the_first_maximum() -> None:
     x = torch.randint(-2, 2, (1, 2, 8, 8)).float()
     check(lambda x: F.max_pool2d(x, 3, 1, 1, return_indices=True), x, rtol=0, atol=0)
 

@@ -88,7 +88,7 @@ def test_weight_beyond_half_range_is_reported() -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
-def test_a_module_that_is_not_quantized_is_refused(precision: str) -> None:
+def test_unquantized_module_is_refused(precision: str) -> None:
     if precision == "fp8" and missing(FP8):
         pytest.skip(str(missing(FP8)))
     with pytest.raises(UsageError, match="nothing in this graph is quantized") as refused:

@@ -233,7 +233,7 @@ def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
 
 
 @pytest.mark.usefixtures("strongly_typed")
-def test_a_scale_beyond_half_is_named_and_kept_in_float32() -> None:
+def test_scale_beyond_half_range_is_reported_and_float32() -> None:
     weight = torch.randn(8, 4, 3, 3) * 1e-7
     scale = weight.abs().amax((1, 2, 3)) / 127  # 2e-9: half's least positive number is 6e-8
     module = module_of(lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)])
@@ -285,7 +285,7 @@ class Pair(torch.nn.Module):
         return F.linear(torch.quantize_per_tensor(x, 0.03, 0, torch.qint8).dequantize(), weight)
 
 
-def test_a_quantized_tensor_that_is_dequantized_is_a_fake_quantization() -> None:
+def test_quantize_and_dequantize_become_fake_quantization() -> None:
     conversion = check(Pair().eval(), torch.randn(3, 4), atol=SUMS)
     assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 2
     check(

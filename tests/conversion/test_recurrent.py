@@ -151,7 +151,7 @@ class Output(Alone):
 
 
 @pytest.mark.parametrize("steps", [5, 40])
-def test_both_directions_share_one_loop(steps: int) -> None:
+def test_both_directions_share_each_step(steps: int) -> None:
     module = Output(nn.LSTM(3, 4, num_layers=2, bidirectional=True))
     network = check(module, torch.randn(steps, 2, 3), **CLOSE, compile=False).network
     kinds = [network.get_layer(index).type.name for index in range(network.num_layers)]

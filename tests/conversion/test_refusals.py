@@ -73,7 +73,7 @@ def item(y: Tensor) -> float:
         (item, torch.ones(2, 3)),
     ],
 )
-def test_a_tensor_read_as_a_number_is_refused_as_torch_refuses_it(
+def test_tensor_read_as_number_is_refused_like_in_torch(
     function: Callable[[Tensor], object], y: Tensor
 ) -> None:
     """It was our defect, in TensorRT's words; where there was one element, an engine answered what

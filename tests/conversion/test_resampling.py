@@ -113,7 +113,7 @@ def test_to_the_size_of_another_input(mode: str, align: bool | None) -> None:
     check(Like(mode, align), x, y, dynamic=dynamic, more=more, **tolerance(mode))
 
 
-def test_a_factor_that_is_recomputed_is_the_ratio_of_the_lengths() -> None:
+def test_recomputed_factor_is_the_ratio_of_lengths() -> None:
     for recompute in (False, True):
         check(
             lambda x, r=recompute: F.interpolate(  # type: ignore[misc]
@@ -136,7 +136,7 @@ def test_antialiasing(mode: str, size: tuple[int, int]) -> None:
     )
 
 
-def test_antialiasing_of_a_dynamic_axis_is_refused_by_name() -> None:
+def test_antialiasing_of_dynamic_axis_is_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="width"):
         check(
             lambda x: F.interpolate(x, size=(4, 4), mode="bilinear", antialias=True),

@@ -117,7 +117,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_number_of_tensors_that_depends_on_a_size_is_refused(name: str) -> None:
+def test_tensor_count_from_dynamic_size_is_refused(name: str) -> None:
     graph = f"""
         graph(%x : Tensor):
           %zero : int = prim::Constant[value=0]()

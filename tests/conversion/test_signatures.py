@@ -79,7 +79,7 @@ def test_ctx_comes_first() -> None:
         signature(lambda x: x, ("self",), "aten::relu")
 
 
-def test_converters_take_what_they_use() -> None:
+def test_converters_use_all_parameters() -> None:
     """None of ours asks for every argument by `*_`, which hides what is unused."""
     unused = [
         key

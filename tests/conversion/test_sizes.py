@@ -78,7 +78,7 @@ def test_skip_connection_after_resize_is_resized_again() -> None:
     check(network, torch.randn(1, 3, 8, 6), dynamic={0: {2: "h", 3: "w"}}, spans=spans, more=more)
 
 
-def test_a_whole_factor_needs_no_bound_on_the_length() -> None:
+def test_integer_factor_needs_no_length_bound() -> None:
     def network(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         joined = x + mask  # two sizes that may be 1 each: the sum's is unknown
         return F.interpolate(joined, scale_factor=2.0, mode="nearest")
