@@ -180,13 +180,13 @@ class Old:
         return self._network.add_dequantize(tensor, scale, self._trt.DataType.FLOAT)
 
 
-def _told(layer: Any, index: int, dtype: Any) -> None:
+def _set_layer_output_type(layer: Any, index: int, dtype: Any) -> None:
     assert layer.get_output(index).dtype == dtype, (
         f"{layer.name} gives {layer.get_output(index).dtype}, told {dtype}"
     )
 
 
-def _said(tensor: Any, dtype: Any) -> None:
+def _set_tensor_dtype(tensor: Any, dtype: Any) -> None:
     assert tensor.dtype == dtype, f"{tensor.name} is {tensor.dtype}, said to be {dtype}"
 
 
@@ -199,8 +199,8 @@ def play(patch: pytest.MonkeyPatch) -> None:
     own = flavour.load()
     patch.setattr(flavour, "_loaded", _Module(own))
     patch.setattr(typing_network, "typed", lambda network: TypedNetwork(Old(network, own)))
-    patch.setattr(own.ILayer, "set_output_type", _told, raising=False)
-    patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _said))
+    patch.setattr(own.ILayer, "set_output_type", _set_layer_output_type, raising=False)
+    patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _set_tensor_dtype))
     patch.setattr(
         own.ILayer,
         "precision",

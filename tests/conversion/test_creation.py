@@ -86,7 +86,7 @@ FILLS = {
 
 
 @pytest.mark.parametrize("name", FILLS)
-def test_scripted_fills(name: str) -> None:
+def test_fills_from_graph_text(name: str) -> None:
     graph = f"""
         graph(%x : Tensor):
           %zero : int = prim::Constant[value=0]()

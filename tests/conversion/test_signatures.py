@@ -79,8 +79,8 @@ def test_ctx_comes_first() -> None:
         signature(lambda x: x, ("self",), "aten::relu")
 
 
-def test_converters_use_all_parameters() -> None:
-    """None of ours asks for every argument by `*_`, which hides what is unused."""
+def test_converters_take_no_catch_all_arguments() -> None:
+    """No converter takes every argument by `*_`, which hides unused ones."""
     unused = [
         key
         for key, entry in CONVERTERS.items()
