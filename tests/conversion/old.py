@@ -99,7 +99,7 @@ class _Fill(_Late):
 
 
 class IIdentityLayer(_Late):
-    """An identity that converts once it is told a type."""
+    """An identity that converts once its output type is set."""
 
     def __init__(self, network: Any, tensor: Any) -> None:
         super().__init__(network)
@@ -109,7 +109,7 @@ class IIdentityLayer(_Late):
         return self.tensor
 
     def set_output_type(self, index: int, dtype: Any) -> None:
-        assert self.made is None or dtype == self.dtype, "told too late"
+        assert self.made is None or dtype == self.dtype, "output type set too late"
         self.dtype = dtype
 
     def make(self) -> Any:
@@ -122,7 +122,7 @@ class IIdentityLayer(_Late):
 
 
 class IMatrixMultiplyLayer:
-    """A product of halves, whose output stays float32 whatever it is told (seen on 8.6.0)."""
+    """A product of halves, whose output stays float32 whatever type is set (seen on 8.6.0)."""
 
     precision = None
 
@@ -180,13 +180,13 @@ class Old:
         return self._network.add_dequantize(tensor, scale, self._trt.DataType.FLOAT)
 
 
-def _told(layer: Any, index: int, dtype: Any) -> None:
+def _set_layer_output_type(layer: Any, index: int, dtype: Any) -> None:
     assert layer.get_output(index).dtype == dtype, (
         f"{layer.name} gives {layer.get_output(index).dtype}, told {dtype}"
     )
 
 
-def _said(tensor: Any, dtype: Any) -> None:
+def _set_tensor_dtype(tensor: Any, dtype: Any) -> None:
     assert tensor.dtype == dtype, f"{tensor.name} is {tensor.dtype}, said to be {dtype}"
 
 
@@ -199,8 +199,8 @@ def play(patch: pytest.MonkeyPatch) -> None:
     own = flavour.load()
     patch.setattr(flavour, "_loaded", _Module(own))
     patch.setattr(typing_network, "typed", lambda network: TypedNetwork(Old(network, own)))
-    patch.setattr(own.ILayer, "set_output_type", _told, raising=False)
-    patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _said))
+    patch.setattr(own.ILayer, "set_output_type", _set_layer_output_type, raising=False)
+    patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _set_tensor_dtype))
     patch.setattr(
         own.ILayer,
         "precision",

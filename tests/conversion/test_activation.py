@@ -83,7 +83,7 @@ def test_relu_keeps_integers(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4), (1, 3, 2, 2), (2, 3, 1, 2, 2)])
-def test_prelu_of_one_slope_or_one_a_channel(shape: tuple[int, ...]) -> None:
+def test_prelu_with_one_slope_or_one_per_channel(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     check(lambda x: F.prelu(x, torch.tensor([0.3])), x)
     if len(shape) > 1:

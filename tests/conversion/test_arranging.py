@@ -116,7 +116,7 @@ COMPILED = (
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_values_come_out_where_torch_puts_them(name: str) -> None:
+def test_values_match_torch(name: str) -> None:
     function, shape = CASES[name]
     check(function, sample(*shape), compile=name in COMPILED)
 
@@ -181,7 +181,7 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_dynamic_axes_are_rearranged_at_every_size(name: str) -> None:
+def test_dynamic_axes_match_torch_at_every_size(name: str) -> None:
     function, shape, more = DYNAMIC[name]
     check(
         function, sample(*shape), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(*m),) for m in more]
@@ -212,6 +212,8 @@ def test_col2im_of_dynamic_height_and_width() -> None:
         (lambda x: torch.combinations(x), "dynamic axis 0"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_reason(function: Callable[..., Any], words: str) -> None:
+def test_unsupported_calls_are_refused_with_a_reason(
+    function: Callable[..., Any], words: str
+) -> None:
     with pytest.raises(UnsupportedOperators, match=words):
         convert(function, [sample(4)], dynamic={0: {0: "n"}})

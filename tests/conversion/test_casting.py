@@ -27,9 +27,7 @@ VALUES = torch.tensor([-2.7, -1.0, -0.4, 0.0, 0.4, 1.0, 2.5, 99.9])
 
 @pytest.mark.parametrize("target", DTYPES)
 @pytest.mark.parametrize("source", DTYPES)
-def test_every_dtype_becomes_every_other_as_torch_converts_it(
-    source: torch.dtype, target: torch.dtype
-) -> None:
+def test_casts_between_all_dtypes_match_torch(source: torch.dtype, target: torch.dtype) -> None:
     values = VALUES.abs() if torch.uint8 in (source, target) and target != torch.bool else VALUES
     check(
         lambda x: x.to(target),
@@ -91,7 +89,7 @@ def test_scripted_moves_read_devices_and_dtypes(dtype: torch.dtype) -> None:
     check(Scripted(), sample(2, 3), sample(2, 3, dtype=dtype))
 
 
-def test_float64_is_narrowed_with_a_warning_that_names_the_line() -> None:
+def test_narrowed_float64_warns_with_source_line() -> None:
     conversion = check(
         lambda x: x.to(torch.float64).float(), sample(2, 3, dtype=torch.int32), compile=False
     )
@@ -107,19 +105,19 @@ class Third(torch.nn.Module):
         return (x * self.third).float()
 
 
-def test_a_float64_constant_is_narrowed_with_a_warning_that_names_the_line() -> None:
+def test_narrowed_float64_constant_warns_with_source_line() -> None:
     conversion = check(Third(), sample(2, 3), compile=False)
     assert any(
         "test_casting.py" in w and "self.third" in w and "float64" in w for w in conversion.warnings
     )
 
 
-def test_dtypes_that_tensorrt_lacks_are_refused() -> None:
+def test_unsupported_dtypes_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="no complex64"):
         convert(lambda x: torch.view_as_real(torch.tanh(x.to(torch.complex64))), [sample(2, 3)])
 
 
-def test_a_dynamic_axis_stays_known_through_a_cast() -> None:
+def test_cast_preserves_dynamic_axis() -> None:
     check(
         lambda x: x.half().view(x.size(0), -1),
         sample(2, 3, 2),

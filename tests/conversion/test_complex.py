@@ -103,7 +103,7 @@ def test_a_spectrum_stays_in_float32() -> None:
     assert wave.get_output(0).dtype.name == "FLOAT"
 
 
-def test_a_window_that_is_computed_is_refused() -> None:
+def test_computed_window_is_refused() -> None:
     def windowed(x: Tensor, w: Tensor) -> Tensor:
         return torch.stft(x, 16, window=w, return_complex=True).abs()
 

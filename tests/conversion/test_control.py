@@ -61,7 +61,7 @@ def test_a_branch_on_data(module: nn.Module, axes: dict[int, str] | None) -> Non
     assert "CONDITION" in layer_kinds(conversion)
 
 
-def test_a_branch_on_a_dynamic_size() -> None:
+def test_branch_on_dynamic_size() -> None:
     cases = [(torch.randn(n, 3),) for n in (1, 2, 3, 8)]
     conversion = check(BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, more=cases)
     assert "CONDITION" in layer_kinds(conversion)
@@ -106,7 +106,7 @@ def test_branches_on_sizes_become_one_computation(module: type[nn.Module]) -> No
     assert not any("CONDITION" in kind for kind in layer_kinds(conversion))
 
 
-def test_blocks_of_two_dtypes_are_refused_with_the_reason() -> None:
+def test_branches_of_different_dtypes_are_refused() -> None:
     class Two(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x if bool(x.sum() > 0) else x.int()
@@ -115,7 +115,7 @@ def test_blocks_of_two_dtypes_are_refused_with_the_reason() -> None:
         check(Two(), torch.randn(3))
 
 
-def test_an_arm_that_cannot_be_converted_reports_its_operators() -> None:
+def test_unconvertible_branch_reports_its_operators() -> None:
     class Fails(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             if bool(x.sum() > 0):
@@ -178,14 +178,14 @@ def rows(*counts: int) -> list[tuple[Tensor, ...]]:
 
 
 @pytest.mark.parametrize("module", [Counted(), Number2(), BranchInLoop()])
-def test_a_loop_over_a_dynamic_axis(module: nn.Module) -> None:
+def test_loop_over_dynamic_axis(module: nn.Module) -> None:
     conversion = check(
         module, torch.randn(4, 3), dynamic={0: {0: "t"}}, more=rows(1, 3, 8), rtol=1e-5, atol=1e-5
     )
     assert "RECURRENCE" in layer_kinds(conversion)
 
 
-def test_loop_with_a_data_dependent_end() -> None:
+def test_loop_with_data_dependent_end() -> None:
     class Tensors(While):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             while bool(x.abs().max() > 1):
@@ -200,7 +200,7 @@ def test_loop_with_a_data_dependent_end() -> None:
     )
 
 
-def test_a_while_that_counts() -> None:
+def test_while_loop_with_counter() -> None:
     class Steps(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             steps = 0
@@ -212,13 +212,13 @@ def test_a_while_that_counts() -> None:
     check(Steps(), torch.randn(4, 3) * 20, more=[(torch.zeros(4, 3),), (torch.ones(4, 3) * 1000,)])
 
 
-def test_two_conditions_at_once() -> None:
+def test_while_loop_with_two_conditions() -> None:
     x = torch.rand(6, 3)
     more: list[Any] = [(x, torch.tensor(2.0)), (x, torch.tensor(-1.0))]
     check(Early(), x, torch.tensor(100.0), more=more, rtol=1e-5)
 
 
-def test_a_carried_value_that_changes_its_shape_is_refused() -> None:
+def test_loop_carried_value_of_changing_shape_is_refused() -> None:
     class Grows(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = x[0:1]
@@ -233,7 +233,7 @@ def test_a_carried_value_that_changes_its_shape_is_refused() -> None:
         )
 
 
-def test_loop_carried_value_with_transposed_axes_is_refused() -> None:
+def test_loop_carried_value_with_swapped_axes_is_refused() -> None:
     class Turns(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = x
@@ -262,7 +262,7 @@ class RowsWritten(nn.Module):
         return a, b, c
 
 
-def test_rows_that_a_loop_writes() -> None:
+def test_rows_written_in_a_loop() -> None:
     """The plan is compiled: TensorRT builds no slices of changing length within a loop."""
     # 8.6 crashes where the rows depend on each other, and gave others' else
     if not capabilities.current().strongly_typed:
@@ -292,7 +292,7 @@ class Counts(nn.Module):
 
 
 @pytest.mark.parametrize("module", [Prefixes(), Counts()])
-def test_parts_whose_length_a_loop_changes_are_refused(module: nn.Module) -> None:
+def test_slices_of_changing_length_in_a_loop_are_refused(module: nn.Module) -> None:
     spec = builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 2, 4)})
     with pytest.raises(UnsupportedOperators, match="changes between iterations") as caught:
         builder.convert(torch.jit.script(module), [spec])
@@ -313,7 +313,7 @@ class Chosen(nn.Module):
         return x[:half], x.reshape(parts, -1), torch.arange(half) * parts, x.repeat(half)
 
 
-def test_a_number_that_a_branch_on_a_dynamic_size_chooses_is_a_size() -> None:
+def test_number_from_branch_on_dynamic_size_is_a_size() -> None:
     """What a conditional gives TensorRT takes for no size, and said so by a failed assertion."""
     cases = [(torch.randn(n),) for n in (1, 2, 3, 5, 6, 8)]
     conversion = check(Chosen(), torch.randn(4), dynamic={0: {0: "n"}}, more=cases)
@@ -327,7 +327,7 @@ class Divided(nn.Module):
         return x * n
 
 
-def test_an_arm_that_divides_runs_only_where_it_is_taken() -> None:
+def test_dividing_branch_runs_only_when_taken() -> None:
     """Where y has one row, what is not taken would divide by zero."""
     x, dynamic = torch.randn(4), {0: {0: "n"}, 1: {0: "m"}}
     more = [(torch.randn(6), torch.randn(1)), (torch.randn(6), torch.randn(3))]
@@ -364,8 +364,8 @@ _LATE = {
 
 @pytest.mark.parametrize("name", _LATE)
 @pytest.mark.parametrize("axes", [None, {0: {0: "n"}}])
-def test_a_size_that_the_data_decide_is_refused_with_its_line(name: str, axes: Any) -> None:
-    """It was told as our defect, and the layers behind it failed with it."""
+def test_data_dependent_size_is_refused_with_source_line(name: str, axes: Any) -> None:
+    """It was reported as a defect of trt-build, and the layers after it failed too."""
     line, value = _LATE[name]
     module = torch.jit.CompilationUnit(
         f"def forward(x):\n    {line}\n    return {value}, (x + 1).relu() @ x\n"
@@ -378,7 +378,7 @@ def test_a_size_that_the_data_decide_is_refused_with_its_line(name: str, axes: A
 
 
 @pytest.mark.parametrize("value", ["x.softmax(n - 2)", "x.unfold(0, n, 1)", "torch.stack([x] * n)"])
-def test_a_number_that_must_be_static_is_not_blamed_on_an_axis(value: str) -> None:
+def test_error_of_static_number_names_no_axis(value: str) -> None:
     module = torch.jit.CompilationUnit(f"def forward(x):\n    {_BRANCH}\n    return {value}\n")
     with pytest.raises(UnsupportedOperators, match="but it is computed at run time"):
         convert(module.forward.graph, [torch.randn(6)])
@@ -397,7 +397,7 @@ class Breaks(nn.Module):
         return x, count
 
 
-def test_a_loop_that_the_data_may_end_early() -> None:
+def test_loop_with_data_dependent_break() -> None:
     """Its condition is known for the first trip and not after it: it was written out until then,
     and refused.
     """
@@ -448,7 +448,7 @@ class Mixed(nn.Module):
 
 @pytest.mark.parametrize("kind", ["branch", "blocks", "loop", "loop of float32", "while"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_a_precision_makes_no_two_dtypes_of_one_value(
+def test_reduced_precision_keeps_one_dtype_per_value(
     kind: str, precision: str, strongly_typed: None
 ) -> None:
     module, x = Mixed(kind).requires_grad_(False), torch.randn(2, 5, 4)
@@ -461,7 +461,7 @@ def test_a_precision_makes_no_two_dtypes_of_one_value(
         torch.testing.assert_close(got, module(case), rtol=close, atol=close)
 
 
-def test_a_module_of_half_keeps_its_own_dtypes_apart() -> None:
+def test_half_module_of_two_dtypes_is_refused() -> None:
     class Two(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.float() if bool(x.sum() > 0) else x

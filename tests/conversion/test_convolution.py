@@ -44,7 +44,7 @@ def every_axis(axes: int) -> dict[int, dict[int, str]]:
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_a_convolution_of_any_setting(axes: int, settings: dict[str, Any]) -> None:
+def test_convolution_settings(axes: int, settings: dict[str, Any]) -> None:
     module = CONVOLUTIONS[axes](4, 8, 3, **settings)
     spatial = SPATIAL[axes]
     check(module, torch.randn(2, 4, *spatial), **TOLERANCE, compile=axes != 2)
@@ -64,7 +64,7 @@ def test_a_convolution_of_any_setting(axes: int, settings: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("settings", TRANSPOSED)
-def test_a_transposed_convolution_of_any_setting(axes: int, settings: dict[str, Any]) -> None:
+def test_transposed_convolution_settings(axes: int, settings: dict[str, Any]) -> None:
     module = DECONVOLUTIONS[axes](4, 6, 3, **settings)
     spatial = SPATIAL[axes]
     check(module, torch.randn(2, 4, *spatial), **TOLERANCE, compile=axes != 2)
@@ -80,7 +80,7 @@ def test_a_transposed_convolution_of_any_setting(axes: int, settings: dict[str, 
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
-def test_an_input_without_a_batch_axis(axes: int) -> None:
+def test_input_without_batch_axis(axes: int) -> None:
     check(
         CONVOLUTIONS[axes](4, 8, 3),
         torch.randn(4, *SPATIAL[axes]),
@@ -147,14 +147,14 @@ def test_each_general_overload(schema: str) -> None:
     )
 
 
-def test_a_dilated_transposed_convolution_with_a_tensor_for_weight() -> None:
+def test_dilated_transposed_convolution_with_tensor_weight() -> None:
     x, weight = torch.randn(2, 4, 7, 7), torch.randn(4, 6, 3, 3)
     check(lambda x, w: F.conv_transpose2d(x, w, dilation=2), x, weight, **TOLERANCE)
     with pytest.raises(UnsupportedOperators, match="stride and dilation"):
         check(lambda x, w: F.conv_transpose2d(x, w, stride=2, dilation=2), x, weight)
 
 
-def test_integers_are_refused_with_the_reason() -> None:
+def test_integers_are_refused_with_a_reason() -> None:
     with pytest.raises(UnsupportedOperators, match="floating tensors only"):
         check(
             lambda x: F.conv1d(x, torch.ones(1, 2, 3, dtype=torch.int64)),

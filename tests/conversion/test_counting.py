@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_counted_is_what_torch_counts(name: str) -> None:
+def test_counts_match_torch(name: str) -> None:
     function, inputs = CASES[name]
     check(function, *inputs, compile=name in ("one_hot", "bucketize", "searchsorted of rows"))
 
@@ -86,7 +86,7 @@ DATA: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_sizes_that_the_data_decides(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_dependent_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: True)
     check(
         DATA[name],
@@ -98,7 +98,7 @@ def test_sizes_that_the_data_decides(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["nonzero", "masked_select", "a mask as an index"])
-def test_they_are_refused_where_the_flavour_has_no_kernel(
+def test_data_dependent_sizes_are_refused_without_kernel(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)

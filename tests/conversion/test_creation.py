@@ -54,7 +54,7 @@ CASES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", CASES)
-def test_the_tensor_that_torch_makes_is_made_at_every_size(name: str, static: bool) -> None:
+def test_created_tensors_match_torch_at_every_size(name: str, static: bool) -> None:
     function = CASES[name]
     dynamic = {} if static else {0: {0: "n", 1: "w"}}
     more = [] if static else [(sample(1, 1),), (sample(4, 8),), (sample(3, 5),)]
@@ -86,7 +86,7 @@ FILLS = {
 
 
 @pytest.mark.parametrize("name", FILLS)
-def test_fills_that_tracing_cannot_record(name: str) -> None:
+def test_fills_from_graph_text(name: str) -> None:
     graph = f"""
         graph(%x : Tensor):
           %zero : int = prim::Constant[value=0]()
@@ -137,6 +137,8 @@ def test_positions_and_causal_masks_of_a_dynamic_length() -> None:
         (lambda x: torch.tril_indices(x.size(0), x.size(0)), "only at run time"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_reason(function: Callable[..., Any], words: str) -> None:
+def test_unsupported_calls_are_refused_with_a_reason(
+    function: Callable[..., Any], words: str
+) -> None:
     with pytest.raises(UnsupportedOperators, match=words):
         convert(function, [sample(2, 3)], dynamic={0: {0: "n"}})

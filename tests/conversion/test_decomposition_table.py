@@ -26,7 +26,7 @@ def silu_again(self: torch.Tensor) -> torch.Tensor:
     return self * torch.sigmoid(self)
 
 
-def test_every_pass_that_decomposes_has_formulas() -> None:
+def test_every_decomposing_pass_has_decompositions() -> None:
     kinds = {entry.kind for entry in DECOMPOSITIONS.values()}
     steps = [step for step in PIPELINE if step.rewrite.__qualname__.startswith("decompose.")]
     assert len(steps) == 13
@@ -34,7 +34,7 @@ def test_every_pass_that_decomposes_has_formulas() -> None:
 
 
 @pytest.mark.parametrize("key", DECOMPOSITIONS)
-def test_the_schema_is_torchs_and_the_formula_compiles(key: str) -> None:
+def test_schema_is_in_torch_and_decomposition_compiles(key: str) -> None:
     entry = DECOMPOSITIONS[key]
     name, _, overload = key.partition(".")
     assert str(torch._C._get_schema(name, overload)) == str(entry.parsed)
@@ -44,7 +44,7 @@ def test_the_schema_is_torchs_and_the_formula_compiles(key: str) -> None:
         assert not graph.findNode("prim::CallFunction", True)
 
 
-def test_the_parameters_are_the_schemas() -> None:
+def test_parameters_match_the_schema() -> None:
     with pytest.raises(ValueError, match=r"aten::silu takes \(x\), its schema has \(self\)"):
         Decomposition("aten::silu(Tensor self) -> Tensor", named_otherwise)
 
@@ -66,7 +66,7 @@ def calling(self: torch.Tensor, other: Number) -> torch.Tensor:
     return torch.div(x * FACTOR, other, rounding_mode=NAME)
 
 
-def test_a_formula_is_written_out_with_what_it_names() -> None:
+def test_source_of_decomposition_includes_its_helpers() -> None:
     assert source(calling, ("int",)) == (
         "def called(x: torch.Tensor, dtype: int | None):\n"
         "    return x if dtype is None else x.to(dtype)\n\n"

@@ -108,7 +108,7 @@ def test_cross_entropy_of_pixels_and_of_probabilities() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_loss_in_half_keeps_its_dtype(dtype: torch.dtype) -> None:
+def test_half_loss_keeps_its_dtype(dtype: torch.dtype) -> None:
     a, b = (t.to(dtype) for t in pairs(4))
     check(lambda a, b: F.huber_loss(a, b, reduction="none"), a, b, dynamic=ROWS)
 
@@ -162,7 +162,7 @@ NUMBERS = torch.tensor([-3.5, -1.0, -0.0, 0.0, 0.25, 2.0, 1e20, float("inf"), -f
 @pytest.mark.parametrize(
     "run", [torch.hypot, torch.logaddexp, torch.logaddexp2, torch.copysign, torch.heaviside]
 )
-def test_functions_of_two_numbers_at_their_edges(run: Any) -> None:
+def test_binary_functions_at_edge_values(run: Any) -> None:
     a, b = NUMBERS.repeat_interleave(len(NUMBERS)), NUMBERS.repeat(len(NUMBERS))
     check(run, a, b, dynamic={0: {0: "n"}, 1: {0: "n"}}, **CLOSE)
 
@@ -186,7 +186,7 @@ def test_bags_of_embeddings(mode: str) -> None:
     )
 
 
-def test_pooling_undone() -> None:
+def test_max_unpool() -> None:
     class Around(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y, positions = F.max_pool2d(x, [2, 2], return_indices=True)
@@ -196,7 +196,7 @@ def test_pooling_undone() -> None:
     check(Around(), torch.randn(2, 3, 8, 6), dynamic={0: {0: "n", 2: "h", 3: "w"}}, more=more)
 
 
-def test_the_layers_are_the_operators_and_the_models_names_stay() -> None:
+def test_layers_are_named_after_the_operator() -> None:
     graph = """
     graph(%x : Tensor, %3 : Tensor):
       %one : int = prim::Constant[value=1]()
@@ -209,7 +209,7 @@ def test_the_layers_are_the_operators_and_the_models_names_stay() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_what_a_formula_cannot_do_is_the_operators_reason() -> None:
+def test_decomposition_error_is_reported_for_operator() -> None:
     def inverted(x: torch.Tensor) -> torch.Tensor:
         return torch.linalg.matrix_power(x, -2)
 
@@ -226,7 +226,7 @@ def inverse(self: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.linalg_inv(self)  # type: ignore[no-any-return]
 
 
-def test_a_refused_formula_leaves_the_walk_as_it_found_it() -> None:
+def test_refused_decomposition_restores_walker_state() -> None:
     made, network, messages = new_network()
     ctx = ConversionContext(network, [{}], messages)
     outer = GraphWalker(ctx, NetworkBackend(ctx))

@@ -119,13 +119,13 @@ def test_nms(threshold: float) -> None:
 
 
 @pytest.mark.skipif(flavour.name() != "tensorrt-rtx", reason="other flavours have the kernel")
-def test_nms_is_refused_where_it_has_no_kernel() -> None:
+def test_nms_is_refused_without_kernel() -> None:
     with pytest.raises(UnsupportedOperators, match="no kernel"):
         check(lambda b, s: torch.ops.torchvision.nms(b, s, 0.5), *some_boxes(8))
 
 
 @pytest.mark.usefixtures("kernel")
-def test_more_boxes_than_the_layer_looks_at_are_refused() -> None:
+def test_boxes_beyond_layer_limit_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="5000"):
         check(
             lambda b, s: torch.ops.torchvision.nms(b, s, 0.5),

@@ -37,7 +37,7 @@ def test_negative_integers(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float16])
-def test_numbers_that_a_trace_wraps_in_tensors(dtype: torch.dtype) -> None:
+def test_traced_wrapped_numbers(dtype: torch.dtype) -> None:
     """A trace writes `7 // y` as a floored quotient of a tensor that reads as a number."""
     check(
         lambda y: (7 // y, torch.floor_divide(7, y), y // True), DIVISORS.to(dtype), compile=False
@@ -46,7 +46,7 @@ def test_numbers_that_a_trace_wraps_in_tensors(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_reals_and_their_scalar_twins(name: str) -> None:
+def test_floats_and_scalar_overloads(name: str) -> None:
     check(BINARY[name], REALS, REAL_DIVISORS)
     for divisor in (2, -0.7, 1.5):
         check(lambda x, d=divisor: BINARY[name](x, d), REALS, compile=False)
@@ -71,7 +71,7 @@ def test_mixed_dtypes_and_dynamic_broadcasting(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
-def test_quotients_that_round_to_a_whole_number(name: str) -> None:
+def test_quotients_near_integers(name: str) -> None:
     """7 / 0.7 and 1 / 0.1 round to 10 although the divisors are a little off: torch takes the exact
     floor and rest.
     """
@@ -140,7 +140,7 @@ def test_square_keeps_integers() -> None:
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_by_a_size_that_only_the_engine_knows(name: str) -> None:
+def test_division_by_dynamic_size(name: str) -> None:
     x = torch.arange(-6.0, 6.0).reshape(6, 2)
     for sample in (x, x.long()):
         check(

@@ -1,4 +1,4 @@
-"""docs/operators.md says what the registries say."""
+"""docs/operators.md matches the registries."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ def generate() -> Any:
     return module
 
 
-def test_the_page_of_operators_is_current(generate: Any) -> None:
+def test_operator_page_is_current(generate: Any) -> None:
     assert generate.PAGE.read_text() == generate.page(), "run: python docs/generate.py operators"
 
 
-def test_the_page_names_every_operator(generate: Any) -> None:
+def test_operator_page_lists_every_operator(generate: Any) -> None:
     page = generate.page()
     assert not [
         key for key in (*CONVERTERS, *EVALUATORS) if f"`{generate.split_key(key)[0]}`" not in page
     ]
 
 
-def test_a_page_that_is_not_current_is_noticed(
-    generate: Any, monkeypatch: Any, tmp_path: Path
-) -> None:
+def test_outdated_page_is_detected(generate: Any, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr(generate, "PAGE", tmp_path / "operators.md")
     assert generate.main(["operators", "--check"]) == 1
@@ -43,7 +41,7 @@ def test_a_page_that_is_not_current_is_noticed(
     assert generate.main(["operators", "--check"]) == 0
 
 
-def test_the_operator_databases_verdicts_stand_beside_the_operators(
+def test_operator_page_shows_opinfo_results(
     generate: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
     store = tmp_path / "operators.json"

@@ -52,7 +52,7 @@ LENGTHS = (10, 1, 3, 7, 20, 29, 49, 50, 70, 90, 99, 100)
 
 @pytest.mark.parametrize("factor", [0.7, 0.29, 0.1, 1 / 3, 0.57, 0.999999999, 0.5, 1.0])
 @pytest.mark.parametrize("kind", [Scaled, Ceiled, Floored])
-def test_a_length_is_what_doubles_make_of_it(kind: type[Scaled], factor: float) -> None:
+def test_lengths_are_computed_in_float64(kind: type[Scaled], factor: float) -> None:
     first, *others = (
         torch.arange(2.0 * n).view(2, n) for n in LENGTHS if kind is not Floored or n > 3
     )
@@ -77,7 +77,7 @@ UNFOUND = pytest.mark.xfail(
 
 
 @pytest.mark.parametrize("kind", [pytest.param(Rooted, marks=UNFOUND), Powered])
-def test_a_square_root_of_a_length(kind: type[nn.Module]) -> None:
+def test_square_root_of_length(kind: type[nn.Module]) -> None:
     first, *others = (torch.arange(2.0 * n).view(2, n) for n in (16, 1, 4, 49, 10000))
     check(
         kind(),
@@ -88,7 +88,7 @@ def test_a_square_root_of_a_length(kind: type[nn.Module]) -> None:
     )
 
 
-def test_float32_gives_another_result() -> None:
+def test_float32_lengths_differ_from_float64() -> None:
     """Lengths where the float32 product falls on the other side of a whole number."""
     differing = [
         n
@@ -99,7 +99,7 @@ def test_float32_gives_another_result() -> None:
     assert differing
 
 
-def test_a_simple_ratio_stays_arithmetic_that_other_sizes_are_recognized_by() -> None:
+def test_simple_ratio_needs_no_gather() -> None:
     conversion = convert(Scaled(0.5), [torch.randn(2, 8)], dynamic={0: {1: "n"}})
     kinds = {
         type(conversion.network.get_layer(i)).__name__ for i in range(conversion.network.num_layers)

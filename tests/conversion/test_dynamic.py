@@ -38,7 +38,7 @@ def test_bounds_are_as_narrow_as_the_ranges_allow(name: str) -> None:
     assert bounds(make(), RANGES) == (low, high)
 
 
-def test_unknown_values_have_no_facts() -> None:
+def test_unknown_values_have_no_bounds() -> None:
     assert bounds(UNKNOWN + N, RANGES) is None
     assert bounds(sympy.sin(N), RANGES) is None
 
@@ -61,7 +61,7 @@ def expressions() -> st.SearchStrategy[sympy.Expr]:
 
 
 @given(expressions())
-def test_no_value_lies_outside_of_the_bounds(expr: sympy.Expr) -> None:
+def test_values_are_within_bounds(expr: sympy.Expr) -> None:
     span = bounds(expr, RANGES)
     assert span is not None
     for n, m in itertools.product(range(1, 9), range(2, 5)):

@@ -17,7 +17,7 @@ def sample(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("a", DTYPES)
 @pytest.mark.parametrize("b", DTYPES)
-def test_addition_promotes_as_pytorch_does(a: torch.dtype, b: torch.dtype) -> None:
+def test_addition_promotes_dtypes_like_torch(a: torch.dtype, b: torch.dtype) -> None:
     check(lambda x, y: x + y, sample(a, 2, 3), sample(b, 2, 3, seed=1), compile=a == b)
 
 

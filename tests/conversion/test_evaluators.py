@@ -37,13 +37,13 @@ def schema_of(key: str) -> Any:
     )
 
 
-def test_every_evaluator_is_of_an_operator_that_torch_has() -> None:
+def test_every_evaluator_has_a_torch_operator() -> None:
     assert len(EVALUATORS) > 100
     unknown = [key for key in EVALUATORS if key not in NODE_KINDS and schema_of(key) is None]
     assert unknown == []
 
 
-def test_every_converter_has_the_arguments_that_torch_gives_it() -> None:
+def test_converter_arguments_match_torch_schema() -> None:
     keys = [key for key in CONVERTERS if key.startswith("aten::")]
     assert len(keys) > 100
     assert [key for key in keys if schema_of(key) is None] == []
@@ -134,19 +134,19 @@ def graph_of(body: str) -> torch._C.Graph:
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", [*NUMBERS, *LISTS, *METADATA])
-def test_what_a_graph_computes_of_sizes(name: str, static: bool) -> None:
+def test_size_arithmetic_in_a_graph(name: str, static: bool) -> None:
     body = {**NUMBERS, **LISTS, **METADATA}[name]
     dynamic = {} if static else {0: {0: "n", 1: "w"}}
     more = [] if static else [(sample(1, 1),), (sample(4, 3),), (sample(2, 8),)]
     check(graph_of(body), sample(2, 4), dynamic=dynamic, more=more, compile=not static)
 
 
-def test_bits_of_a_size_are_refused() -> None:
+def test_bitwise_operators_on_sizes_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="number that is computed at run time"):
         convert(graph_of("return n & 3"), [sample(2, 4)], dynamic={0: {0: "n"}})
 
 
-def test_an_index_that_only_the_engine_knows_is_refused() -> None:
+def test_dynamic_index_is_refused() -> None:
     with pytest.raises(
         UnsupportedOperators, match="the index must be known at build time but depends on n"
     ):

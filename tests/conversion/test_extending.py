@@ -53,7 +53,7 @@ def shop(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_every_command_of_the_page_works(shop: Path) -> None:
+def test_every_command_on_the_page_works(shop: Path) -> None:
     (commands,) = COMMANDS.findall(PAGE.read_text(encoding="utf-8"))
     outputs = [_command(line, shop) for line in commands.strip().splitlines()]
     assert "-  %" in outputs[1] and "aten::relu" in outputs[1]
@@ -92,7 +92,7 @@ def types(conversion: builder.Conversion) -> list[object]:
     return [network.get_layer(i).type for i in range(network.num_layers)]
 
 
-def test_a_converter_of_an_operator_that_lowering_decomposes_is_used() -> None:
+def test_converter_of_decomposed_operator_is_used() -> None:
     from builder.engine.flavour import trt
 
     assert "aten::silu_0" not in layers(converted(torch.nn.SiLU()))
@@ -123,7 +123,7 @@ WHOLE = (
 )
 
 
-def test_lowering_leaves_addmm_and_pad_to_a_users_converter() -> None:
+def test_lowering_keeps_addmm_and_pad_for_user_converter() -> None:
     module = torch.jit.script(Product().eval())
 
     def kinds() -> set[str]:
@@ -137,7 +137,7 @@ def test_lowering_leaves_addmm_and_pad_to_a_users_converter() -> None:
     assert kinds() == {"aten::pad", "aten::addmm"}
 
 
-def test_a_users_definition_replaces_a_converter() -> None:
+def test_user_definition_replaces_converter() -> None:
     @builder.decomposition("aten::relu(Tensor self) -> Tensor", override=True)
     def relu(self: torch.Tensor) -> torch.Tensor:
         return torch.clamp(self, min=0.0)
@@ -165,7 +165,7 @@ def twice(ctx, x):
         ),
     ],
 )
-def test_a_schema_that_is_not_torchs_is_refused(schema: str, message: str) -> None:
+def test_unknown_schema_is_refused(schema: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         builder.converter(schema, override="override" not in message)(twice)
     assert f"twice ({__file__}:" in str(error.value)
@@ -180,7 +180,7 @@ def test_an_evaluator_takes_the_arguments_of_its_operator() -> None:
         builder.evaluator("aten::floordiv.int")(lambda ctx, a, b: a)
 
 
-def test_a_converter_that_returns_nothing_is_named_with_its_line() -> None:
+def test_converter_returning_none_is_reported_with_its_line() -> None:
     @builder.converter("aten::relu(Tensor self) -> Tensor", override=True)
     def nothing(ctx, x):
         ctx.net.add_identity(x)
@@ -205,7 +205,7 @@ def check_warnings(folder: Path) -> list[str]:
     return list(pipeline_of_models.check(Order(spec, folder / "out"), clock).warnings)
 
 
-def test_the_warning_about_a_converter_is_shown_once_with_its_remedy(tmp_path: Path) -> None:
+def test_converter_warning_is_shown_once_with_its_fix(tmp_path: Path) -> None:
     @builder.converter("aten::relu(Tensor self) -> Tensor", override=True)
     def nothing(ctx, x):
         ctx.net.add_identity(x)
@@ -214,7 +214,7 @@ def test_the_warning_about_a_converter_is_shown_once_with_its_remedy(tmp_path: P
     assert "in torch: aten::relu" in warning and "return a layer" in warning
 
 
-def test_a_converter_with_wrong_values_is_named_with_its_line(tmp_path: Path) -> None:
+def test_converter_with_wrong_values_is_reported_with_line(tmp_path: Path) -> None:
     @builder.converter("aten::relu(Tensor self) -> Tensor", override=True)
     def identity(ctx, x):
         return ctx.net.add_identity(x)
@@ -227,7 +227,7 @@ def test_a_converter_with_wrong_values_is_named_with_its_line(tmp_path: Path) ->
     assert "defect of a converter" not in warnings
 
 
-def test_a_converter_with_too_few_outputs_is_named() -> None:
+def test_converter_with_too_few_outputs_is_reported() -> None:
     schema = (
         "aten::topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True)"
         " -> (Tensor values, Tensor indices)"
@@ -241,7 +241,7 @@ def test_a_converter_with_too_few_outputs_is_named() -> None:
         converted(Top())
 
 
-def test_an_error_in_a_converter_names_the_line_that_failed() -> None:
+def test_converter_error_reports_the_failing_line() -> None:
     @builder.converter("aten::relu(Tensor self) -> Tensor", override=True)
     def divides(ctx, x):
         return 1 // 0
@@ -268,7 +268,7 @@ def test_a_pass_runs_at_its_position() -> None:
         builder.add_pass("other")(seen)
 
 
-def test_a_pass_that_fails_is_named_with_its_line() -> None:
+def test_failing_pass_is_reported_with_its_line() -> None:
     @builder.add_pass("broken", after="functionalize")
     def broken(graph, context):
         raise KeyError("axis")
@@ -278,7 +278,7 @@ def test_a_pass_that_fails_is_named_with_its_line() -> None:
     assert "test_extending.py" in str(error.value.where)
 
 
-def test_what_a_plugin_registers_wrongly_is_a_usage_error(tmp_path: Path) -> None:
+def test_invalid_plugin_registration_is_a_usage_error(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
         "import builder\n\n"
@@ -294,7 +294,7 @@ class Custom(torch.nn.Module):
         return torch.ops.trial_of_plugins.same(x)
 
 
-def test_the_process_that_tries_a_file_first_has_the_plugins(tmp_path: Path) -> None:
+def test_trial_process_loads_the_plugins(tmp_path: Path) -> None:
     """The operator is the plugin's; the library allows the namespace and brings nothing."""
     plugin, library = tmp_path / "plugin.py", tmp_path / "library.py"
     library.write_text("")

@@ -35,9 +35,7 @@ def _kinds(module: Any, x: torch.Tensor, precision: str = "fp32") -> list[str]:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_a_normalization_behind_a_convolution_is_no_layer(
-    bias: bool, affine: bool, groups: int
-) -> None:
+def test_normalization_after_convolution_is_folded(bias: bool, affine: bool, groups: int) -> None:
     module = _seeded(
         nn.Conv2d(3, 6, 3, groups=groups, bias=bias), nn.BatchNorm2d(6, affine=affine), nn.ReLU()
     )
@@ -79,13 +77,13 @@ class TwoReaders(nn.Module):
         _seeded(nn.BatchNorm2d(3)),
     ],
 )
-def test_what_cannot_be_folded_stays_a_layer(module: nn.Module) -> None:
+def test_unfoldable_normalization_stays_a_layer(module: nn.Module) -> None:
     x = torch.randn(2, 3, 4, 4)
     assert "SCALE" in _kinds(module, x)
     check(module, x)
 
 
-def test_a_computed_kernel_is_left_alone() -> None:
+def test_computed_kernel_is_not_folded() -> None:
     norm = _seeded(nn.BatchNorm2d(2))
 
     def computed(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:

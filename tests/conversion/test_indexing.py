@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
 
 @pytest.mark.filterwarnings("ignore:.*uint8.*")
 @pytest.mark.parametrize("name", CASES)
-def test_the_values_at_the_places_that_torch_reads(name: str) -> None:
+def test_indexed_values_match_torch(name: str) -> None:
     function, inputs = CASES[name]
     check(
         function,
@@ -161,7 +161,7 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], Tensors, list[Tensors]]] = {
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_indices_are_read_against_the_size_that_the_axis_has(name: str) -> None:
+def test_indices_are_relative_to_actual_axis_size(name: str) -> None:
     function, inputs, more = DYNAMIC[name]
     check(
         function,
@@ -172,7 +172,7 @@ def test_indices_are_read_against_the_size_that_the_axis_has(name: str) -> None:
     )
 
 
-def test_a_mask_that_the_network_computes_is_never_read_as_integers() -> None:
+def test_computed_mask_is_not_read_as_integers() -> None:
     """Refused on RTX, which has no kernel for it; on TensorRT it selects."""
     if nonzero.available():
         check(lambda x: x[x > 0], torch.tensor([-1.0, 2.0, 0.0, 3.0]), compile=False)

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], Tensors]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_tensors_are_joined_in_the_dtype_that_torch_joins_them_in(name: str) -> None:
+def test_joined_dtype_matches_torch(name: str) -> None:
     function, inputs = CASES[name]
     check(
         function,
@@ -73,7 +73,7 @@ def test_tensors_are_joined_in_the_dtype_that_torch_joins_them_in(name: str) -> 
     )
 
 
-def test_dynamic_axes_are_joined_at_every_size() -> None:
+def test_dynamic_axes_are_concatenated_at_every_size() -> None:
     check(
         lambda x, y: torch.cat([x, y, x], 1).view(x.size(0), -1, 2),
         sample(2, 2, 2),

@@ -75,7 +75,7 @@ FIXED: dict[str, tuple[Any, tuple[Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("mistake", FIXED)
-def test_numbers_that_others_get_wrong(mistake: str) -> None:
+def test_common_mistakes_with_static_shapes(mistake: str) -> None:
     function, inputs = FIXED[mistake]
     check(function, *inputs)
 
@@ -115,7 +115,7 @@ DYNAMIC: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("mistake", DYNAMIC)
-def test_dynamic_rows_that_others_get_wrong(mistake: str) -> None:
+def test_common_mistakes_with_dynamic_rows(mistake: str) -> None:
     check(DYNAMIC[mistake], REALS, dynamic=ROWS, spans=SPANS, more=ONE_ROW_AND_FIVE)
 
 
@@ -133,7 +133,7 @@ def test_a_dynamic_axis_of_one_broadcasts() -> None:
     check(lambda x, y: x * y, REALS, other, dynamic={0: {0: "n"}, 1: {0: "m"}}, more=more)
 
 
-def test_a_dynamic_axis_is_split_as_torch_does() -> None:
+def test_dynamic_axis_split_matches_torch() -> None:
     check(
         lambda x: x.chunk(2, 0),
         REALS,

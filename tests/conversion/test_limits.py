@@ -135,7 +135,7 @@ def test_comparisons(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["isnan", "isinf", "nan_to_num", "fmax"])
-def test_the_same_without_tensorrts_own_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_handling_without_native_operations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorRT 8.6 has no ISNAN: NaN alone differs from itself."""
     missing: list[str] = []
 
@@ -149,7 +149,7 @@ def test_the_same_without_tensorrts_own_layers(name: str, monkeypatch: pytest.Mo
     assert set(missing) == {"ISINF" if name == "isinf" else "ISNAN"}
 
 
-def test_limits_that_only_the_engine_knows() -> None:
+def test_limits_from_dynamic_sizes() -> None:
     check(
         lambda x: torch.clamp(x, max=x.size(0) - 2),
         torch.arange(12.0).reshape(6, 2),

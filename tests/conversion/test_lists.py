@@ -52,8 +52,8 @@ class Joined(nn.Module):
         return torch.cat(parts), torch.cat(wide, -1)
 
 
-class Asked(nn.Module):
-    """What else a list tells."""
+class ListReads(nn.Module):
+    """Other reads of a list: its elements and its length."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows: list[Tensor] = []
@@ -144,14 +144,14 @@ class Lengthened(nn.Module):
 
 @pytest.mark.parametrize(
     "module",
-    [Recurrent(), Joined(), Asked(), Numbers(), Reversed(), Turned(), Parts(), Lengthened()],
+    [Recurrent(), Joined(), ListReads(), Numbers(), Reversed(), Turned(), Parts(), Lengthened()],
     ids=lambda m: type(m).__name__,
 )
-def test_what_a_loop_appends(module: nn.Module) -> None:
+def test_tensors_appended_in_a_loop(module: nn.Module) -> None:
     check(module, torch.randn(5, 2, 3), **TIMES, more=MORE, **CLOSE)
 
 
-def test_more_trips_than_are_written_out() -> None:
+def test_loop_beyond_unrolling_limit() -> None:
     check(Recurrent(), torch.randn(100, 2, 3), **CLOSE, compile=False)
 
 
@@ -205,7 +205,7 @@ class Before(nn.Module):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_what_no_engine_can_follow_is_refused(module: nn.Module, reason: str) -> None:
+def test_unsupported_lists_are_refused(module: nn.Module, reason: str) -> None:
     spec = builder.TensorSpec("float32", ("t", "n", 3), {"t": (1, 5, 9), "n": (1, 2, 4)})
     with pytest.raises(UnsupportedOperators, match=reason):
         builder.convert(torch.jit.script(module), [spec])
@@ -238,7 +238,7 @@ class KeyOfTensor(nn.Module):
         (KeyOfTensor, "a dictionary has tensors as keys"),
     ],
 )
-def test_keys_that_may_be_equal_are_refused_with_their_line(module: Any, reason: str) -> None:
+def test_possibly_equal_keys_are_refused_with_source_line(module: Any, reason: str) -> None:
     spec = builder.TensorSpec("float32", ("n", 2), dims={"n": (1, 2, 4)})
     with pytest.raises(UnsupportedOperators, match=reason) as error:
         builder.convert(torch.jit.script(module()), [spec])

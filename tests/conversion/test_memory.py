@@ -16,13 +16,13 @@ LIMIT = 1.5
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_weights_are_copied_once_at_most(name: str, precision: str) -> None:
+def test_weights_are_copied_at_most_once(name: str, precision: str) -> None:
     row = apart(name, MEGABYTES, precision)
     assert row["weights_mb"] > MEGABYTES / 2
     assert row["extra_per_weight"] <= LIMIT, row
 
 
-def test_a_copy_too_many_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_weight_copy_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The measure itself: a module whose conversion is made to hold two copies."""
     import builder
     from benchmarks import memory

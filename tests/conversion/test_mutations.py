@@ -238,7 +238,7 @@ MUTATIONS = [
 @pytest.mark.parametrize(
     "mutation", MUTATIONS, ids=lambda m: f"{m.key.removeprefix('aten::')}: {m.what}"
 )
-def test_a_broken_converter_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_converter_is_detected(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     # whole, it passes
     check(mutation.function, *mutation.inputs, rtol=1e-5, atol=1e-5, compile=False)
     whole = CONVERTERS[mutation.key]

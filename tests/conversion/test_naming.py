@@ -97,14 +97,14 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
     ]
 
 
-def test_frozen_and_saved_modules_keep_source_locations() -> None:
+def test_frozen_saved_module_keeps_source_locations() -> None:
     made = layers(saved(torch.jit.freeze(torch.jit.script(Model().eval()))))
     assert len({layer.name for layer in made}) == len(made)
     assert any("test_naming.py" in layer.metadata for layer in made if "aten::matmul" in layer.name)
 
 
 class Ambiguous(nn.Module):
-    """Two lists of layers of one class: which of them `0` is from cannot be told."""
+    """Two lists of layers of one class: it is ambiguous which of them has `0`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,13 +118,13 @@ class Ambiguous(nn.Module):
         return x
 
 
-def test_a_name_that_may_be_from_two_lists_keeps_to_what_is_known() -> None:
+def test_ambiguous_list_name_keeps_the_known_part() -> None:
     names = [layer.name for layer in layers(torch.jit.script(Ambiguous().eval()))]
     assert "0/aten::linear_0" in names and "0/aten::linear_1" in names
     assert len(set(names)) == len(names)
 
 
-def test_a_place_behind_a_deep_stack_is_kept_as_far_as_tensorrt_takes_it() -> None:
+def test_deep_source_location_is_cut_to_tensorrt_limit() -> None:
     def deep(levels: int) -> torch.jit.ScriptModule:
         return deep(levels - 1) if levels else traced(Model().eval())
 
@@ -132,7 +132,7 @@ def test_a_place_behind_a_deep_stack_is_kept_as_far_as_tensorrt_takes_it() -> No
     assert all("linear.py" in layer.metadata for layer in made if "head.0" in layer.name)
 
 
-def test_a_path_is_read_off_torchs_record_of_calls() -> None:
+def test_module_path_is_read_from_torch_call_stack() -> None:
     known = containers(torch.jit.script(Model().eval()))
     assert path_of("encoder(Encoder).1(Layer).norm(LayerNorm)", known) == "encoder.layers.1.norm"
     assert path_of("encoder(Encoder).7(Layer)", known) == "encoder.7"

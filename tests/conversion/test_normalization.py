@@ -117,7 +117,7 @@ def test_layer_norm(shape: tuple[int, ...], normal: tuple[int, ...], affine: boo
     )
 
 
-def test_layer_norm_does_not_cancel() -> None:
+def test_layer_norm_has_no_cancellation() -> None:
     """Values of 1e4 with a deviation of 1e-1: E[x^2] - E[x]^2 would lose everything. The mean of 64
     floats near 1e4 is good to their spacing, 1e-3, which the division by 0.1 makes 1e-2.
     """
@@ -129,7 +129,7 @@ def test_layer_norm_in_half_is_computed_in_float32() -> None:
     check(lambda x: F.layer_norm(x, (64,)), (sample(3, 64) * 100).half())
 
 
-def test_native_layer_norm_gives_its_statistics() -> None:
+def test_native_layer_norm_returns_its_statistics() -> None:
     weight = sample(5)
     check(
         lambda x: torch.native_layer_norm(x, (5,), weight, None, 1e-5),

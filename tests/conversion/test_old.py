@@ -88,7 +88,7 @@ def dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_8_6_refuses_is_composed(name: str) -> None:
+def test_operators_missing_in_8_6_are_decomposed(name: str) -> None:
     function, inputs = CASES[name]
     check(
         function,
@@ -123,7 +123,7 @@ def test_a_weight_beyond_half_keeps_its_node_in_float32(monkeypatch: pytest.Monk
     assert not builder.convert(torch.jit.script(module), [spec]).warnings
 
 
-def test_a_masks_number_beyond_half_becomes_its_greatest() -> None:
+def test_mask_value_beyond_half_range_is_clamped() -> None:
     class Masked(torch.nn.Module):
         def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             return torch.softmax(x.masked_fill(mask, torch.finfo(torch.float32).min), -1)
@@ -139,7 +139,7 @@ def test_a_masks_number_beyond_half_becomes_its_greatest() -> None:
     torch.testing.assert_close(builder.reference.run(conversion, [x, mask])[0], Masked()(x, mask))
 
 
-def test_a_number_beyond_half_stays_what_it_is() -> None:
+def test_number_beyond_half_range_is_preserved() -> None:
     class Shifted(torch.nn.Module):
         def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return x + 1e6, n + 100000
@@ -163,7 +163,7 @@ def test_a_dynamic_roll_does_not_wrap(shifts: Any, dims: Any) -> None:
     assert modes and "WRAP" not in modes
 
 
-def test_a_reshape_of_a_reshape_copies_no_axis() -> None:
+def test_nested_reshape_copies_no_axis() -> None:
     """8.6 joins the two to one, whose copied axis is the first one's input's."""
     heads = lambda x: (  # noqa: E731
         x[2].reshape(x.shape[1], x.shape[2] * 4, 2).transpose(0, 1).reshape(-1, x.shape[1], 2)
@@ -189,7 +189,7 @@ class Summed(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("axes", "widths"), [({0: "n"}, (4, 4)), ({0: "n", 1: "w"}, (1, 6))])
-def test_a_running_sum_in_a_loop_fills_no_slice(
+def test_running_sum_in_a_loop_needs_no_fill_slice(
     axes: dict[int, str], widths: tuple[int, int]
 ) -> None:
     """Myelin, which compiles the body, has no FILL."""
@@ -210,7 +210,7 @@ class Padded(torch.nn.Module):
         return torch.stack(rows)
 
 
-def test_a_loop_that_pads_is_refused_with_its_line() -> None:
+def test_padding_in_a_loop_is_refused_with_source_line() -> None:
     spec = builder.TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 99)})
     with pytest.raises(
         UnsupportedOperators, match="no loop of unknown length that pads"
@@ -220,12 +220,12 @@ def test_a_loop_that_pads_is_refused_with_its_line() -> None:
     assert "test_old.py" in str(refusal.value)
 
 
-def test_integers_that_are_too_many_to_rank_are_refused() -> None:
+def test_sorting_too_many_integers_is_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="sorts only floats"):
         convert(lambda x: x.topk(5), [torch.zeros(5000, dtype=torch.int32)])
 
 
-def test_bfloat16_is_refused_with_the_reason() -> None:
+def test_bfloat16_is_refused_with_a_reason() -> None:
     """It would say nothing and compute in float32: only a strongly typed network has the casts."""
     module = torch.jit.script(torch.nn.Linear(4, 4))
     with pytest.raises(UsageError, match=r"precision 'bf16': TensorRT .* has no bfloat16"):
@@ -233,7 +233,7 @@ def test_bfloat16_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.skipif(not capabilities.current().strongly_typed, reason="8.6 itself refuses them")
-def test_a_layer_that_8_6_refuses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_refused_by_8_6_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of all the others: without the composition, each of these is named."""
     monkeypatch.setattr(Capabilities, "takes", lambda self, layer, dtype: layer != "UNARY.NEG")
     assert old.refused(convert(lambda x: x.sort(1), [INTEGERS]).network)

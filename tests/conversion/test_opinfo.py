@@ -24,7 +24,7 @@ def accepted(name: str, limit: int | None, dynamic: bool = False) -> None:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_a_few_samples_of_the_most_used(name: str) -> None:
+def test_samples_of_common_operators(name: str) -> None:
     accepted(name, 3)
 
 
@@ -40,13 +40,13 @@ def test_every_operator(name: str, dynamic: bool) -> None:
     accepted(name, 20 if dynamic else None, dynamic)
 
 
-def test_the_script_notices_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_detects_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
     from builder.conversion.converters import unary
 
     monkeypatch.setattr(unary, "expm1", lambda ctx, x: ctx.unary("EXP", x))
     assert opinfo.run("expm1", 2).verdict == "failed"
 
 
-def test_families_name_no_operator_twice() -> None:
+def test_families_list_each_operator_once() -> None:
     names = opinfo.operators()
     assert len(names) == len(set(names))

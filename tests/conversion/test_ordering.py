@@ -116,7 +116,7 @@ def test_bools() -> None:
     check(lambda x: torch.sort(x, 1).values, torch.tensor([[True, False], [False, False]]))
 
 
-def test_more_than_tensorrt_keeps_is_refused_with_the_number() -> None:
+def test_k_beyond_tensorrt_limit_is_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="at most 3840 elements, this keeps 5000"):
         convert(lambda x: torch.sort(x, 1), [torch.zeros(1, 5000)])
     with pytest.raises(UnsupportedOperators, match="3840"):

@@ -112,7 +112,7 @@ def sample(*lengths: int, steps: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("kind", "settings"), LAYERS)
-def test_a_layer_of_static_shape_is_written_out(kind: str, settings: str) -> None:
+def test_layer_of_static_shape_is_unrolled(kind: str, settings: str) -> None:
     module = Packed(layer(kind, **SETTINGS[settings]))
     check(module, *sample(4, 3, 1, steps=5), **CLOSE, compile=kind == "LSTM")
 
@@ -281,7 +281,7 @@ def test_constant_lengths() -> None:
     check(function, sample(2, 5, 3, steps=7)[0], **CLOSE)
 
 
-def test_what_is_behind_the_lengths_is_not_read() -> None:
+def test_values_beyond_the_lengths_are_not_read() -> None:
     module = torch.jit.script(Packed(layer("GRU", bidirectional=True, num_layers=2)).eval())
     x, lengths = sample(4, 2, 1, steps=6)
     conversion = convert(module, (x, lengths), dynamic=DYNAMIC)
@@ -293,7 +293,7 @@ def test_what_is_behind_the_lengths_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[0, 4, 4], [5, 4, -1]])
-def test_a_length_that_torch_refuses_reads_nothing_out_of_bounds(lengths: list[int]) -> None:
+def test_invalid_length_reads_nothing_out_of_bounds(lengths: list[int]) -> None:
     x, good = sample(4, 3, 1)
     conversion = convert(Packed(layer("GRU", bidirectional=True)), (x, good), dynamic=DYNAMIC)
     got = builder.reference.run(conversion, [x, torch.tensor(lengths)])
@@ -361,7 +361,7 @@ def test_without_total_length_the_size_depends_on_the_data(
 
 
 @pytest.mark.parametrize("trace", [False, True])
-def test_rtx_refuses_a_missing_total_length_with_the_fix(
+def test_missing_total_length_is_refused_on_rtx(
     monkeypatch: pytest.MonkeyPatch, trace: bool
 ) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)
@@ -412,7 +412,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_reads_packed_data_otherwise_is_refused(what: str) -> None:
+def test_unsupported_reads_of_packed_data_are_refused(what: str) -> None:
     def function(x: Tensor, lengths: Tensor) -> Any:
         return REFUSED[what](pack_padded_sequence(x, lengths, batch_first=True))
 
@@ -437,7 +437,7 @@ class InABranch(nn.Module):
         return h
 
 
-def test_a_branch_that_the_data_decide() -> None:
+def test_data_dependent_branch() -> None:
     x, lengths = sample(5, 4, 1)
     check(InABranch(outside=False), x, lengths, more=[(-x, lengths)], **CLOSE)
     with pytest.raises(UnsupportedOperators, match="reads a packed sequence"):
@@ -488,9 +488,7 @@ BROKEN: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_converter_broken_on_purpose_is_caught(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_converter_is_detected(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, inputs = Packed(layer("LSTM", bidirectional=True)), sample(4, 3, 1, steps=5)
     check(module, *inputs, **CLOSE, compile=False)
     monkeypatch.setattr(Lengths, *BROKEN[what])

@@ -27,7 +27,7 @@ CONSTANT: list[tuple[tuple[int, ...], tuple[int, ...], float | None]] = [
 
 
 @pytest.mark.parametrize(("shape", "pads", "value"), CONSTANT)
-def test_the_value_stands_around_the_tensor(
+def test_constant_padding(
     shape: tuple[int, ...], pads: tuple[int, ...], value: float | None
 ) -> None:
     check(lambda x: pad(x, pads, value=value), sample(*shape), compile=len(pads) == 4)
@@ -55,7 +55,7 @@ WINDOWS: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("mode", "shape", "pads"), WINDOWS)
-def test_the_tensor_itself_stands_around_it(
+def test_reflect_replicate_and_circular_padding(
     mode: str, shape: tuple[int, ...], pads: tuple[int, ...]
 ) -> None:
     check(lambda x: pad(x, pads, mode=mode), sample(*shape), compile=len(shape) == 4)
@@ -75,7 +75,7 @@ OPERATORS: list[tuple[str, list[Any], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "shape"), OPERATORS)
-def test_operators_that_pad(name: str, arguments: list[Any], shape: tuple[int, ...]) -> None:
+def test_padding_operators(name: str, arguments: list[Any], shape: tuple[int, ...]) -> None:
     check(lambda x: getattr(torch.ops.aten, name)(x, *arguments), sample(*shape), compile=False)
 
 
@@ -90,7 +90,7 @@ def test_dynamic_axes_are_padded(mode: str) -> None:
     )
 
 
-def test_a_pad_up_to_a_multiple_is_computed_by_the_network() -> None:
+def test_network_computes_padding_to_a_multiple() -> None:
     check(
         lambda x: pad(x, (0, (-x.size(1)) % 4), value=5.0),
         sample(2, 3),

@@ -44,7 +44,7 @@ def others() -> list[tuple[torch.Tensor, ...]]:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("settings", AVERAGES)
-def test_an_average_divides_by_what_pytorch_counts(
+def test_average_pooling_divisor_matches_torch(
     settings: tuple[Any, ...], size: tuple[int, int]
 ) -> None:
     x = torch.randn(2, 3, *size)
@@ -62,7 +62,7 @@ def test_an_average_divides_by_what_pytorch_counts(
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("indices", [False, True])
 @pytest.mark.parametrize("settings", MAXIMA)
-def test_a_maximum_and_where_it_was(
+def test_max_pooling_values_and_indices(
     settings: tuple[Any, ...], indices: bool, size: tuple[int, int]
 ) -> None:
     x = torch.randn(2, 3, *size)
@@ -76,12 +76,12 @@ def test_a_maximum_and_where_it_was(
     )
 
 
-def test_the_first_of_equal_maxima_gives_the_index() -> None:
+def test_index_is_that_of_the_first_maximum() -> None:
     x = torch.randint(-2, 2, (1, 2, 8, 8)).float()
     check(lambda x: F.max_pool2d(x, 3, 1, 1, return_indices=True), x, rtol=0, atol=0)
 
 
-def test_integers_have_maxima_too() -> None:
+def test_max_pooling_of_integers() -> None:
     """Beyond what float32 holds exactly, within what the flavour's integers hold."""
     most = 2**40 if capabilities.current().has_int64 else 2**31
     check(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randint(-most, most, (1, 2, 6, 6)))

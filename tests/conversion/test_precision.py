@@ -55,7 +55,7 @@ def test_products_are_half_and_softmax_is_not(precision: str, dtype: str) -> Non
     )
 
 
-def test_half_answers_stay_within_halfs_rounding() -> None:
+def test_half_results_are_within_half_rounding() -> None:
     """Two products of up to 32 terms, each operand rounded to 2^-11 relative: 5e-3 leaves room for
     both.
     """
@@ -78,7 +78,7 @@ def test_a_pattern_keeps_layers_in_float32() -> None:
 
 
 @pytest.mark.usefixtures("strongly_typed")
-def test_a_weight_beyond_half_is_named() -> None:
+def test_weight_beyond_half_range_is_reported() -> None:
     model = Classifier().eval()
     model.first.weight.data[0, 0] = 1e6
     conversion = builder.convert(torch.jit.script(model), [SPEC], precision="fp16")
@@ -88,7 +88,7 @@ def test_a_weight_beyond_half_is_named() -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
-def test_a_module_that_is_not_quantized_is_refused(precision: str) -> None:
+def test_unquantized_module_is_refused(precision: str) -> None:
     if precision == "fp8" and missing(FP8):
         pytest.skip(str(missing(FP8)))
     with pytest.raises(UsageError, match="nothing in this graph is quantized") as refused:
@@ -96,7 +96,7 @@ def test_a_module_that_is_not_quantized_is_refused(precision: str) -> None:
     assert "builder.quantize" in str(refused.value.fix) and "calibration" in str(refused.value.fix)
 
 
-def test_fp8_is_refused_with_the_reason_where_there_is_none(
+def test_unavailable_fp8_is_refused_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """8.6 has no strongly typed networks, and with them no FP8."""
@@ -129,7 +129,7 @@ class Kept(torch.nn.Module):
         return new.relu(), new
 
 
-def test_an_output_that_no_border_narrows_is_restored_beside_one_that_is() -> None:
+def test_float32_output_beside_half_output_is_restored() -> None:
     """`io: fp16` with `precision: fp16` and a state, which keeps the module's float32."""
     lowered = half(builder.lower(torch.jit.script(Kept())), inputs=[0], outputs=[0])
     specs = [builder.TensorSpec(dtype, (4, 4)) for dtype in ("float16", "float32")]
@@ -168,7 +168,7 @@ class _Layers:
         (("aten::softmax*",), ["NORMALIZATION", "SOFTMAX", "UNARY", "REDUCE"]),
     ],
 )
-def test_weakly_typed_networks_get_explicit_precision_constraints(
+def test_weakly_typed_float32_layers_are_constrained(
     patterns: tuple[str, ...], kept: list[str]
 ) -> None:
     rules, net = Policy(torch.float16, patterns, typed=False), _Layers(*KINDS)
@@ -184,7 +184,7 @@ def test_weakly_typed_networks_get_explicit_precision_constraints(
 KINDS = ("CONSTANT", "NORMALIZATION", "SOFTMAX", "UNARY", "SHAPE", "REDUCE")
 
 
-def test_fp8_is_refused_for_gpus_that_have_none() -> None:
+def test_fp8_is_refused_on_gpus_without_fp8() -> None:
     """An RTX plan may be for several; the oldest decides."""
     from builder.engine import fp8
 
@@ -202,7 +202,7 @@ class Masked(nn.Module):
 
 
 @pytest.mark.usefixtures("strongly_typed")
-def test_a_number_beyond_half_is_named_with_its_line() -> None:
+def test_number_beyond_half_range_is_reported_with_line() -> None:
     specs = [builder.TensorSpec("float32", (4, 4)), builder.TensorSpec("bool", (4, 4))]
     module = torch.jit.script(Masked())
     [warning] = builder.convert(module, specs, precision="fp16").warnings
@@ -214,7 +214,7 @@ def test_a_number_beyond_half_is_named_with_its_line() -> None:
 
 
 @pytest.mark.usefixtures("strongly_typed")
-def test_a_row_that_is_masked_throughout_stays_finite() -> None:
+def test_fully_masked_row_stays_finite() -> None:
     """Masks are written with the least number of float32; as -inf in half, the softmax of such a
     row would be NaN.
     """

@@ -93,7 +93,7 @@ SHIFTED = [(128, 0, 255), (5, 0, 127), (-3, -127, 120), (0, 0, 127)]
 
 
 @pytest.mark.parametrize(("zero", "low", "high"), SHIFTED)
-def test_a_zero_point_that_only_shifts_int8_is_quantized(zero: int, low: int, high: int) -> None:
+def test_shifted_int8_zero_point_is_quantized(zero: int, low: int, high: int) -> None:
     """Only quant_min - zero_point and quant_max - zero_point say what is kept of x."""
     x = torch.randn(2, 3, 4) * 6
     conversion = check(
@@ -126,7 +126,7 @@ class Unsigned(torch.nn.Module):
         return torch.fake_quantize_per_tensor_affine(x, 0.0375, 0, 0, 255)
 
 
-def test_range_beyond_int8_is_rounded_in_float_with_a_warning() -> None:
+def test_range_beyond_int8_is_rounded_in_float_with_warning() -> None:
     conversion = check(Unsigned(), torch.randn(2, 3).abs())
     assert not kinds(conversion)["QUANTIZE"]
     [warning] = conversion.warnings
@@ -148,7 +148,7 @@ def convolution(
     return F.conv2d(torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127), weight)
 
 
-def test_the_weight_of_a_product_keeps_its_pair_of_layers() -> None:
+def test_product_weight_keeps_its_quantize_layers() -> None:
     """TensorRT computes in int8 only where it sees both operands quantized; the weight's channels
     have their scales.
     """
@@ -175,7 +175,7 @@ def test_a_transposed_convolution_has_its_channels_on_the_second_axis() -> None:
     check(upsample, torch.randn(2, 4, 6, 6), atol=SUMS)
 
 
-def test_a_static_tensor_that_no_product_reads_is_rounded_by_torch() -> None:
+def test_static_tensor_without_product_is_rounded_by_torch() -> None:
     table = torch.randn(10, 4)
     rounded = lambda i: F.embedding(  # noqa: E731
         i, torch.fake_quantize_per_tensor_affine(table, 0.05, 0, -128, 127)
@@ -233,7 +233,7 @@ def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
 
 
 @pytest.mark.usefixtures("strongly_typed")
-def test_a_scale_beyond_half_is_named_and_kept_in_float32() -> None:
+def test_scale_beyond_half_range_is_reported_and_float32() -> None:
     weight = torch.randn(8, 4, 3, 3) * 1e-7
     scale = weight.abs().amax((1, 2, 3)) / 127  # 2e-9: half's least positive number is 6e-8
     module = module_of(lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)])
@@ -248,7 +248,7 @@ MUTANTS = [(0.5, 0), (30.0, 0), (1.0, 1)]
 
 
 @pytest.mark.parametrize(("factor", "axis"), MUTANTS)
-def test_a_wrong_scale_or_axis_is_another_answer(factor: float, axis: int) -> None:
+def test_wrong_scale_or_axis_changes_result(factor: float, axis: int) -> None:
     weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(4, 1, 1, 1)
     scale = weight.abs().amax((1, 2, 3)) / 127
     x = torch.randn(2, 4, 8, 8)
@@ -260,7 +260,7 @@ def test_a_wrong_scale_or_axis_is_another_answer(factor: float, axis: int) -> No
     assert compare({"y": output.numpy()}, {"y": truth.numpy()}, precision="int8").problems
 
 
-def test_the_right_scale_and_axis_are_the_answer() -> None:
+def test_right_scale_and_axis_give_expected_result() -> None:
     """The tolerance that the mutants break."""
     weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(4, 1, 1, 1)
     x = torch.randn(2, 4, 8, 8)
@@ -285,7 +285,7 @@ class Pair(torch.nn.Module):
         return F.linear(torch.quantize_per_tensor(x, 0.03, 0, torch.qint8).dequantize(), weight)
 
 
-def test_a_quantized_tensor_that_is_dequantized_is_a_fake_quantization() -> None:
+def test_quantize_and_dequantize_become_fake_quantization() -> None:
     conversion = check(Pair().eval(), torch.randn(3, 4), atol=SUMS)
     assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 2
     check(
@@ -294,7 +294,7 @@ def test_a_quantized_tensor_that_is_dequantized_is_a_fake_quantization() -> None
     )
 
 
-def test_packed_modules_are_refused_with_what_to_do() -> None:
+def test_packed_modules_are_refused_with_a_fix() -> None:
     from torch.ao.nn.quantized import Linear
 
     class Packed(torch.nn.Module):

@@ -151,10 +151,10 @@ class Output(Alone):
 
 
 @pytest.mark.parametrize("steps", [5, 40])
-def test_both_directions_take_their_steps_together(steps: int) -> None:
+def test_both_directions_share_each_step(steps: int) -> None:
     module = Output(nn.LSTM(3, 4, num_layers=2, bidirectional=True))
     network = check(module, torch.randn(steps, 2, 3), **CLOSE, compile=False).network
     kinds = [network.get_layer(index).type.name for index in range(network.num_layers)]
     assert kinds.count("MATRIX_MULTIPLY") == 2 + 2 * (steps if steps <= 16 else 1)
-    # none for final states, which nobody reads
+    # none for the final states, which are not used
     assert kinds.count("LOOP_OUTPUT") == (0 if steps <= 16 else 2)

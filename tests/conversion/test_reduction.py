@@ -115,7 +115,7 @@ def test_integers_and_bools(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "name", ["sum", "mean", "prod", "cumsum", "cumprod", "softmax", "log_softmax"]
 )
-def test_the_dtype_argument_is_obeyed(name: str) -> None:
+def test_dtype_argument_is_applied(name: str) -> None:
     function = getattr(torch, name)
     axis = [] if name in ("sum", "mean", "prod") else [0]
     check(lambda x: function(x, *axis, dtype=torch.float32), torch.tensor([1, 2, 4]), rtol=SUMS)
@@ -138,7 +138,7 @@ def test_any_of_one_and_minus_one() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0)])
-def test_truth_of_nothing(shape: tuple[int, ...]) -> None:
+def test_any_and_all_of_empty_tensors(shape: tuple[int, ...]) -> None:
     x = torch.zeros(shape)
     check(
         lambda x: (
@@ -212,7 +212,7 @@ def test_corrections(name: str, correction: float) -> None:
         check(lambda x: function(x, False), sample(3, 5), rtol=SUMS, compile=False)
 
 
-def test_variance_does_not_cancel() -> None:
+def test_variance_has_no_cancellation() -> None:
     """Around 4096 with a deviation of 1/8, exactly representable: E[x^2] - E[x]^2 would be off by 1
     in float32.
     """

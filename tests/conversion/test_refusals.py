@@ -16,12 +16,12 @@ from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
 
 
-def test_nothing_is_both_converted_and_refused() -> None:
+def test_no_operator_is_both_converted_and_refused() -> None:
     known = {key.removeprefix("aten::") for key in (*CONVERTERS, *EVALUATORS)}
     assert not known & set(REASONS)
 
 
-def test_every_refused_name_is_an_operator_of_torch() -> None:
+def test_every_refused_name_is_a_torch_operator() -> None:
     assert len(REASONS) > 100
     assert [name for name in REASONS if not known(name)] == []
 
@@ -33,7 +33,7 @@ def known(name: str) -> bool:
     return any(s.overload_name == overload for s in schemas) if overload else bool(schemas)
 
 
-def test_reason_is_reported_with_the_line() -> None:
+def test_refusal_reason_is_reported() -> None:
     with pytest.raises(UnsupportedOperators, match="factors, inverts or solves a matrix"):
         convert(lambda x: torch.linalg.inv(x), [torch.eye(3)])
 
@@ -73,7 +73,7 @@ def item(y: Tensor) -> float:
         (item, torch.ones(2, 3)),
     ],
 )
-def test_a_tensor_read_as_a_number_is_refused_as_torch_refuses_it(
+def test_tensor_read_as_number_is_refused_like_in_torch(
     function: Callable[[Tensor], object], y: Tensor
 ) -> None:
     """It was our defect, in TensorRT's words; where there was one element, an engine answered what

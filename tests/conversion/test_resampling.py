@@ -113,7 +113,7 @@ def test_to_the_size_of_another_input(mode: str, align: bool | None) -> None:
     check(Like(mode, align), x, y, dynamic=dynamic, more=more, **tolerance(mode))
 
 
-def test_a_factor_that_is_recomputed_is_the_ratio_of_the_lengths() -> None:
+def test_recomputed_factor_is_the_ratio_of_lengths() -> None:
     for recompute in (False, True):
         check(
             lambda x, r=recompute: F.interpolate(  # type: ignore[misc]
@@ -136,7 +136,7 @@ def test_antialiasing(mode: str, size: tuple[int, int]) -> None:
     )
 
 
-def test_antialiasing_of_a_dynamic_axis_is_refused_by_name() -> None:
+def test_antialiasing_of_dynamic_axis_is_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="width"):
         check(
             lambda x: F.interpolate(x, size=(4, 4), mode="bilinear", antialias=True),
@@ -175,7 +175,7 @@ def test_grid_sample(mode: str, padding: str, align: bool) -> None:
     )
 
 
-def test_grid_sample_of_a_volume_or_the_reason_why_not() -> None:
+def test_grid_sample_of_volume_converts_or_is_refused() -> None:
     x, grid = torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 4, 5, 3) * 2 - 1
     try:
         check(lambda x, g: F.grid_sample(x, g, align_corners=False), x, grid)
@@ -192,7 +192,7 @@ def test_affine_grid(size: tuple[int, ...], align: bool) -> None:
     check(lambda t: F.affine_grid(t, list(size), align), theta, **CLOSE)
 
 
-def test_a_whole_factor_needs_no_shapes_whatever_the_length_is_made_of() -> None:
+def test_integer_factor_needs_no_shape_layers() -> None:
     """Sizes that have to be computed hide from TensorRT's fuser that the sum behind has operands of
     one size.
     """

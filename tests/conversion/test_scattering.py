@@ -199,7 +199,7 @@ COMPILED = (
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_values_are_written_where_torch_writes_them(name: str) -> None:
+def test_scattered_values_match_torch(name: str) -> None:
     function, inputs = CASES[name]
     check(function, *inputs, compile=name in COMPILED)
 
@@ -207,7 +207,7 @@ def test_the_values_are_written_where_torch_writes_them(name: str) -> None:
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("how", ["sum", "prod", "mean", "amax", "amin"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16])
-def test_every_reduction_with_and_without_what_was_there(
+def test_reductions_with_and_without_include_self(
     dtype: torch.dtype, how: str, include_self: bool
 ) -> None:
     x, src = sample(2, 4, dtype=dtype), sample(2, 3, dtype=dtype)
@@ -222,7 +222,7 @@ def test_every_reduction_with_and_without_what_was_there(
 
 @pytest.mark.parametrize("how", ["amax", "amin"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int8])
-def test_where_nothing_falls_everything_wins(dtype: torch.dtype, how: str) -> None:
+def test_rows_without_index_are_unchanged(dtype: torch.dtype, how: str) -> None:
     """The index covers the first row alone."""
     x, src = sample(3, 4, dtype=dtype), sample(1, 3, dtype=dtype)
     check(lambda x, i, s: x.scatter_reduce(1, i, s, how), x, ids([[3, 3, 0]]), src)
@@ -241,7 +241,7 @@ def test_every_dtype_can_be_written(dtype: torch.dtype) -> None:
     )
 
 
-def test_infinite_values_stay_where_they_fall() -> None:
+def test_infinite_values_affect_only_their_index() -> None:
     src = torch.tensor([float("-inf"), 1.0, float("inf")])
     check(lambda x, i, s: x.index_add(0, i, s), torch.zeros(4), ids(0, 1, 3), src)
 
@@ -307,7 +307,7 @@ def test_dynamic_axes_are_written_at_every_size(name: str) -> None:
     )
 
 
-def test_more_comparisons_than_memory_holds_are_refused() -> None:
+def test_comparisons_beyond_memory_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="comparisons in memory"):
         convert(
             lambda x, i: x.scatter_add(0, i, i.float()),

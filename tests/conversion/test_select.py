@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_part_that_torch_takes_is_taken(name: str) -> None:
+def test_selected_part_matches_torch(name: str) -> None:
     function, shape = CASES[name]
     check(
         function,
@@ -70,7 +70,7 @@ def test_the_part_that_torch_takes_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_can_be_cut(dtype: torch.dtype) -> None:
+def test_every_dtype_can_be_sliced(dtype: torch.dtype) -> None:
     check(lambda x: (x[:, 1], x[-1:, ::2], *x.chunk(2, 1)), sample(2, 4, dtype=dtype))
 
 
@@ -104,7 +104,7 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_bounds_are_read_against_the_size_that_the_axis_has(name: str) -> None:
+def test_bounds_are_relative_to_actual_axis_size(name: str) -> None:
     function, shape, more = DYNAMIC[name]
     check(
         function, sample(*shape), dynamic={0: {0: "n", 1: "t"}}, more=[(sample(*m),) for m in more]
@@ -117,7 +117,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_number_of_tensors_that_depends_on_a_size_is_refused(name: str) -> None:
+def test_tensor_count_from_dynamic_size_is_refused(name: str) -> None:
     graph = f"""
         graph(%x : Tensor):
           %zero : int = prim::Constant[value=0]()
@@ -130,7 +130,7 @@ def test_a_number_of_tensors_that_depends_on_a_size_is_refused(name: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_the_data_say_where_a_narrow_starts(dtype: torch.dtype) -> None:
+def test_narrow_with_data_dependent_start(dtype: torch.dtype) -> None:
     x, more = sample(3, 6), [sample(2, 6)]
     starts = [torch.tensor(at, dtype=dtype) for at in (1, 4, -2)]
     check(
@@ -181,7 +181,7 @@ def written(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("loop", [narrowed, kept, from_the_end, of_pairs, written])
-def test_loop_names_the_start_of_a_part(loop: Callable[..., Any]) -> None:
+def test_slice_with_start_from_a_loop(loop: Callable[..., Any]) -> None:
     graph, more = torch.jit.script(loop).graph, [(sample(2, 3),), (sample(9, 3),)]
     # as every loop that writes rows, there
     if loop is written and not capabilities.current().strongly_typed:
@@ -191,7 +191,7 @@ def test_loop_names_the_start_of_a_part(loop: Callable[..., Any]) -> None:
     check(graph, sample(5, 3), dynamic={0: {0: "t"}}, spans={"t": (2, 5, 10)}, more=more)
 
 
-def test_a_part_that_may_end_beyond_the_axis_is_refused_in_a_loop() -> None:
+def test_slice_beyond_the_axis_in_a_loop_is_refused() -> None:
     def beyond(x: torch.Tensor) -> torch.Tensor:
         total = torch.zeros_like(x[0])
         for t in range(x.size(0)):

@@ -82,7 +82,7 @@ RESHAPES: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", RESHAPES)
-def test_the_values_come_out_in_the_places_where_torch_has_them(name: str) -> None:
+def test_values_match_torch(name: str) -> None:
     function, shape = RESHAPES[name]
     check(
         function,
@@ -187,12 +187,12 @@ DYNAMIC: dict[
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_dynamic_axes_keep_their_meaning_at_every_size(name: str) -> None:
+def test_dynamic_axes_match_torch_at_every_size(name: str) -> None:
     function, shape, axes, more = DYNAMIC[name]
     check(function, sample(*shape), dynamic={0: axes}, more=[(sample(*m),) for m in more])
 
 
-def test_an_axis_that_may_be_one_expands_only_when_it_is() -> None:
+def test_axis_of_possible_size_one_expands_only_at_one() -> None:
     check(
         lambda x, y: x.expand_as(y),
         sample(4, 3),
@@ -213,14 +213,14 @@ def test_broadcast_tensors_of_dynamic_axes() -> None:
 
 
 @pytest.mark.parametrize("function", [lambda x: x.squeeze(), lambda x: x.squeeze(0)])
-def test_squeezing_an_axis_that_may_be_one_is_refused(
+def test_squeeze_of_possible_size_one_axis_is_refused(
     function: Callable[..., torch.Tensor],
 ) -> None:
     with pytest.raises(UnsupportedOperators, match="dynamic axis 0"):
         convert(function, [sample(2, 3)], dynamic={0: {0: "n"}})
 
 
-def test_squeezing_an_axis_that_is_never_one_leaves_it() -> None:
+def test_squeeze_keeps_axis_larger_than_one() -> None:
     check(
         lambda x: x.squeeze(0),
         sample(3, 2),
@@ -235,7 +235,7 @@ def kinds(conversion: builder.Conversion) -> list[str]:
     return [conversion.network.get_layer(i).type.name for i in range(conversion.network.num_layers)]
 
 
-def test_a_view_that_changes_nothing_adds_no_shuffle() -> None:
+def test_identity_view_adds_no_shuffle() -> None:
     conversion = convert(
         lambda x: x.view(x.size(0), 3).relu(), [sample(2, 3)], dynamic={0: {0: "n"}}
     )

@@ -60,7 +60,7 @@ def test_parameters_bind_by_name(function: Callable[..., Any], expected: tuple[A
     assert bound.call(function, "ctx", "node", VALUES) == expected
 
 
-def test_a_parameter_that_the_schema_lacks_is_named_with_its_line() -> None:
+def test_parameter_missing_in_schema_is_reported_with_line() -> None:
     def relu(ctx: Any, x: Any, slope: float) -> Any:
         return x
 
@@ -79,8 +79,8 @@ def test_ctx_comes_first() -> None:
         signature(lambda x: x, ("self",), "aten::relu")
 
 
-def test_converters_take_what_they_use() -> None:
-    """None of ours asks for every argument by `*_`, which hides what is unused."""
+def test_converters_take_no_catch_all_arguments() -> None:
+    """No converter takes every argument by `*_`, which hides unused ones."""
     unused = [
         key
         for key, entry in CONVERTERS.items()

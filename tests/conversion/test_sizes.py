@@ -31,7 +31,7 @@ def add_input(ctx: ConversionContext, name: str, rank: int = 3) -> Any:
     return tensor
 
 
-def test_a_layer_whose_type_is_hidden_by_its_function_is_followed_as_well(
+def test_sizes_propagate_through_layers_with_own_type(
     ctx: ConversionContext,
 ) -> None:
     image = add_input(ctx, "n", 4)
@@ -48,7 +48,7 @@ def test_a_layer_whose_type_is_hidden_by_its_function_is_followed_as_well(
 @pytest.mark.parametrize(
     ("first", "second", "known"), [("n", "n", "n"), ("n", "m", "m"), ("m", "n", "m")]
 )
-def test_a_broadcast_size_is_the_one_that_is_surely_more_than_1(
+def test_broadcast_size_is_the_one_above_1(
     ctx: ConversionContext, first: str, second: str, known: str
 ) -> None:
     a, b = add_input(ctx, first), add_input(ctx, second) if first != second else None
@@ -57,7 +57,7 @@ def test_a_broadcast_size_is_the_one_that_is_surely_more_than_1(
     assert ctx.expr(layer.get_output(0), 0) == axis_symbol(known)
 
 
-def test_of_two_sizes_that_may_be_1_nothing_is_known(ctx: ConversionContext) -> None:
+def test_broadcast_of_two_possible_ones_is_unknown(ctx: ConversionContext) -> None:
     tensors = [add_input(ctx, "n"), add_input(ctx, "other")]
     layer = ctx.net.add_elementwise(*tensors, trt.ElementWiseOperation.SUM)
     propagate_sizes(ctx, layer)
@@ -67,7 +67,7 @@ def test_of_two_sizes_that_may_be_1_nothing_is_known(ctx: ConversionContext) -> 
     }
 
 
-def test_what_was_halved_and_doubled_meets_its_skip_and_is_resized_on() -> None:
+def test_skip_connection_after_resize_is_resized_again() -> None:
     def network(x: torch.Tensor) -> torch.Tensor:
         deep = F.conv2d(x, torch.ones(3, 3, 3, 3) / 27, stride=2, padding=1)
         joined = x + F.interpolate(deep, scale_factor=2.0, mode="nearest")
@@ -78,7 +78,7 @@ def test_what_was_halved_and_doubled_meets_its_skip_and_is_resized_on() -> None:
     check(network, torch.randn(1, 3, 8, 6), dynamic={0: {2: "h", 3: "w"}}, spans=spans, more=more)
 
 
-def test_a_whole_factor_needs_no_bound_on_the_length() -> None:
+def test_integer_factor_needs_no_length_bound() -> None:
     def network(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         joined = x + mask  # two sizes that may be 1 each: the sum's is unknown
         return F.interpolate(joined, scale_factor=2.0, mode="nearest")
