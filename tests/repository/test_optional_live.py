@@ -33,13 +33,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     yield from serve_models(folder)
 
 
-def test_verify_compares_which_outputs_an_answer_has(served: Served) -> None:
+def test_verify_compares_the_present_outputs(served: Served) -> None:
     assert_verified(served, len(MODULES))
 
 
 @pytest.mark.parametrize("protocol", CLIENTS)
 @pytest.mark.parametrize("asks", [False, True], ids=["all outputs", "outputs by name"])
-def test_as_numpy_gives_none(served: Served, protocol: str, asks: bool) -> None:
+def test_as_numpy_returns_none_for_missing_outputs(
+    served: Served, protocol: str, asks: bool
+) -> None:
     models, _, server = served
     library: Any = CLIENTS[protocol]
     client = library.InferenceServerClient(getattr(server, f"{protocol}_url"))
@@ -57,7 +59,7 @@ def test_as_numpy_gives_none(served: Served, protocol: str, asks: bool) -> None:
     client.close()
 
 
-def test_requests_at_once_are_answered_each_by_its_own_path(
+def test_concurrent_requests_take_independent_branches(
     served: Served,
 ) -> None:
     _, _, server = served

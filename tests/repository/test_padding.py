@@ -125,7 +125,7 @@ def requests(seed: int) -> list[tuple[Tensor, Tensor]]:
     return made
 
 
-def test_the_runtime_joins_requests_and_refuses_only_the_bad_one(
+def test_runtime_batches_requests_and_rejects_only_invalid_ones(
     built: tuple[Path, dict[str, ModelResult]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, _ = built
@@ -197,7 +197,7 @@ def server(built: tuple[Path, dict[str, ModelResult]]) -> Iterator[Server]:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_a_server_joins_requests_of_different_lengths(
+def test_server_batches_requests_of_different_lengths(
     built: tuple[Path, dict[str, ModelResult]], server: Server
 ) -> None:
     module = torch.jit.load(str(built[0].parent / "models" / "encoder.pt"))
