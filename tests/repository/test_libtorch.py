@@ -172,7 +172,7 @@ def fake_plan(conversion: Any, options: Any, report: Any) -> engine.Plan:
 def test_scalar_boundary_tensor_has_one_axis_for_tensorrt(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
-    """The TensorRT backend has no scalar tensors (`salient` passes a mean on); the plans are fake."""
+    """The TensorRT backend has no scalar tensors (`salient` passes a mean on); plans are fake."""
 
     monkeypatch.setattr(engine, "build", fake_plan)
     if dialect == "8.6":
