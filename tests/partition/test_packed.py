@@ -56,8 +56,8 @@ class PadsToLongest(Model):
         packed, h = self.first(
             pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         )
-        y, tensors = pad_packed_sequence(packed, batch_first=True)
-        return self.head(y), self.head(h), tensors
+        y, row_lengths = pad_packed_sequence(packed, batch_first=True)
+        return self.head(y), self.head(h), row_lengths
 
 
 class ReturnsPackedData(Model):
@@ -103,11 +103,11 @@ def run(partitioned: Partition, *inputs: Tensor) -> list[Tensor]:
     for segment in partitioned.segments:
         tensors = [values[name] for name in segment.inputs]
         if segment.kind == "torch":
-            made = segment.lowered.run(*tensors)
+            result = segment.lowered.run(*tensors)
         else:
             conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
-            made = builder.reference.run(conversion, tensors)
-        values.update(zip(segment.outputs, made, strict=True))
+            result = builder.reference.run(conversion, tensors)
+        values.update(zip(segment.outputs, result, strict=True))
     return [values[name] for name in partitioned.outputs]
 
 

@@ -384,7 +384,7 @@ class Stages(nn.Module):
 
 
 def test_layer_names_of_segments_include_the_module_list() -> None:
-    """Names equal those of one engine, so that `keep_fp32: [stages.1/*]` matches the same layers."""
+    """Names equal those of one engine, so that `keep_fp32: [stages.1/*]` works the same."""
     _, partitioned = partition(Stages(), ("b", 8))
     engines = [s for s in partitioned.segments if s.kind == "tensorrt"]
     converted = [builder.convert(s.lowered, s.specs, profiles=s.profiles).network for s in engines]

@@ -1,4 +1,4 @@
-"""A mixed model is published in fp16 where its plan is not faster; times are made up here."""
+"""A mixed model is published in fp16 if its plan is not faster; the times are fake."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class Times:
 @pytest.mark.parametrize(
     ("mixed", "half", "published"), [(1.0, 2.0, "mixed"), (2.0, 1.0, "half"), (0.99, 1.0, "half")]
 )
-def test_mixed_is_published_only_where_it_is_faster(
-    mixed: float, half: float, published: str
-) -> None:
+def test_mixed_is_published_only_if_it_is_faster(mixed: float, half: float, published: str) -> None:
     times = Times(mixed, half)
     chosen = faster.choose(checked(), lambda: checked(name="half"), times)
     (plan,) = chosen.built.plans.values()
@@ -57,7 +55,7 @@ def test_mixed_is_published_only_where_it_is_faster(
     assert ("published in fp16" in chosen.warnings[0]) == (published == "half")
 
 
-def test_mixed_stays_where_fp16_cannot_be_built_or_has_segments() -> None:
+def test_mixed_is_kept_if_fp16_fails_or_has_segments() -> None:
     def refused() -> Any:
         raise EngineError("no plan")
 
