@@ -1,4 +1,4 @@
-"""On random graphs, cut by random support masks: the pieces together are the whole."""
+"""Partitions of random graphs with random support masks: the segments equal the whole graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lowered graph cut in pieces: running the pieces equals running the whole."""
+"""The partition of a lowered graph: running its segments equals running the whole graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`builder.compile`: called as the original is, with the original's answers."""
+"""`builder.compile`: the signature and the outputs of the original module."""
 
 import re
 from pathlib import Path

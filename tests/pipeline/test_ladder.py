@@ -1,5 +1,5 @@
 """A model on which TensorRT or trt-build fails gets an endpoint by torch, with a warning that says
-why; and nothing is published whose files give other answers than the module.
+why; files whose outputs differ from the module's are not published.
 """
 
 from __future__ import annotations

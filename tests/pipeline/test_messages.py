@@ -54,7 +54,7 @@ def test_generated_inputs_match_the_accepted_magnitudes(tmp_path: Path) -> None:
     assert all((golden.inputs["x"] > 0).any() for golden in found.artifact.goldens)
 
 
-def test_module_that_fails_on_all_generated_inputs_needs_user_inputs(tmp_path: Path) -> None:
+def test_module_that_rejects_generated_inputs_needs_user_inputs(tmp_path: Path) -> None:
     file = saved(tmp_path, torch.jit.script(Large()), X)
     with pytest.raises(ModelFileError, match="large only") as error:
         checked(file, tmp_path / "out")

@@ -42,7 +42,7 @@ def build(
 ) -> tuple[ModelResult, bytes]:
     patch.setattr(plan_check, "possible", lambda: True)
     patch.setattr(plan_check, "on_gpu", lambda: gpu.tools)
-    # no engine can run the warm-up requests, because the GPU is made up
+    # no engine can run the warm-up requests, because the GPU is fake
     confirm = warmup.confirm
     patch.setattr(
         warmup,

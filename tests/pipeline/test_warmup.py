@@ -89,5 +89,5 @@ def test_published_warmup_files_are_a_tested_request(
     assert [*batch, *sample.inputs["x"].dims] == dims
     data = bytearray((folder / "warmup" / sample.inputs["x"].input_data_file).read_bytes())
     x = torch.frombuffer(data, dtype=torch.float32).reshape(dims)
-    (answer,) = torch.jit.load(str(folder / "1" / "lowered.pt"))(x)
-    torch.testing.assert_close(answer, module()(x))
+    (output,) = torch.jit.load(str(folder / "1" / "lowered.pt"))(x)
+    torch.testing.assert_close(output, module()(x))

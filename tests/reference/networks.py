@@ -1,4 +1,4 @@
-"""Small networks result through TensorRT's own API, for tests that compare the reference with
+"""Small networks built with TensorRT's own API, for tests that compare the reference with
 written-out formulas.
 
 Where engines run (the tensorrt flavour on a GPU), each network is also run and must agree with the

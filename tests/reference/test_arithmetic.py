@@ -1,4 +1,4 @@
-"""Reductions, products, norms: formulas of TensorRT's documentation, written out with numpy in
+"""Reductions, matrix products and norms: formulas of TensorRT's documentation, written out with numpy in
 double precision.
 """
 

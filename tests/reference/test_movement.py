@@ -131,7 +131,7 @@ def test_slices(start, size, stride, mode, dynamic):
 
 
 @pytest.mark.parametrize("mode", ["WRAP", "CLAMP", "REFLECT", "FILL"])
-def test_slice_modes_repeat_the_element_of_a_size_one_axis(mode):
+def test_slice_modes_on_an_axis_of_size_one(mode):
     x = torch.tensor([[3.0], [4.0]])
 
     def build(net, x):

@@ -63,7 +63,7 @@ def test_nearest_resize(coordinates, rounding, origin, length):
 
 
 def taps(mode, at, a):
-    """(index, weight) of each sample that contributes at a place."""
+    """(index, weight) of each sample that contributes at a coordinate."""
     base = math.floor(at)
     if mode == "LINEAR":
         return [(base, 1 - (at - base)), (base + 1, at - base)]
@@ -203,8 +203,9 @@ def test_grid_sample(mode, outside, align):
 
 @pytest.mark.parametrize("align", [True, False])
 def test_reflected_samples_equal_their_mirrored_samples(align):
-    """Mirrored at the edge (a pixel's middle if corners are aligned, its border if not), a place
-    has the same value.
+    """Coordinates mirrored at the edge have the same value.
+
+    The edge is a pixel's center if corners are aligned, otherwise its boundary.
     """
     image, inside = torch.rand(1, 1, 4, 4), torch.tensor([[[[0.9, -0.7]]]])
     mirrored = torch.tensor([[[[1.1, -1.3]]]])

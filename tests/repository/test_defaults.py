@@ -282,7 +282,7 @@ def test_defaults_need_the_python_runtime(
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_mistake_in_a_default_is_reported(
+def test_invalid_default_is_reported(
     tmp_path: Path, before: str, after: str, line: int, message: str
 ) -> None:
     text = MASKED.replace(before, after, 1)
@@ -360,7 +360,7 @@ def test_server_accepts_requests_with_and_without_the_input(
 ) -> None:
     module = torch.jit.load(str(built[0].parent / "models/masked.pt"))
 
-    def answer(number: int) -> None:
+    def check_response(number: int) -> None:
         random = np.random.default_rng(number)
         x = random.standard_normal((1 + number % 3, 5)).astype("float32")
         mask = random.random(x.shape) > 0.5
@@ -375,7 +375,7 @@ def test_server_accepts_requests_with_and_without_the_input(
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
 
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(answer, range(64)))
+        list(pool.map(check_response, range(64)))
     gain = http.InferInput("gain", [1, 2], "FP32").set_data_from_numpy(np.ones((1, 2), "float32"))
     with (
         http.InferenceServerClient(server.http_url) as client,

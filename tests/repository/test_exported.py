@@ -84,7 +84,7 @@ def test_init_writes_distinct_names_and_sizes_of_one_request(models: Path) -> No
 @pytest.mark.slow
 @pytest.mark.live
 def test_exported_programs_are_served(models: Path, tmp_path: Path) -> None:
-    """The endpoint answers as the programs do; segments in torch run the custom operator."""
+    """The endpoint's outputs match the programs; segments in torch run the custom operator."""
     for name in ("renamed", "pairs"):
         write_manifest(models / f"{name}.pt2")
     results = {one.name: one for one in build_repository(models, tmp_path / "out")}

@@ -1,4 +1,4 @@
-"""`pad` in the manifest: requests of different lengths share a batch, and no answer changes."""
+"""`pad` in the manifest: requests of different lengths share a batch, and outputs do not change."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ MODELS = {"encoder": Encoder, "average": Average, "doubled": Doubled}
 def write(folder: Path) -> Path:
     torch.manual_seed(0)
     folder.mkdir()
-    for name, made in MODELS.items():
-        torch.jit.script(made().eval()).save(str(folder / f"{name}.pt"))
+    for name, tensors_and_masks in MODELS.items():
+        torch.jit.script(tensors_and_masks().eval()).save(str(folder / f"{name}.pt"))
         (folder / f"{name}.yaml").write_text(MANIFEST)
     torch.jit.script(Encoder().eval()).save(str(folder / "same.pt"))
     same = MANIFEST.replace("{min: 1, opt: 8, max: 24}", "{min: 8, opt: 8, max: 8}")
@@ -115,14 +115,14 @@ def test_padding_is_used_where_the_goldens_confirm_it(
 def requests(seed: int) -> list[tuple[Tensor, Tensor]]:
     """Requests of one to three rows and 1 to 24 tokens, some of them masked."""
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    tensors_and_masks = []
     for length in (24, 1, 7, 7, 13, 2):
         rows = int(torch.randint(1, 4, (), generator=generator))
         ids = torch.randint(1, 40, (rows, length), generator=generator)
         mask = torch.rand(rows, length, generator=generator) > 0.3
         mask[:, 0] = True
-        made.append((ids, mask))
-    return made
+        tensors_and_masks.append((ids, mask))
+    return tensors_and_masks
 
 
 def test_runtime_batches_requests_and_rejects_only_invalid_ones(
@@ -151,11 +151,11 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
     served.executor.run = counted
     sent = requests(0)
     outputs = ["output_0", "output_1"]
-    bad = fakes.Request(outputs, ids=sent[0][0], mask=sent[0][1][:, :5])
+    mismatched = fakes.Request(outputs, ids=sent[0][0], mask=sent[0][1][:, :5])
     long = fakes.Request(outputs, ids=torch.zeros(1, 25).long(), mask=torch.ones(1, 25).bool())
     sent.append((torch.ones(2, 5).long(), torch.tensor([[True] * 5, [False] * 5])))
     requested = [fakes.Request(outputs, ids=ids, mask=mask) for ids, mask in sent]
-    *results, refused, beyond = served.execute([*requested, bad, long])
+    *results, refused, beyond = served.execute([*requested, mismatched, long])
     assert batches == [(sum(len(ids) for ids, _ in sent[:-1]), 24), (2, 5)]
     for (ids, mask), output in zip(sent, results, strict=True):
         for name, expected in zip(outputs, module(ids, mask), strict=True):
@@ -179,9 +179,7 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
     ],
     ids=lambda text: text[:20],
 )
-def test_a_mistake_in_pad_is_reported(
-    tmp_path: Path, before: str, after: str, message: str
-) -> None:
+def test_invalid_pad_is_reported(tmp_path: Path, before: str, after: str, message: str) -> None:
     (tmp_path / "net.pt").touch()
     text = MANIFEST.replace(before, after)
     (tmp_path / "net.yaml").write_text(text)

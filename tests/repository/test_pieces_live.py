@@ -1,4 +1,4 @@
-"""Models in pieces on a real server, in both layouts, over both protocols."""
+"""Partitioned models on a real server, in both layouts, over both protocols."""
 
 from __future__ import annotations
 

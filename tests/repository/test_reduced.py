@@ -97,7 +97,7 @@ def build(folder: Path, model: nn.Module, more: str, **settings: Any) -> ModelRe
 
 @pytest.mark.parametrize("io", ["module", "fp16"])
 @pytest.mark.parametrize("partitioned", [False, True], ids=["whole", "segments"])
-def test_layers_that_only_calibration_files_overflow_stay_in_float32(
+def test_layers_that_overflow_on_calibration_data_stay_in_fp32(
     tmp_path: Path, partitioned: bool, io: str
 ) -> None:
     models = tmp_path / "models"
