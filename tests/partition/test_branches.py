@@ -1,6 +1,4 @@
-"""A graph taken apart at its branches: running the parts, with one block of each branch, is running
-the whole.
-"""
+"""A graph divided at its branches: running the parts equals running the whole graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture: well formed, complete while small, one page when large."""
+"""The drawing is well-formed, complete for small graphs, and one page for large graphs."""
 
 from __future__ import annotations
 

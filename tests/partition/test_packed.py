@@ -1,6 +1,4 @@
-"""A model with packed sequences in pieces: no piece hands on a part of one to an engine, or from
-one.
-"""
+"""Partitioned models with packed sequences: no part of one is an engine's boundary tensor."""
 
 from __future__ import annotations
 

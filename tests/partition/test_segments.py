@@ -1,6 +1,4 @@
-"""The contraction's promises, on random graphs: whole, acyclic, of one kind, and as few segments as
-there can be.
-"""
+"""Segments of random graphs are complete, acyclic, of one kind, and as few as possible."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Modules that torch runs get an endpoint with torch's numbers, whatever they are made of; `check`
-has the verdict of `repo`.
-"""
+"""Every module that torch runs gets an endpoint with the outputs of torch; `check` equals `repo`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""An output that is None on one path is left out where it is None, and never a wrong number: in the
-lowered graph, in the goldens, in what is published, and in what `builder.compile` returns.
+"""An output that is None is omitted, never a wrong number.
+
+This holds for the lowered graph, the goldens, the published model and `builder.compile`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Reductions, matrix products and norms: formulas of TensorRT's documentation, written out with numpy in
-double precision.
-"""
+"""Reductions, matrix products and norms, compared with the documented formulas in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops and conditionals, nested in each other: what ILoop and IIfConditional document."""
+"""Nested loops and conditionals, as ILoop and IIfConditional document them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Layers that move values: shuffle, slice, gather, scatter, concatenation, padding and their
-like.
-"""
+"""Layers that move values, such as shuffle, slice, gather, scatter, concatenation and padding."""
 
 from __future__ import annotations
 

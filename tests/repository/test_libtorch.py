@@ -1,5 +1,6 @@
-"""Torch steps for Triton's PyTorch backend, which no server here has: its config by Triton's own
-parser and validator, its file run by torch on every golden.
+"""Torch steps for Triton's PyTorch backend, which no server here has.
+
+Triton's own parser and validator check the configs; torch runs the files on every golden.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ MODELS = {"encoder": Encoder, "average": Average, "doubled": Doubled}
 def write(folder: Path) -> Path:
     torch.manual_seed(0)
     folder.mkdir()
-    for name, tensors_and_masks in MODELS.items():
-        torch.jit.script(tensors_and_masks().eval()).save(str(folder / f"{name}.pt"))
+    for name, network in MODELS.items():
+        torch.jit.script(network().eval()).save(str(folder / f"{name}.pt"))
         (folder / f"{name}.yaml").write_text(MANIFEST)
     torch.jit.script(Encoder().eval()).save(str(folder / "same.pt"))
     same = MANIFEST.replace("{min: 1, opt: 8, max: 24}", "{min: 8, opt: 8, max: 8}")
@@ -115,14 +115,14 @@ def test_padding_is_used_where_the_goldens_confirm_it(
 def requests(seed: int) -> list[tuple[Tensor, Tensor]]:
     """Requests of one to three rows and 1 to 24 tokens, some of them masked."""
     generator = torch.Generator().manual_seed(seed)
-    tensors_and_masks = []
+    pairs = []
     for length in (24, 1, 7, 7, 13, 2):
         rows = int(torch.randint(1, 4, (), generator=generator))
         ids = torch.randint(1, 40, (rows, length), generator=generator)
         mask = torch.rand(rows, length, generator=generator) > 0.3
         mask[:, 0] = True
-        tensors_and_masks.append((ids, mask))
-    return tensors_and_masks
+        pairs.append((ids, mask))
+    return pairs
 
 
 def test_runtime_batches_requests_and_rejects_only_invalid_ones(
@@ -200,7 +200,7 @@ def test_server_batches_requests_of_different_lengths(
 ) -> None:
     module = torch.jit.load(str(built[0].parent / "models" / "encoder.pt"))
 
-    def answers(sent: tuple[Tensor, Tensor]) -> list[np.ndarray]:
+    def infer_outputs(sent: tuple[Tensor, Tensor]) -> list[np.ndarray]:
         inputs = []
         for name, tensor, dtype in zip(("ids", "mask"), sent, ("INT64", "BOOL"), strict=True):
             inputs.append(grpc.InferInput(name, list(tensor.shape), dtype))
@@ -211,7 +211,7 @@ def test_server_batches_requests_of_different_lengths(
 
     sent = [one for seed in range(4) for one in requests(seed)]
     with ThreadPoolExecutor(len(sent)) as pool:
-        found = list(pool.map(answers, sent))
+        found = list(pool.map(infer_outputs, sent))
     for (ids, mask), outputs in zip(sent, found, strict=True):
         for output, expected in zip(outputs, module(ids, mask), strict=True):
             np.testing.assert_allclose(output, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
@@ -219,4 +219,4 @@ def test_server_batches_requests_of_different_lengths(
         (counts,) = client.get_inference_statistics("encoder").model_stats
         assert counts.execution_count < len(sent) / 2
     with pytest.raises(InferenceServerException, match="must have one size"):
-        answers((sent[0][0], sent[0][1][:, :5]))
+        infer_outputs((sent[0][0], sent[0][1][:, :5]))

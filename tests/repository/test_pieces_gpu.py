@@ -1,6 +1,4 @@
-"""Models in pieces on a GPU: plans answer in both layouts, and what crosses between an ensemble's
-steps stays there.
-"""
+"""Partitioned models on a GPU: plans run in both layouts, and boundary tensors stay on the GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What has not changed is left alone, what has is built with the reason said, and a crash stays
-with its model.
-"""
+"""Only changed models are rebuilt, with the reason, and a crash fails only its own model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Models that a manifest wants in 8 bits, or with endpoints in float16, from the file to what is
-published.
-"""
+"""Models in 8 bits or with float16 inputs and outputs, from the file to the published model."""
 
 from __future__ import annotations
 
@@ -68,8 +66,9 @@ class Branches(nn.Module):
 
 
 class LargeForUsers(nn.Module):
-    """Hidden values of `large` reach 1e5 for inputs of about 50, not for those drawn here. In
-    pieces, torch runs i0 before it.
+    """Hidden values of `large` reach 1e5 only for inputs of about 50, which goldens lack.
+
+    If partitioned, torch runs i0 before it.
     """
 
     def __init__(self, partitioned: bool) -> None:

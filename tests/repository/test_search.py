@@ -1,4 +1,4 @@
-"""The search for precision keeps in float32 what must stay there, and nothing else."""
+"""The precision search keeps only the necessary layers in float32."""
 
 from __future__ import annotations
 

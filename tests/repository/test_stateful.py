@@ -1,6 +1,4 @@
-"""Models with state before they are served: goldens are the module in a loop, and what does not fit
-is told by line.
-"""
+"""Models with state before they are served: sequence goldens, and errors with their lines."""
 
 from __future__ import annotations
 

@@ -55,13 +55,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(params=["http", "grpc"])
 def client(request: pytest.FixtureRequest, served: Served) -> Iterator[Client]:
-    made: Client = (
+    opened: Client = (
         HttpClient(served.http_url, 30)
         if request.param == "http"
         else GrpcClient(served.grpc_url, 30)
     )
-    yield made
-    made.close()
+    yield opened
+    opened.close()
 
 
 def test_health_sends_the_first_request_of_a_sequence(served: Served) -> None:

@@ -1,6 +1,4 @@
-"""Several targets: RTX takes them all at once, TensorRT the host's own, and says how the others get
-theirs.
-"""
+"""Several targets: RTX builds for all; TensorRT builds for the host and explains the others."""
 
 from __future__ import annotations
 
