@@ -1,4 +1,4 @@
-"""Every module that torch runs gets an endpoint with the outputs of torch; `check` equals `repo`."""
+"""Every module that torch runs gets an endpoint with its outputs; `check` agrees with `repo`."""
 
 from __future__ import annotations
 
