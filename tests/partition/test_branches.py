@@ -1,6 +1,4 @@
-"""A graph taken apart at its branches: running the parts, with one block of each branch, is running
-the whole.
-"""
+"""A graph divided at its branches: running the parts equals running the whole graph."""
 
 from __future__ import annotations
 
@@ -65,24 +63,22 @@ def lowered() -> LoweredGraph:
     return with_own_outputs(builder.lower(torch.jit.script(Branching().eval())))
 
 
-def test_every_path_through_the_branches_gives_the_whole_models_answers(
-    lowered: LoweredGraph,
-) -> None:
+def test_every_branch_combination_matches_the_whole_graph(lowered: LoweredGraph) -> None:
     parts = take_apart(lowered, branches(lowered))
     assert sum(isinstance(part, Branch) for part in parts) == 2
-    ways = set()
+    combinations = set()
     for x in INPUTS:
         chosen: list[int] = []
         values = run(parts, {lowered.inputs[0]: x}, chosen)
-        ways.add(tuple(chosen))
+        combinations.add(tuple(chosen))
         for name, wanted in zip(lowered.outputs, lowered.run(x), strict=True):
             torch.testing.assert_close(values[name], wanted, rtol=0, atol=0)
-    assert {way[0] for way in ways} == {way[1] for way in ways} == {0, 1}, (
-        "the inputs take both blocks of each branch"
+    assert {way[0] for way in combinations} == {way[1] for way in combinations} == {0, 1}, (
+        "the inputs select both blocks of each branch"
     )
 
 
-def test_what_is_not_chosen_stays_one_graph(lowered: LoweredGraph) -> None:
+def test_unselected_branches_stay_in_one_graph(lowered: LoweredGraph) -> None:
     parts = take_apart(lowered, branches(lowered)[1:])
     assert [type(part) for part in parts].count(Branch) == 1
     values = run(parts, {lowered.inputs[0]: INPUTS[0]}, [])
@@ -91,7 +87,7 @@ def test_what_is_not_chosen_stays_one_graph(lowered: LoweredGraph) -> None:
     )
 
 
-def test_a_branch_that_makes_a_list_is_left_alone() -> None:
+def test_branch_that_creates_a_list_is_not_divided() -> None:
     class Lists(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             parts = [x]

@@ -1,4 +1,4 @@
-"""The picture: well formed, complete while small, one page when large."""
+"""The drawing is well-formed, complete for small graphs, and one page for large graphs."""
 
 from __future__ import annotations
 
@@ -41,29 +41,30 @@ def drawn(length: int) -> tuple[Partition, ElementTree.Element]:
     return parts, ElementTree.fromstring(svg(parts))
 
 
-def words(root: ElementTree.Element) -> list[str]:
+def texts_of(root: ElementTree.Element) -> list[str]:
     return [element.text or "" for element in root.iter(f"{SVG}text")]
 
 
-def test_small_graph_shows_every_node_and_boundary_value() -> None:
+def test_drawing_shows_every_node_and_boundary_tensor() -> None:
     parts, root = drawn(8)
     assert len(list(root.iter(f"{SVG}rect"))) == len(parts.segments) + 2
-    assert sum("aten::relu" in text for text in words(root)) == 4
+    assert sum("aten::relu" in text for text in texts_of(root)) == 4
     crossing = {name for segment in parts.segments for name in segment.inputs}
     assert all(
-        any(text.startswith(f"{name}: float32[b, 4]") for text in words(root)) for name in crossing
+        any(text.startswith(f"{name}: float32[b, 4]") for text in texts_of(root))
+        for name in crossing
     )
 
 
 @pytest.mark.parametrize("length", [10, 2000])
-def test_it_stays_a_page(length: int) -> None:
+def test_drawing_height_is_limited(length: int) -> None:
     _, root = drawn(length)
     assert int(root.attrib["height"]) < 2000
     if length == 2000:
-        assert any("1000 x aten::relu" in text for text in words(root))
+        assert any("1000 x aten::relu" in text for text in texts_of(root))
 
 
-def test_boxes_do_not_overlap_and_arrows_lead_down() -> None:
+def test_boxes_do_not_overlap_and_arrows_point_down() -> None:
     _, root = drawn(8)
     boxes = [(int(r.attrib["y"]), int(r.attrib["height"])) for r in root.iter(f"{SVG}rect")]
     assert all(y + height < below for (y, height), (below, _) in itertools.pairwise(boxes))
@@ -74,9 +75,7 @@ def test_boxes_do_not_overlap_and_arrows_lead_down() -> None:
 
 
 class Skips(nn.Module):
-    """Every engine's result is read again at the end, as in a U-Net; the names of layers and values
-    are long.
-    """
+    """Every engine's output is read again at the end, as in a U-Net, and names are long."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +97,7 @@ class Skips(nn.Module):
         return torch.cat(skips, dim=1)
 
 
-def placed(root: ElementTree.Element) -> list[tuple[float, float, float, float]]:
+def text_boxes(root: ElementTree.Element) -> list[tuple[float, float, float, float]]:
     """(left, top, right, bottom) of each line of text, in a font of 12 pixels."""
     texts = [
         (float(t.attrib["x"]), float(t.attrib["y"]), len(t.text or ""))
@@ -108,13 +107,13 @@ def placed(root: ElementTree.Element) -> list[tuple[float, float, float, float]]
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_no_words_stand_on_others_or_outside(script: bool) -> None:
+def test_text_does_not_overlap_or_leave_the_drawing(script: bool) -> None:
     module = torch.jit.script(Skips()) if script else torch.jit.trace(Skips(), torch.ones(2, 4))
     spec = builder.TensorSpec("float32", ("b", 4), dims=BATCH, name="x")
     parts = split(builder.lower(module), [spec], [BATCH], Fallback(min_block_size=1))
     assert sum(segment.kind == "torch" for segment in parts.segments) == 8
     root = ElementTree.fromstring(svg(parts))
-    boxes, width = placed(root), float(root.attrib["width"])
+    boxes, width = text_boxes(root), float(root.attrib["width"])
     assert all(right <= width for _, _, right, _ in boxes)
     for one, other in itertools.combinations(boxes, 2):
         beside = (

@@ -1,6 +1,4 @@
-"""A model with packed sequences in pieces: no piece hands on a part of one to an engine, or from
-one.
-"""
+"""Partitioned models with packed sequences: no part of one is an engine's boundary tensor."""
 
 from __future__ import annotations
 
@@ -21,15 +19,13 @@ DIMS = {"n": (1, 3, 6), "t": (1, 4, 8)}
 INPUTS = ("float32", ("n", "t", 5)), ("int64", ("n",))
 
 
-def refused(x: Tensor) -> Tensor:
-    """What TensorRT cannot compute."""
+def unsupported(x: Tensor) -> Tensor:
+    """An operator that TensorRT lacks."""
     return torch.linalg.matrix_exp(x[..., None] * x[..., None, :] / 10)[..., 0]
 
 
 class Model(nn.Module):
-    """Something before, a packed layer or two, something after; `between` and `after` are called
-    where they say.
-    """
+    """Linear layers, one or two packed GRUs, and linear layers; `between` and `after` are hooks."""
 
     def __init__(
         self, between: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None
@@ -52,17 +48,17 @@ class Model(nn.Module):
         return self.head(self.after(y) if self.after else y), self.head(h)
 
 
-class ToTheLongest(Model):
+class PadsToLongest(Model):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         x = self.before(x)
         packed, h = self.first(
             pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         )
-        y, given = pad_packed_sequence(packed, batch_first=True)
-        return self.head(y), self.head(h), given
+        y, row_lengths = pad_packed_sequence(packed, batch_first=True)
+        return self.head(y), self.head(h), row_lengths
 
 
-class GivesData(Model):
+class ReturnsPackedData(Model):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         packed, h = self.first(
             pack_padded_sequence(self.before(x), lengths, batch_first=True, enforce_sorted=False)
@@ -70,15 +66,15 @@ class GivesData(Model):
         return torch.relu(packed.data), self.head(h)
 
 
-def of_states(model: Any, packed: PackedSequence, h: Tensor) -> Any:
-    """A second layer from what torch alone makes of the first one's state."""
-    return model.second(packed, refused(h))
+def from_states(model: Any, packed: PackedSequence, h: Tensor) -> Any:
+    """A second layer whose initial state an unsupported operator computes."""
+    return model.second(packed, unsupported(h))
 
 
-def of_data(model: Any, packed: PackedSequence, h: Tensor) -> Any:
-    """A second layer of what torch alone makes of the packed rows."""
+def from_packed_data(model: Any, packed: PackedSequence, h: Tensor) -> Any:
+    """A second layer whose packed rows an unsupported operator computes."""
     rows = PackedSequence(
-        refused(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
+        unsupported(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
     )
     return model.second(rows)
 
@@ -87,8 +83,8 @@ def sample(*lengths: int, steps: int) -> tuple[Tensor, Tensor]:
     return torch.randn(len(lengths), steps, 5), torch.tensor(lengths)
 
 
-def cut(model: nn.Module, **fallback: Any) -> tuple[Any, Partition]:
-    """The traced model and its pieces."""
+def trace_and_split(model: nn.Module, **fallback: Any) -> tuple[Any, Partition]:
+    """The traced model and its partition."""
     traced = torch.jit.trace(model.eval(), sample(2, 4, 1, steps=4), check_trace=False)
     specs = [
         builder.TensorSpec(dtype, shape, dims={a: DIMS[a] for a in shape if isinstance(a, str)})
@@ -103,41 +99,41 @@ def run(partitioned: Partition, *inputs: Tensor) -> list[Tensor]:
     """Every segment in order: torch's by torch, TensorRT's by the network's reference."""
     values = dict(zip(partitioned.inputs, inputs, strict=True))
     for segment in partitioned.segments:
-        given = [values[name] for name in segment.inputs]
+        tensors = [values[name] for name in segment.inputs]
         if segment.kind == "torch":
-            made = segment.lowered.run(*given)
+            result = segment.lowered.run(*tensors)
         else:
             conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
-            made = builder.reference.run(conversion, given)
-        values.update(zip(segment.outputs, made, strict=True))
+            result = builder.reference.run(conversion, tensors)
+        values.update(zip(segment.outputs, result, strict=True))
     return [values[name] for name in partitioned.outputs]
 
 
 def kinds(partitioned: Partition, operator: str) -> set[str]:
-    """Which segments have the operator."""
+    """The kinds of the segments that contain the operator."""
     return {s.kind for s in partitioned.segments if s.lowered.graph.findAllNodes(operator)}
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "something behind": (lambda: Model(after=refused), "tensorrt"),
-    "a state on the way": (lambda: Model(between=of_states), "torch"),
-    "rows on the way": (lambda: Model(between=of_data), "torch"),
-    "no total_length": (ToTheLongest, "torch"),
-    "packed data as an output": (GivesData, "torch"),
+    "unsupported operator after": (lambda: Model(after=unsupported), "tensorrt"),
+    "unsupported operator on a state": (lambda: Model(between=from_states), "torch"),
+    "unsupported operator on packed rows": (lambda: Model(between=from_packed_data), "torch"),
+    "no total_length": (PadsToLongest, "torch"),
+    "packed data as an output": (ReturnsPackedData, "torch"),
 }
-"""By what torch must do, the model, and where its packed sequences are then."""
+"""By what torch must run: the model, and which library runs its packed sequences."""
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_packed_sequence_is_in_an_engine_whole_or_not_at_all(
+def test_packed_sequence_is_never_divided_between_segments(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)
     make, where = CASES[case]
-    traced, partitioned = cut(make())
+    traced, partitioned = trace_and_split(make())
     for operator in ("aten::_pack_padded_sequence", "aten::gru"):
         assert kinds(partitioned, operator) == {where}
-    assert partitioned.segments[0].kind == "tensorrt"  # what is before
+    assert partitioned.segments[0].kind == "tensorrt"  # the layers before the packed sequence
     assert all(
         spec is not None
         for s in partitioned.segments
@@ -149,8 +145,8 @@ def test_a_packed_sequence_is_in_an_engine_whole_or_not_at_all(
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_an_operator_that_the_user_keeps_takes_its_sequence_along() -> None:
-    traced, partitioned = cut(Model(), ops=("aten::gru",))
+def test_packed_sequence_follows_an_operator_kept_in_torch() -> None:
+    traced, partitioned = trace_and_split(Model(), ops=("aten::gru",))
     assert [s.kind for s in partitioned.segments] == ["tensorrt", "torch", "tensorrt"]
     assert kinds(partitioned, "aten::_pad_packed_sequence") == {"torch"}
     inputs = sample(2, 4, 1, steps=5)
@@ -158,13 +154,15 @@ def test_an_operator_that_the_user_keeps_takes_its_sequence_along() -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_a_range_for_the_longest_brings_what_is_behind_it_back(
+def test_range_for_the_longest_row_keeps_its_readers_in_tensorrt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(nonzero, "available", lambda: False)
-    _, without = cut(ToTheLongest())
+    _, without = trace_and_split(PadsToLongest())
     assert without.open == (("aten::_pad_packed_sequence", "padded_output"),)
-    traced, partitioned = cut(ToTheLongest(), ranges={"aten::_pad_packed_sequence": (1, 4, 8)})
+    traced, partitioned = trace_and_split(
+        PadsToLongest(), ranges={"aten::_pad_packed_sequence": (1, 4, 8)}
+    )
     assert [s.kind for s in partitioned.segments] == ["tensorrt", "torch", "tensorrt"]
     assert kinds(partitioned, "aten::linear") == {"tensorrt"}
     inputs = sample(2, 3, 1, steps=6)

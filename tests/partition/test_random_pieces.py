@@ -1,4 +1,4 @@
-"""On random graphs, cut by random support masks: the pieces together are the whole."""
+"""Partitions of random graphs with random support masks: the segments equal the whole graph."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from builder.partition.support import support
 BATCH = {"b": (1, 2, 3)}
 SPECS = (TensorSpec("float32", ("b", 4), BATCH, "x"), TensorSpec("int64", ("b", 4), BATCH, "n"))
 EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.slow)])
-"""How many programs a test draws."""
+"""How many random programs a test checks."""
 UNARY = ("aten::relu({})", "aten::neg({})", "aten::abs({})", "aten::clone({}, %none)")
 BINARY = ("aten::add({}, {}, %one)", "aten::mul({}, {})", "aten::maximum({}, {})")
 
 
-def drawn(examples: int, check: Callable[..., None], *more: st.SearchStrategy[Any]) -> None:
+def check_examples(
+    examples: int, check: Callable[..., None], *more: st.SearchStrategy[Any]
+) -> None:
     """Check `examples` programs, with a value of each of `more`."""
     settings(max_examples=examples, deadline=None)(given(programs(), *more)(check))()
 
@@ -70,13 +72,11 @@ def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]
 
 
 @EXAMPLES
-def test_running_the_pieces_is_running_the_whole(examples: int) -> None:
-    drawn(examples, running_the_pieces_is_running_the_whole, st.integers(1, 3))
+def test_segments_match_the_whole_graph(examples: int) -> None:
+    check_examples(examples, segments_match_the_whole_graph, st.integers(1, 3))
 
 
-def running_the_pieces_is_running_the_whole(
-    program: tuple[LoweredGraph, set[int]], least: int
-) -> None:
+def segments_match_the_whole_graph(program: tuple[LoweredGraph, set[int]], least: int) -> None:
     lowered, kept = program
     parts = split(lowered, SPECS, (BATCH,), Fallback(min_block_size=least), kept=kept)
     inputs = {"x": torch.randn(3, 4), "n": torch.randint(-5, 5, (3, 4))}
@@ -87,11 +87,11 @@ def running_the_pieces_is_running_the_whole(
 
 
 @EXAMPLES
-def test_what_the_user_keeps_is_in_no_engine_and_every_border_is_known(examples: int) -> None:
-    drawn(examples, what_the_user_keeps_is_in_no_engine_and_every_border_is_known)
+def test_kept_nodes_are_in_no_engine_and_boundaries_have_specs(examples: int) -> None:
+    check_examples(examples, kept_nodes_are_in_no_engine_and_boundaries_have_specs)
 
 
-def what_the_user_keeps_is_in_no_engine_and_every_border_is_known(
+def kept_nodes_are_in_no_engine_and_boundaries_have_specs(
     program: tuple[LoweredGraph, set[int]],
 ) -> None:
     lowered, kept = program
@@ -100,26 +100,26 @@ def what_the_user_keeps_is_in_no_engine_and_every_border_is_known(
         index
         for segment in parts.segments
         for index in segment.indices
-        if _makes_a_tensor(lowered, index)
+        if _outputs_a_tensor(lowered, index)
     ]
     every = [
         index
         for index in range(len(list(lowered.graph.nodes())))
-        if _makes_a_tensor(lowered, index)
+        if _outputs_a_tensor(lowered, index)
     ]
     assert sorted(work) == every, "a node that computes a tensor is in one segment"
     for segment in parts.segments:
         assert all(spec is not None for spec in (*segment.specs, *segment.output_specs))
         if segment.kind == "tensorrt":
-            assert not [i for i in segment.indices if i in kept and _makes_a_tensor(lowered, i)]
+            assert not [i for i in segment.indices if i in kept and _outputs_a_tensor(lowered, i)]
 
 
 @EXAMPLES
-def test_a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried(examples: int) -> None:
-    drawn(examples, a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried)
+def test_repeated_nodes_have_the_same_support_as_converted_ones(examples: int) -> None:
+    check_examples(examples, repeated_nodes_have_the_same_support_as_converted_ones)
 
 
-def a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried(
+def repeated_nodes_have_the_same_support_as_converted_ones(
     program: tuple[LoweredGraph, set[int]],
 ) -> None:
     lowered, kept = program
@@ -130,6 +130,6 @@ def a_node_that_repeats_an_earlier_one_is_decided_as_if_it_were_tried(
     assert decided.keys() == tried.keys()
 
 
-def _makes_a_tensor(lowered: LoweredGraph, index: int) -> bool:
+def _outputs_a_tensor(lowered: LoweredGraph, index: int) -> bool:
     nodes = list(lowered.graph.nodes())
     return index < len(nodes) and any(str(v.type()) == "Tensor" for v in nodes[index].outputs())

@@ -1,6 +1,4 @@
-"""The contraction's promises, on random graphs: whole, acyclic, of one kind, and as few segments as
-there can be.
-"""
+"""Segments of random graphs are complete, acyclic, of one kind, and as few as possible."""
 
 from __future__ import annotations
 
@@ -81,7 +79,7 @@ def fewest(kinds: list[str], parents: list[list[int]]) -> int:
 
 @settings(max_examples=300, deadline=None)
 @given(graphs())
-def test_segments_are_of_one_kind_and_acyclic(graph: Graph) -> None:
+def test_segments_have_one_kind_and_are_acyclic(graph: Graph) -> None:
     kinds, parents = graph
     segments = assign(kinds, parents)
     assert len({(s, k) for s, k in zip(segments, kinds, strict=True)}) == len(set(segments))
@@ -97,27 +95,27 @@ def test_no_partition_has_fewer_segments(graph: Graph) -> None:
     assert len(set(assign(kinds, parents))) == fewest(kinds, parents)
 
 
-def test_independent_branches_do_not_chop_each_other_up() -> None:
-    """Two chains TensorRT-torch-TensorRT, interleaved in the text: three segments, not six."""
+def test_independent_branches_share_segments() -> None:
+    """Two interleaved chains TensorRT-torch-TensorRT need three segments, not six."""
     kinds = [TENSORRT, TENSORRT, TORCH, TORCH, TENSORRT, TENSORRT]
     assert assign(kinds, [[], [], [0], [1], [2], [3]]) == [0, 0, 1, 1, 2, 2]
 
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.integers(1, 6))
-def test_melting_leaves_no_light_tensorrt_segment(graph: Graph, least: int) -> None:
+def test_merging_leaves_no_light_tensorrt_segment(graph: Graph, least: int) -> None:
     kinds, parents = graph
-    melted = merge_light_segments(kinds, parents, [1.0] * len(kinds), least)
-    segments = assign(melted, parents)
+    merged = merge_light_segments(kinds, parents, [1.0] * len(kinds), least)
+    segments = assign(merged, parents)
     assert all(
-        segments.count(s) >= least for s, k in zip(segments, melted, strict=True) if k == TENSORRT
+        segments.count(s) >= least for s, k in zip(segments, merged, strict=True) if k == TENSORRT
     )
-    assert all(after in (before, TORCH) for before, after in zip(kinds, melted, strict=True))
+    assert all(after in (before, TORCH) for before, after in zip(kinds, merged, strict=True))
 
 
 @settings(max_examples=200, deadline=None)
 @given(graphs(), st.data())
-def test_free_nodes_are_seen_through(graph: Graph, data: st.DataObject) -> None:
+def test_free_nodes_do_not_change_the_segments(graph: Graph, data: st.DataObject) -> None:
     """With constants, sizes and lists between, the segments are those of the graph without them."""
     kinds, parents = graph
     free = data.draw(st.sets(st.integers(0, len(kinds) - 1)))

@@ -1,4 +1,4 @@
-"""A lowered graph cut in pieces: running the pieces equals running the whole."""
+"""The partition of a lowered graph: running its segments equals running the whole graph."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(partitioned: Partition, *inputs: torch.Tensor) -> list[torch.Tensor]:
     return [values[name] for name in partitioned.outputs]
 
 
-def test_pieces_give_the_answers_of_the_whole() -> None:
+def test_segments_match_the_whole_module() -> None:
     script, partitioned = partition(Spectral())
     x = torch.randn(3, 5, 8)
     assert [s.kind for s in partitioned.segments][:2] == ["tensorrt", "torch"]
@@ -65,8 +65,8 @@ def test_pieces_give_the_answers_of_the_whole() -> None:
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
-def test_axes_keep_their_names_across_borders() -> None:
-    """A border's TensorSpec names the same dynamic axes that the manifest names."""
+def test_boundary_tensors_keep_axis_names() -> None:
+    """Specs of boundary tensors have the dynamic axes of the manifest."""
     _, partitioned = partition(Spectral())
     assert {
         axis
@@ -78,7 +78,7 @@ def test_axes_keep_their_names_across_borders() -> None:
     } == {"b", "s"}
 
 
-def test_tensorrt_segments_convert_and_agree() -> None:
+def test_converted_segments_match_torch() -> None:
     _, partitioned = partition(Spectral())
     segment = partitioned.segments[0]
     conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
@@ -89,35 +89,35 @@ def test_tensorrt_segments_convert_and_agree() -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_every_remaining_operator_is_reported_with_its_line() -> None:
+def test_operators_kept_in_torch_are_reported_with_their_line() -> None:
     _, partitioned = partition(Spectral())
     reported = {operator.schema.split("(")[0]: operator.where for operator in partitioned.refused}
     assert "aten::fft_rfft" in reported
     assert "test_split.py" in reported["aten::fft_rfft"]
 
 
-def test_the_user_can_keep_an_operator_in_torch() -> None:
+def test_fallback_ops_keep_an_operator_in_torch() -> None:
     _, partitioned = partition(Spectral(), ops=("aten::linear",))
     assert all(s.kind == "torch" or not s.flops for s in partitioned.segments)
 
 
-def test_require_full_refuses_to_split() -> None:
+def test_require_full_rejects_a_partition() -> None:
     with pytest.raises(UnsupportedOperators, match="fft_rfft"):
         partition(Spectral(), require_full=True)
 
 
-def test_a_graph_that_tensorrt_runs_whole_is_one_segment() -> None:
+def test_fully_supported_graph_is_one_segment() -> None:
     _, partitioned = partition(nn.Sequential(nn.Linear(8, 4), nn.ReLU()))
     assert [s.kind for s in partitioned.segments] == ["tensorrt"]
 
 
-def test_small_blocks_melt_into_torch() -> None:
+def test_small_tensorrt_segments_merge_into_torch() -> None:
     _, partitioned = partition(Spectral(), min_block_size=100)
     assert [s.kind for s in partitioned.segments] == ["torch"]
 
 
 class Lists(nn.Module):
-    """Values that cross as lists and sizes: recomputed where they are read."""
+    """Lists and sizes that several segments read."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, second = torch.split(torch.relu(x), [3, 5], dim=-1)
@@ -125,14 +125,14 @@ class Lists(nn.Module):
         return torch.cat([first, spectrum.reshape(x.size(0), x.size(1), 3)], dim=-1) + x.size(1)
 
 
-def test_lists_and_sizes_are_recomputed_in_their_readers() -> None:
+def test_lists_and_sizes_are_recomputed_in_reading_segments() -> None:
     script, partitioned = partition(Lists())
     x = torch.randn(2, 4, 8)
     torch.testing.assert_close(run(partitioned, x)[0], script(x), rtol=0, atol=0)
 
 
 class Numbers(nn.Module):
-    """Numbers that a branch and a loop on data make, read on both sides of a TensorRT segment."""
+    """Numbers from a branch and a loop on data, read on both sides of a TensorRT segment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,9 +151,7 @@ class Numbers(nn.Module):
 
 
 class Listed(nn.Module):
-    """A list that a loop makes beside a tensor, and to which something of a TensorRT segment is
-    added.
-    """
+    """A list that a loop creates beside a tensor; an output of a TensorRT segment is appended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,8 +170,8 @@ class Listed(nn.Module):
 
 
 @pytest.mark.parametrize("module", [Numbers(), Listed()])
-def test_numbers_and_lists_of_branches_and_loops_never_cross(module: nn.Module) -> None:
-    """Numbers are computed again, a list stays on one side."""
+def test_numbers_and_lists_are_never_boundary_values(module: nn.Module) -> None:
+    """Numbers are recomputed; a list stays in one segment."""
     script, partitioned = partition(module, ("b", 8))
     assert len({s.kind for s in partitioned.segments}) == 2
     for x in (torch.randn(3, 8), torch.full((2, 8), 9.0), torch.zeros(1, 8)):
@@ -188,9 +186,7 @@ def test_numbers_and_lists_of_branches_and_loops_never_cross(module: nn.Module) 
 
 
 class Counted(nn.Module):
-    """A loop on data that makes a tensor, an int, a float and a bool, and a head that reads all of
-    them.
-    """
+    """A loop on data that computes a tensor, an int, a float and a bool; a head reads them all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,8 +203,8 @@ class Counted(nn.Module):
         return torch.softmax(head, -1), halves + 1 if small else halves - 1
 
 
-def test_numbers_that_a_loop_makes_beside_a_tensor_cross_as_tensors() -> None:
-    """What reads them can be an engine; no digit of a float is lost."""
+def test_loop_numbers_become_boundary_tensors() -> None:
+    """Their readers can run in an engine; floats keep their full precision."""
     script, partitioned = partition(Counted(), ("b", 8))
     (head,) = (
         s
@@ -226,7 +222,7 @@ def test_numbers_that_a_loop_makes_beside_a_tensor_cross_as_tensors() -> None:
 
 
 class Scales(nn.Module):
-    """Numbers without axes of three types that cross, one that comes in and one that goes out."""
+    """Scalar boundary tensors of three types, one scalar input and one scalar output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +239,7 @@ class Scales(nn.Module):
         return torch.fft.fft(z * any_large).abs() * count, z, z.sum()
 
 
-def test_boundary_scalars_get_an_axis_and_model_outputs_do_not() -> None:
+def test_scalar_boundary_tensors_have_one_axis() -> None:
     """Triton's TensorRT backend cannot serve an engine's tensor without axes."""
     script = torch.jit.script(Scales().eval())
     specs = [
@@ -280,8 +276,8 @@ def test_boundary_scalars_get_an_axis_and_model_outputs_do_not() -> None:
         if spec and spec.name == partitioned.inputs[1]
     ] == [()]
     assert all(len(p.indices) == len(list(p.lowered.graph.nodes())) for p in partitioned.segments)
-    given = torch.randn(3, 8), torch.tensor(1.5)
-    for got, wanted in zip(run(partitioned, *given), script(*given), strict=True):
+    arguments = torch.randn(3, 8), torch.tensor(1.5)
+    for got, wanted in zip(run(partitioned, *arguments), script(*arguments), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
     for segment in (p for p in partitioned.segments if p.kind == "tensorrt"):
         conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
@@ -291,9 +287,7 @@ def test_boundary_scalars_get_an_axis_and_model_outputs_do_not() -> None:
 
 
 class Tail(nn.Module):
-    """Beside the reader of a loop's list, which pulls what it reads into torch, one operator is
-    left.
-    """
+    """A loop's list moves its operands into torch, so one operator remains for TensorRT."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,14 +299,14 @@ class Tail(nn.Module):
         while len(found) < 4 and bool(state.sum() < 400):
             state = state * 2
             found.append(state)
-        worth_an_engine = state
+        large = state
         for _ in range(4):
-            worth_an_engine = torch.relu(self.first(worth_an_engine)) * 2
-        found.append(worth_an_engine)
+            large = torch.relu(self.first(large)) * 2
+        found.append(large)
         return torch.cat(found, dim=1).sum(1), torch.relu(state)
 
 
-def test_what_a_list_leaves_too_small_melts_too() -> None:
+def test_segments_reduced_by_a_list_merge_into_torch() -> None:
     script, partitioned = partition(Tail(), ("b", 8), min_block_size=3)
     assert all(segment.nodes >= 3 for segment in partitioned.segments if segment.kind == "tensorrt")
     for got, wanted in zip(
@@ -321,12 +315,10 @@ def test_what_a_list_leaves_too_small_melts_too() -> None:
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
-def test_no_engine_reads_what_has_no_range_where_tensorrt_itself_finds_the_rows(
+def test_engines_never_read_tensors_without_a_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A flavour with a nonzero of its own holds the rows within an engine; across a border they
-    would need a range.
-    """
+    """Rows found by TensorRT's own nonzero stay in one engine; a boundary tensor needs a range."""
 
     class Rows(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -344,10 +336,10 @@ def test_no_engine_reads_what_has_no_range_where_tensorrt_itself_finds_the_rows(
     )
 
 
-def test_what_torch_alone_reads_of_unknown_shape_is_made_by_torch_too(
+def test_unknown_shapes_read_only_by_torch_stay_in_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An engine could hand it on within one process; an ensemble has no dims for it."""
+    """An ensemble cannot declare dims for such a boundary tensor."""
 
     class Salient(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -365,7 +357,7 @@ def test_what_torch_alone_reads_of_unknown_shape_is_made_by_torch_too(
     )
 
 
-def test_operator_without_an_inferred_shape_prints_no_torch_log(
+def test_unknown_shapes_do_not_log_warnings(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Found(nn.Module):
@@ -391,13 +383,15 @@ class Stages(nn.Module):
         return x
 
 
-def test_layers_of_a_segment_are_named_with_the_list_that_holds_them() -> None:
-    """As in one engine, so that `keep_fp32: [stages.1/*]` means the same."""
+def test_layer_names_of_segments_include_the_module_list() -> None:
+    """Names equal those of one engine, so that `keep_fp32: [stages.1/*]` works the same."""
     _, partitioned = partition(Stages(), ("b", 8))
     engines = [s for s in partitioned.segments if s.kind == "tensorrt"]
-    made = [builder.convert(s.lowered, s.specs, profiles=s.profiles).network for s in engines]
+    converted = [builder.convert(s.lowered, s.specs, profiles=s.profiles).network for s in engines]
     names = [
-        network.get_layer(index).name for network in made for index in range(network.num_layers)
+        network.get_layer(index).name
+        for network in converted
+        for index in range(network.num_layers)
     ]
     assert {name.partition("/")[0] for name in names if "/aten::linear" in name} == {
         "stages.0",
@@ -406,7 +400,7 @@ def test_layers_of_a_segment_are_named_with_the_list_that_holds_them() -> None:
 
 
 class Noise(nn.Module):
-    """Numbers that no engine may draw, in shapes that everybody can tell."""
+    """Random numbers of known shapes, which no engine may draw."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -428,8 +422,8 @@ def test_engines_follow_random_numbers() -> None:
     torch.testing.assert_close(run(partitioned, x)[0], script(x), rtol=0, atol=0)
 
 
-def test_second_operator_without_a_converter_is_reported_too() -> None:
-    """What reads an unknown shape would be without an engine all the same, were that one known."""
+def test_missing_converter_is_reported_after_another_one() -> None:
+    """The operator has no converter, whether or not its input has a known shape."""
 
     class Rows(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A model whose answers are rounding errors is reported as such; no converter is blamed."""
+"""A model that amplifies rounding errors is reported as such, not as a converter defect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Reordered(nn.Module):
     ("published", "original", "amplifies"),
     [(Amplifies(), Reordered(), True), (nn.Sigmoid(), nn.Tanh(), False)],
 )
-def test_rounding_difference_is_distinguished_from_a_defect(
+def test_amplified_rounding_error_is_not_a_defect(
     published: nn.Module, original: nn.Module, amplifies: bool
 ) -> None:
     conversion = builder.convert(torch.jit.script(published), list(SPEC.inputs))

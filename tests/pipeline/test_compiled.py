@@ -1,4 +1,4 @@
-"""`builder.compile`: called as the original is, with the original's answers."""
+"""`builder.compile`: the signature and the outputs of the original module."""
 
 import re
 from pathlib import Path
@@ -62,7 +62,9 @@ def arguments(batch: int) -> tuple[Tensor, State]:
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4])
-def test_it_is_called_as_the_original(step: tuple[nn.Module, nn.Module], batch: int) -> None:
+def test_compiled_module_has_the_signature_of_the_original(
+    step: tuple[nn.Module, nn.Module], batch: int
+) -> None:
     module, compiled = step
     x, state = arguments(batch)
     assert module.training  # it was not changed
@@ -86,7 +88,7 @@ def test_it_is_called_as_the_original(step: tuple[nn.Module, nn.Module], batch: 
         ({"x": torch.randn(2, 4, dtype=torch.float64)}, "is torch.float64 of rank 2"),
     ],
 )
-def test_what_it_was_not_compiled_for_is_refused(
+def test_unsupported_arguments_are_rejected(
     step: tuple[nn.Module, nn.Module], change: dict[str, object], message: str
 ) -> None:
     x, state = arguments(2)
@@ -100,7 +102,7 @@ def test_what_it_was_not_compiled_for_is_refused(
         step[1](x, state, x=x)
 
 
-def test_an_optional_argument_and_a_number_that_were_asked_for() -> None:
+def test_optional_argument_and_constant_are_applied() -> None:
     specs = [
         spec("batch", 4, name="x"),
         spec("batch", 4, name="h"),
@@ -120,7 +122,7 @@ class Features(nn.Module):
         return {"sum": maps["a"] + maps["b"] * 2, "last": more[1] - more[0]}
 
 
-def test_dictionaries_and_lists() -> None:
+def test_dictionary_and_list_inputs_are_supported() -> None:
     specs = [spec("batch", 4, name=name) for name in ("maps.a", "maps.b", "more_0", "more_1")]
     model = torch.jit.script(Features())
     compiled = builder.compile(model, specs)
@@ -131,7 +133,7 @@ def test_dictionaries_and_lists() -> None:
         compiled({"a": a}, [a])
 
 
-class Pieces(nn.Module):
+class Partitioned(nn.Module):
     """bincount runs in torch."""
 
     def __init__(self) -> None:
@@ -144,15 +146,15 @@ class Pieces(nn.Module):
         return torch.tanh(self.last(x + counts.to(x.dtype))).sigmoid()
 
 
-def test_a_model_in_pieces() -> None:
-    model = Pieces().eval()
+def test_partitioned_model_matches_torch() -> None:
+    model = Partitioned().eval()
     compiled = builder.compile(model, [spec("batch", 16)])
     x = torch.randn(3, 16)
     same(compiled(x), model(x))
     assert any("torch" in warning for warning in compiled.warnings)
 
 
-def test_a_model_that_only_torch_can_run_as_it_is_written() -> None:
+def test_model_that_only_torch_can_run_is_compiled() -> None:
     class Writes(nn.Module):
         def forward(self, x: Tensor, sizes: Tensor) -> Tensor:
             out: list[int] = []
@@ -168,7 +170,7 @@ def test_a_model_that_only_torch_can_run_as_it_is_written() -> None:
     assert compiled.warnings and compiled.answered_by == "torch"
 
 
-def test_a_trace_and_what_cannot_be_scripted() -> None:
+def test_traces_compile_and_unscriptable_modules_fail() -> None:
     model = nn.Sequential(nn.Linear(4, 2), nn.Softmax(-1)).eval()
     x = torch.randn(2, 4)
     compiled = builder.compile(torch.jit.trace(model, x), [spec("batch", 4)])
@@ -186,7 +188,7 @@ def test_a_trace_and_what_cannot_be_scripted() -> None:
 README = Path(builder.__file__).parents[1] / "README.md"
 
 
-def test_the_example_of_the_readme() -> None:
+def test_readme_example_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     net = nn.Sequential(nn.Conv2d(3, 4, 7, 7), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     names = {"module": torch.jit.script(net.eval()), "image": torch.rand(2, 3, 224, 224)}
@@ -196,7 +198,7 @@ def test_the_example_of_the_readme() -> None:
 
 
 class Engine:
-    """In the place of a GPU: the reference evaluates the network of a plan."""
+    """Replaces an engine: the reference evaluates the network of a plan."""
 
     networks: ClassVar[dict[bytes, builder.Conversion]] = {}
     wrong = False
@@ -225,15 +227,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[Engine]:
     return Engine
 
 
-def test_plans_answer_where_they_run(gpu: type[Engine]) -> None:
-    for model, kind in ((nn.Linear(16, 4).eval(), "plan"), (Pieces().eval(), "plan+torch")):
+def test_plans_run_where_a_gpu_is_available(gpu: type[Engine]) -> None:
+    for model, kind in ((nn.Linear(16, 4).eval(), "plan"), (Partitioned().eval(), "plan+torch")):
         compiled = builder.compile(model, [spec("batch", 16)])
         x = torch.randn(3, 16)
         assert compiled.answered_by == kind
         same(compiled(x), model(x))
 
 
-def test_plans_that_answer_wrong_are_not_used(
+def test_plans_with_wrong_outputs_are_not_used(
     gpu: type[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu, "wrong", True)
@@ -245,7 +247,7 @@ def test_plans_that_answer_wrong_are_not_used(
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_plan_answers() -> None:
+def test_plan_runs_on_a_gpu() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
     compiled = builder.compile(model, [spec("batch", 16)])
     assert compiled.answered_by == "plan"
@@ -259,7 +261,7 @@ class Mixed(nn.Module):
         return x * 2, x.size(1), [1, 2], 0.5, None
 
 
-def test_numbers_lists_and_none_are_returned_as_the_original_does() -> None:
+def test_numbers_lists_and_none_are_returned_unchanged() -> None:
     model = torch.jit.script(Mixed())
     compiled = builder.compile(model, [spec("batch", 4)])
     x = torch.ones(1, 4)

@@ -1,4 +1,4 @@
-"""Detectors with torchvision's nms end in an endpoint; torchvision itself is not needed."""
+"""Detectors with torchvision's nms are served; torchvision itself is not needed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ libraries: [nms.py]
 
 
 @pytest.mark.slow
-def test_detectors_with_nms_are_served_in_pieces(tmp_path: Path) -> None:
+def test_detectors_with_nms_are_served_in_segments(tmp_path: Path) -> None:
     """In processes of their own, because the operator cannot be defined twice in one. `repo`
     compares what it publishes with the module.
     """

@@ -1,4 +1,4 @@
-"""A mixed model is published in fp16 where its plan is not faster; times are made up here."""
+"""A mixed model is published in fp16 if its plan is not faster; the times are fake."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def checked(layout: str = "single", name: str = "mixed") -> Any:
 
 @dataclass
 class Times:
-    """Milliseconds of the mixed and the fp16 plan; `asked` are the goldens that were timed."""
+    """Milliseconds of the mixed and the fp16 plan; `timed_goldens` names the timed goldens."""
 
     mixed: float
     half: float
-    asked: tuple[str, ...] = ()
+    timed_goldens: tuple[str, ...] = ()
 
     def __call__(self, plans: Sequence[Plan], golden: Golden) -> Sequence[float]:
-        self.asked += (golden.name,)
+        self.timed_goldens += (golden.name,)
         assert [plan.data for plan in plans] == [b"mixed", b"half"]
         return self.mixed, self.half
 
@@ -45,19 +45,17 @@ class Times:
 @pytest.mark.parametrize(
     ("mixed", "half", "published"), [(1.0, 2.0, "mixed"), (2.0, 1.0, "half"), (0.99, 1.0, "half")]
 )
-def test_mixed_is_published_only_where_it_is_faster(
-    mixed: float, half: float, published: str
-) -> None:
+def test_mixed_is_published_only_if_it_is_faster(mixed: float, half: float, published: str) -> None:
     times = Times(mixed, half)
     chosen = faster.choose(checked(), lambda: checked(name="half"), times)
     (plan,) = chosen.built.plans.values()
     assert plan.data == published.encode()
-    assert times.asked == ("p0-opt", "p0-max")
+    assert times.timed_goldens == ("p0-opt", "p0-max")
     assert f"{mixed / half:.2f} of the time of fp16" in chosen.warnings[0]
     assert ("published in fp16" in chosen.warnings[0]) == (published == "half")
 
 
-def test_mixed_stays_where_fp16_cannot_be_built_or_has_segments() -> None:
+def test_mixed_is_kept_if_fp16_fails_or_has_segments() -> None:
     def refused() -> Any:
         raise EngineError("no plan")
 
@@ -69,7 +67,7 @@ def test_mixed_stays_where_fp16_cannot_be_built_or_has_segments() -> None:
 
 
 def repo(folder: Path, patch: pytest.MonkeyPatch, ratio: float) -> tuple[ModelResult, Any]:
-    """Build a linear layer in mixed precision on a GPU that is made up; the result and the record
+    """Build a linear layer in mixed precision on a fake GPU; the result and the record
     of its plan. `ratio` is the time of the mixed plan by that of fp16.
     """
     torch.manual_seed(0)

@@ -1,6 +1,4 @@
-"""Modules that torch runs get an endpoint with torch's numbers, whatever they are made of; `check`
-has the verdict of `repo`.
-"""
+"""Every module that torch runs gets an endpoint with its outputs; `check` agrees with `repo`."""
 
 from __future__ import annotations
 
@@ -46,8 +44,8 @@ def checked(file: Path, out: Path) -> Checked:
     return pipeline.check(Order(spec, out), pipeline.Clock(spec.name, lambda *_: None))
 
 
-def answers(artifact: Any, sent: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What the files that would be published answer, run by torch."""
+def outputs_of(artifact: Any, sent: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs of the files to publish, run by torch."""
     named = zip([t.name for t in artifact.inputs], sent, strict=True)
     return list(Runner(artifact)(dict(named)).values())
 
@@ -67,20 +65,20 @@ def check_warnings(found: Checked, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", PARAMETERS)
-def test_torch_answers_are_served(tmp_path: Path, case: Case) -> None:
+def test_published_outputs_match_torch(tmp_path: Path, case: Case) -> None:
     file = case.save(tmp_path / "models")
     found = checked(file, tmp_path / "out")
     arguments = case.ask()
     with torch.no_grad(), torch.jit.optimized_execution(case.optimized):  # type: ignore
         expected = list(flat(torch.jit.load(str(file)).eval()(*arguments)))
     check_warnings(found, case)
-    got = answers(found.artifact, list(case.sent(arguments)))
+    got = outputs_of(found.artifact, list(case.sent(arguments)))
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one.reshape(other.shape), other, check_dtype=False)
 
 
 @pytest.mark.slow
-def test_check_has_the_verdict_of_repo_for_every_case(tmp_path: Path) -> None:
+def test_check_result_equals_repo_for_every_case(tmp_path: Path) -> None:
     source = tmp_path / "models"
     for case in CASES:
         case.save(source)
@@ -96,7 +94,7 @@ def test_check_has_the_verdict_of_repo_for_every_case(tmp_path: Path) -> None:
         assert reports[name]["warnings"] == list(result.warnings)
 
 
-def test_convert_takes_optional_arguments_by_the_names_of_the_manifest() -> None:
+def test_convert_accepts_manifest_names_of_optional_arguments() -> None:
     shapes = {"x": (2, 3, 4), "hc_0": (1, 2, 4), "hc_1": (1, 2, 4)}
     specs = [TensorSpec("float32", shape, name=name) for name, shape in shapes.items()]
     module = torch.jit.script(known_cases.Recurrent().eval())
@@ -115,7 +113,7 @@ class NamedAsItsInput(torch.nn.Module):
         return {"x": x + 1, "x_out": x * 2}
 
 
-def test_an_output_with_the_name_of_an_input_gets_another(tmp_path: Path) -> None:
+def test_output_with_an_input_name_is_renamed(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", NamedAsItsInput())
     found = checked(source / "m.pt", tmp_path / "out")
     assert [one.name for one in found.artifact.outputs] == ["x_out2", "x_out"]

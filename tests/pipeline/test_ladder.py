@@ -1,5 +1,5 @@
 """A model on which TensorRT or trt-build fails gets an endpoint by torch, with a warning that says
-why; and nothing is published whose files give other answers than the module.
+why; files whose outputs differ from the module's are not published.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
 @pytest.mark.parametrize("module", models.REFUSED_BY_RTX)
-def test_torch_runs_the_branch_that_tensorrt_refuses_to_build(
+def test_torch_runs_the_branch_that_tensorrt_cannot_build(
     every: Built, module: type[nn.Module]
 ) -> None:
     result = every.results[module.__name__.lower()]
@@ -80,7 +80,7 @@ def test_torch_serves_a_model_whose_build_crashes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_torch_serves_a_model_whose_conversion_does_not_end(tmp_path: Path) -> None:
+def test_torch_serves_a_model_whose_conversion_times_out(tmp_path: Path) -> None:
     plugin = tmp_path / "endless.py"
     plugin.write_text(
         "import time, builder\n"
@@ -96,7 +96,7 @@ def test_torch_serves_a_model_whose_conversion_does_not_end(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
-def test_check_without_build_reports_that_the_builder_decides(tmp_path: Path) -> None:
+def test_check_without_build_reports_pending_builder_result(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", models.ShortenByData())
     done = CliRunner().invoke(main, ["check", str(source), "--no-build"])
     assert done.exit_code == 0 and "could not build" not in done.stdout
@@ -104,13 +104,13 @@ def test_check_without_build_reports_that_the_builder_decides(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
-def test_require_full_raises_tensorrts_error(tmp_path: Path) -> None:
+def test_require_full_raises_the_tensorrt_error(tmp_path: Path) -> None:
     result = build(tmp_path, models.ShortenByData(), FULL)
     assert not result.ok and "TensorRT could not build" in str(result.error)
     assert not (tmp_path / "out" / "m").exists()
 
 
-def test_a_defect_of_lowering_costs_tensorrt_and_not_the_endpoint(
+def test_torch_serves_a_model_whose_lowering_has_a_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lowering, "lower", lambda *_, **__: 1 / 0)
@@ -132,7 +132,7 @@ def wrong(name: str | None, where: str | None) -> Callable[..., None]:
     return check
 
 
-def test_the_node_at_which_the_reference_differs_stays_in_torch(
+def test_node_with_a_reference_difference_stays_in_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = models.save(tmp_path / "models", models.Whole(), "fallback: {min_block_size: 1}\n")
@@ -145,7 +145,7 @@ def test_the_node_at_which_the_reference_differs_stays_in_torch(
     assert any(text.startswith("in torch: aten::relu at ") for text in result.warnings)
 
 
-def test_a_model_whose_every_network_differs_is_served_by_torch(
+def test_torch_serves_a_model_whose_networks_all_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_goldens, "check_reference", wrong(None, None))
@@ -154,7 +154,7 @@ def test_a_model_whose_every_network_differs_is_served_by_torch(
     assert any("differs from the module" in text for text in result.warnings)
 
 
-def test_files_that_give_other_answers_are_not_published(
+def test_files_with_wrong_outputs_are_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = lowering.lower(torch.jit.script(models.Repeated()))
@@ -165,7 +165,7 @@ def test_files_that_give_other_answers_are_not_published(
     assert not (tmp_path / "out" / "m").exists()
 
 
-def test_one_file_that_gives_other_answers_leaves_the_original_module(
+def test_original_module_replaces_a_file_with_wrong_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = lowering.lower(torch.jit.script(models.Repeated()))
@@ -177,7 +177,7 @@ def test_one_file_that_gives_other_answers_leaves_the_original_module(
     assert any("the files of m" in text for text in result.warnings)
 
 
-def test_check_has_the_verdict_of_repo(every: Built) -> None:
+def test_check_result_equals_repo(every: Built) -> None:
     built = every.results
     done = CliRunner().invoke(main, ["check", str(every.source), "--json"])
     checked = {report["name"]: report for report in json.loads(done.stdout)["models"]}
@@ -196,7 +196,7 @@ def test_check_has_the_verdict_of_repo(every: Built) -> None:
             assert report["warnings"] == list(built[name].warnings)
 
 
-def test_check_reports_misspelled_names_as_repo_does(tmp_path: Path) -> None:
+def test_check_reports_misspelled_names_like_repo(tmp_path: Path) -> None:
     manifest = "fallback: {modules: [decodr], ops: ['aten::reluu']}\nkeep_fp32: ['layer*']\n"
     source = models.save(tmp_path / "models", models.Whole(), manifest)
     (result,) = build_repository(source, tmp_path / "out", isolate=False)
@@ -207,7 +207,7 @@ def test_check_reports_misspelled_names_as_repo_does(tmp_path: Path) -> None:
     assert report["warnings"] == list(result.warnings)
 
 
-def test_bf16_of_a_half_module_is_advised_against(tmp_path: Path) -> None:
+def test_bf16_for_a_float16_module_gives_a_warning(tmp_path: Path) -> None:
     module = torch.jit.script(nn.Linear(4, 4).half().eval())
     module.save(str(tmp_path / "half.pt"))
     (tmp_path / "half.yaml").write_text(
@@ -221,7 +221,7 @@ def test_bf16_of_a_half_module_is_advised_against(tmp_path: Path) -> None:
     assert result.precision == "fp16"
 
 
-def test_a_network_of_8_bits_that_is_not_built_is_built_in_fp16(
+def test_failed_8_bit_build_falls_back_to_fp16(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_plan = engine.build

@@ -47,7 +47,7 @@ def prepared(module: type[nn.Module], folder: Path, more: str | None = None) -> 
 
 
 @pytest.mark.parametrize("module", [*LISTS, *CONTAINERS])
-def test_what_is_published_has_as_many_outputs_as_the_list(
+def test_published_model_has_one_output_per_list_element(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:
     original, file = prepared(module, tmp_path)
@@ -68,7 +68,7 @@ def test_what_is_published_has_as_many_outputs_as_the_list(
 
 
 @pytest.mark.parametrize("module", LISTS)
-def test_every_element_up_to_the_largest_length_is_an_output(
+def test_every_element_up_to_the_maximum_length_is_an_output(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:
     _, file = prepared(module, tmp_path, declared(module, 30))
@@ -91,7 +91,7 @@ def test_the_layer_before_the_loop_stays_in_tensorrt(tmp_path: Path) -> None:
     assert [one.name for one in published.config.output] == [f"output_{i}" for i in range(LARGEST)]
 
 
-def test_without_a_declaration_the_error_names_the_key_and_a_length(tmp_path: Path) -> None:
+def test_missing_maximum_length_is_reported_with_a_suggestion(tmp_path: Path) -> None:
     _, file = prepared(WhileLoop, tmp_path, "")
     (spec,) = load(file)
     with pytest.raises(UnboundedListError) as error:
@@ -103,7 +103,7 @@ def test_without_a_declaration_the_error_names_the_key_and_a_length(tmp_path: Pa
     assert done.exit_code == 1 and "max_lengths: {output_1: " in done.output
 
 
-def test_a_golden_with_a_longer_list_is_an_error_that_names_the_key(tmp_path: Path) -> None:
+def test_golden_with_a_longer_list_is_an_error(tmp_path: Path) -> None:
     _, file = prepared(Detections, tmp_path, declared(Detections, 3))
     with pytest.raises(ModelFileError, match="golden p0-max: the list 'output' has 4 elements"):
         checked(file, tmp_path / "out")
@@ -114,7 +114,7 @@ def test_a_golden_with_a_longer_list_is_an_error_that_names_the_key(tmp_path: Pa
     assert "max_lengths declares at most 3" in str(error.value)
 
 
-def test_a_name_that_no_list_has_is_an_error(tmp_path: Path) -> None:
+def test_unknown_list_name_is_an_error(tmp_path: Path) -> None:
     _, file = prepared(WhileLoop, tmp_path, "max_lengths: {output_1: 8, outputs: 3}\n")
     (spec,) = load(file)
     with pytest.raises(LoweringError, match=r"names .outputs.*mean .output_1."):
@@ -130,7 +130,7 @@ def test_compile_returns_a_list_of_the_same_length(tmp_path: Path, module: type[
             torch.testing.assert_close(compiled(x.clone()), original(x.clone()))
 
 
-def test_init_writes_a_length_to_look_at(tmp_path: Path) -> None:
+def test_init_writes_a_length_to_review(tmp_path: Path) -> None:
     _, file = prepared(WhileLoop, tmp_path)
     file.with_suffix(".yaml").unlink()
     done = CliRunner().invoke(main, ["init", str(file)])
@@ -156,7 +156,7 @@ class Spectrum(nn.Module):
         (Spectrum, "complex64, and Triton has no complex numbers"),
     ],
 )
-def test_what_no_endpoint_can_give_is_named(
+def test_unsupported_outputs_are_reported_by_name(
     tmp_path: Path, module: type[nn.Module], text: str
 ) -> None:
     _, file = prepared(module, tmp_path)

@@ -1,4 +1,4 @@
-"""What a stranger's mistakes end in: a clear message, and the same endpoint as without them."""
+"""Mistakes of a new user give a clear message and the same endpoint."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Large(nn.Module):
         return x * 2
 
 
-def test_magnitudes_are_drawn_where_the_module_takes_no_others(tmp_path: Path) -> None:
+def test_generated_inputs_match_the_accepted_magnitudes(tmp_path: Path) -> None:
     found = checked(saved(tmp_path, torch.jit.script(Positive()), X), tmp_path / "out")
     assert all((golden.inputs["x"] > 0).any() for golden in found.artifact.goldens)
 
 
-def test_a_module_that_fails_on_all_drawn_inputs_needs_the_users(tmp_path: Path) -> None:
+def test_module_that_rejects_generated_inputs_needs_user_inputs(tmp_path: Path) -> None:
     file = saved(tmp_path, torch.jit.script(Large()), X)
     with pytest.raises(ModelFileError, match="large only") as error:
         checked(file, tmp_path / "out")
@@ -80,7 +80,7 @@ class FirstRowIsZero(nn.Module):
         return y
 
 
-def test_requests_are_not_joined_where_a_row_depends_on_its_position(tmp_path: Path) -> None:
+def test_models_with_position_dependent_rows_are_not_batched(tmp_path: Path) -> None:
     saved(tmp_path, torch.jit.script(FirstRowIsZero()), X)
     (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
     assert result.ok
@@ -98,13 +98,13 @@ class Embedded(nn.Module):
         return self.table(ids) + torch.ones(int(ids.shape[1]), 8)
 
 
-def test_check_paranoid_draws_ids_as_the_goldens_do(tmp_path: Path) -> None:
+def test_check_paranoid_generates_ids_like_goldens(tmp_path: Path) -> None:
     file = saved(tmp_path, torch.jit.script(Embedded().eval()), IDS)
     done = CliRunner().invoke(main, ["check", "--paranoid", "--no-isolate", str(file)])
     assert done.exit_code == 0, done.output
 
 
-def test_check_paranoid_reports_torchs_error_of_a_baked_length(tmp_path: Path) -> None:
+def test_check_paranoid_reports_the_error_of_a_fixed_length(tmp_path: Path) -> None:
     traced = torch.jit.trace(Embedded().eval(), torch.zeros(2, 7, dtype=torch.int64))
     file = saved(tmp_path, traced, IDS)
     done = CliRunner().invoke(main, ["check", "--paranoid", "--no-isolate", str(file)])
@@ -112,7 +112,7 @@ def test_check_paranoid_reports_torchs_error_of_a_baked_length(tmp_path: Path) -
     assert "must match the size" in done.output and "sizes that it was traced with" in done.output
 
 
-def test_a_trace_in_training_mode_is_named(tmp_path: Path) -> None:
+def test_trace_in_training_mode_is_reported(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train()
     traced = torch.jit.trace(module, torch.randn(3, 4), check_trace=False)
     with pytest.raises(InPlaceError, match=r"model.eval\(\) before torch.jit.trace"):
@@ -142,7 +142,7 @@ class TwoLists(nn.Module):
         return x
 
 
-def test_layers_keep_their_names_where_a_module_stays_in_torch(tmp_path: Path) -> None:
+def test_layer_names_do_not_change_with_fallback_modules(tmp_path: Path) -> None:
     fallback = 'precision: fp16\nkeep_fp32: ["layers.2*"]\nfallback: {modules: [layers.1]}\n'
     file = saved(tmp_path, torch.jit.script(TwoLists().eval()), X + fallback)
     found = checked(file, tmp_path / "out")
@@ -154,7 +154,7 @@ def test_layers_keep_their_names_where_a_module_stays_in_torch(tmp_path: Path) -
     assert all(location.startswith("1(Block)") for location in marked) and len(marked) == 2
 
 
-def test_misspelt_names_have_a_suggestion(tmp_path: Path) -> None:
+def test_misspelled_names_have_a_suggestion(tmp_path: Path) -> None:
     wrong = 'precision: fp16\nkeep_fp32: ["layer.3*"]\nfallback: {modules: [layer.2]}\n'
     file = saved(tmp_path, torch.jit.script(TwoLists().eval()), X + wrong)
     done = CliRunner().invoke(main, ["check", "--no-isolate", str(file)])
@@ -178,7 +178,7 @@ def test_compile_does_not_mention_a_manifest(tmp_path: Path) -> None:
     assert not any("manifest" in text for text in compiled.warnings)
 
 
-def test_a_plugins_mistake_has_its_line() -> None:
+def test_plugin_error_is_reported_with_its_line() -> None:
     with pytest.raises(ValueError, match=r"'acme::swish' is no schema: write it with all arg"):
         builder.converter("acme::swish")(lambda ctx, x: x)
     with pytest.raises(ValueError, match=r"test_messages.py:\d+\): the decomposition of acme::s"):

@@ -1,5 +1,6 @@
-"""An output that is None on one path is left out where it is None, and never a wrong number: in the
-lowered graph, in the goldens, in what is published, and in what `builder.compile` returns.
+"""An output that is None is omitted, never a wrong number.
+
+This holds for the lowered graph, the goldens, the published model and `builder.compile`.
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ def inputs() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("module", PARAMETERS)
-def test_what_is_published_gives_the_modules_outputs(
-    tmp_path: Path, module: type[nn.Module]
-) -> None:
+def test_published_outputs_match_the_module(tmp_path: Path, module: type[nn.Module]) -> None:
     original, file = loaded(module, tmp_path)
     found = checked(file, tmp_path / "out")
     run, seen = Runner(found.artifact), set()
@@ -93,7 +92,7 @@ def test_what_is_published_gives_the_modules_outputs(
 
 
 @pytest.mark.parametrize("module", PARAMETERS)
-def test_compile_returns_none_where_the_module_does(
+def test_compiled_module_returns_none_like_the_module(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:
     original, _ = loaded(module, tmp_path)
@@ -103,13 +102,13 @@ def test_compile_returns_none_where_the_module_does(
             torch.testing.assert_close(compiled(x.clone()), original(x.clone()))
 
 
-def test_the_linear_layer_before_the_decision_stays_in_tensorrt(tmp_path: Path) -> None:
+def test_linear_layer_before_the_branch_stays_in_tensorrt(tmp_path: Path) -> None:
     _, file = loaded(ByData, tmp_path)
     (result,) = build_repository(file.parent, tmp_path / "out", isolate=False)
     assert result.ok and "tensorrt" in result.segments and "torch" in result.segments
 
 
-def test_triton_joins_no_requests_and_the_record_names_the_output(tmp_path: Path) -> None:
+def test_optional_output_disables_batching_and_is_recorded(tmp_path: Path) -> None:
     _, file = loaded(BySize, tmp_path)
     build_repository(file.parent, tmp_path / "out", isolate=False)
     published = served.read(tmp_path / "out" / "bysize")
@@ -123,7 +122,7 @@ def test_triton_joins_no_requests_and_the_record_names_the_output(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_check_has_the_verdict_and_the_warnings_of_repo(tmp_path: Path) -> None:
+def test_check_has_the_result_and_warnings_of_repo(tmp_path: Path) -> None:
     for module in MODULES:
         save(tmp_path / "models", module)
     built = {
@@ -136,7 +135,7 @@ def test_check_has_the_verdict_and_the_warnings_of_repo(tmp_path: Path) -> None:
         assert report["warnings"] == list(built[report["name"]].warnings)
 
 
-def test_a_manifest_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_invalid_manifest_is_rejected(tmp_path: Path) -> None:
     full = save(tmp_path / "full", ByData, "fallback: {require_full: true}\n")
     batched = save(tmp_path / "batched", ByData, "batching: {enabled: true}\n")
     named = save(tmp_path / "named", ByData, "outputs: [only]\n")
@@ -149,7 +148,7 @@ def test_a_manifest_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         assert not result.ok and text in str(result.error)
 
 
-def test_an_ensemble_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_ensemble_is_rejected_with_the_reason(tmp_path: Path) -> None:
     source = save(tmp_path / "models", ByData)
     (result,) = build_repository(source, tmp_path / "out", layout="ensemble", isolate=False)
     assert not result.ok and "may be None" in str(result.error)
@@ -157,7 +156,7 @@ def test_an_ensemble_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert result.layout == "fused"
 
 
-def test_an_output_without_a_golden_is_left_out_and_its_requests_fail(tmp_path: Path) -> None:
+def test_output_without_a_golden_is_omitted(tmp_path: Path) -> None:
     _, file = loaded(HardlyEver, tmp_path)
     found = checked(file, tmp_path / "out")
     assert [one.name for one in found.artifact.outputs] == ["output_0"]
@@ -174,7 +173,7 @@ def test_an_output_without_a_golden_is_left_out_and_its_requests_fail(tmp_path: 
     assert Runner(found.artifact)({"x": rare}).keys() == {"output_0", "output_1"}
 
 
-def test_presence_is_compared_like_a_value() -> None:
+def test_missing_outputs_are_compared_with_the_golden() -> None:
     one = np.ones(2, np.float32)
     with_both, alone = Golden("g", {}, {"x": one, "y": one}), Golden("g", {}, {"x": one})
     assert compare({"x": one}, alone).passed
@@ -182,7 +181,7 @@ def test_presence_is_compared_like_a_value() -> None:
     assert not compare({"x": one}, with_both).passed
 
 
-def test_init_writes_a_manifest_for_a_model_that_torch_runs_as_written(tmp_path: Path) -> None:
+def test_init_writes_a_manifest_for_a_torch_only_model(tmp_path: Path) -> None:
     _, file = loaded(WritesInPlace, tmp_path)
     file.with_suffix(".yaml").unlink()
     done = CliRunner().invoke(main, ["init", str(file)])

@@ -1,4 +1,4 @@
-"""Every plan is run before it is published, where a GPU can; here plans are made up."""
+"""Every plan is run before it is published if there is a GPU; the plans here are fake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.pipeline import models
 
 
 class Gpu:
-    """Answers 2 relu(x), off by one for the plans that `wrong` counts."""
+    """Returns 2 relu(x); the first `wrong` plans return one more."""
 
     def __init__(self, wrong: int) -> None:
         self.wrong, self.ran = wrong, 0
@@ -42,7 +42,7 @@ def build(
 ) -> tuple[ModelResult, bytes]:
     patch.setattr(plan_check, "possible", lambda: True)
     patch.setattr(plan_check, "on_gpu", lambda: gpu.tools)
-    # no engine can run the warm-up requests, because the GPU is made up
+    # no engine can run the warm-up requests, because the GPU is fake
     confirm = warmup.confirm
     patch.setattr(
         warmup,
@@ -55,7 +55,7 @@ def build(
     return result, found[0].read_bytes() if found else b""
 
 
-def test_a_right_plan_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correct_plan_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(wrong=0)
     result, plan = build(tmp_path, monkeypatch, gpu)
     assert result.ok and gpu.ran == 1, result.error
@@ -63,7 +63,7 @@ def test_a_right_plan_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "run plans" in result.seconds
 
 
-def test_the_plan_that_replaces_a_wrong_one_is_published_and_reported(
+def test_replacement_of_a_wrong_plan_is_published_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, plan = build(tmp_path, monkeypatch, Gpu(wrong=1))
@@ -74,7 +74,7 @@ def test_the_plan_that_replaces_a_wrong_one_is_published_and_reported(
     ]
 
 
-def test_a_network_without_a_right_plan_is_left_to_torch(
+def test_torch_runs_a_network_without_a_correct_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, plan = build(tmp_path, monkeypatch, Gpu(wrong=9))
@@ -82,7 +82,7 @@ def test_a_network_without_a_right_plan_is_left_to_torch(
     assert any("TensorRT builds no correct plan of the network" in text for text in result.warnings)
 
 
-def test_require_full_publishes_nothing_then(
+def test_require_full_publishes_no_model_without_a_correct_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = "fallback: {require_full: true}\n"

@@ -45,7 +45,7 @@ def positive_alone() -> Any:
     return replace(made, goldens=goldens, lowered=bytes(function.save_to_buffer()))
 
 
-def test_a_request_that_fails_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_warmup_request_is_omitted_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs the file that was loaded for the goldens."""
     made, files = positive_alone(), LoadedFiles()
     execution.check_artifact(made, files)
@@ -57,7 +57,7 @@ def test_a_request_that_fails_is_left_out_with_a_warning(monkeypatch: pytest.Mon
     assert list(triton.config(without).model_warmup) == []
 
 
-def test_requests_of_a_model_that_answers_them_stay() -> None:
+def test_working_warmup_requests_are_kept() -> None:
     made = scorer()
     found, warnings = warmup.confirm(made, LoadedFiles(), engines=False)
     assert warnings == ()
@@ -75,7 +75,7 @@ class Columns(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("module", "dims"), [(Rows, [1, 4]), (Columns, [2, 4])])
-def test_the_files_in_a_published_folder_are_a_request_that_was_run(
+def test_published_warmup_files_are_a_tested_request(
     tmp_path: Path, module: type[torch.nn.Module], dims: list[int]
 ) -> None:
     """Of a model that Triton batches: one row. Else: the whole golden."""
@@ -89,5 +89,5 @@ def test_the_files_in_a_published_folder_are_a_request_that_was_run(
     assert [*batch, *sample.inputs["x"].dims] == dims
     data = bytearray((folder / "warmup" / sample.inputs["x"].input_data_file).read_bytes())
     x = torch.frombuffer(data, dtype=torch.float32).reshape(dims)
-    (answer,) = torch.jit.load(str(folder / "1" / "lowered.pt"))(x)
-    torch.testing.assert_close(answer, module()(x))
+    (output,) = torch.jit.load(str(folder / "1" / "lowered.pt"))(x)
+    torch.testing.assert_close(output, module()(x))

@@ -1,4 +1,4 @@
-"""Lets the tests of this room import `networks`, which lies beside them."""
+"""Lets the tests of this folder import `networks`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small networks made through TensorRT's own API, for tests that compare the reference with
+"""Small networks built with TensorRT's own API, for tests that compare the reference with
 written-out formulas.
 
 Where engines run (the tensorrt flavour on a GPU), each network is also run and must agree with the
@@ -114,14 +114,14 @@ def network_of(build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: boo
         for i, x in enumerate(map(narrow, inputs))
     ]
     try:
-        made = build(
+        result = build(
             typed(network if capabilities.current().has_int64 else _Untyped(network)), *tensors
         )
     except AttributeError as missing:
         if capabilities.current().has_int64:
             raise
         pytest.skip(f"this TensorRT lacks what the test makes: {missing}")
-    for output in made if isinstance(made, (list, tuple)) else [made]:
+    for output in result if isinstance(result, (list, tuple)) else [result]:
         tensor = output.get_output(0) if hasattr(output, "get_output") else output
         dtype = tensor.dtype
         network.mark_output(tensor)
@@ -172,7 +172,7 @@ def evaluate(
 
 
 def agrees(plan: bytes, inputs: Sequence[Tensor], outputs: Mapping[str, Tensor]) -> None:
-    """Assert that the engine's answers are the reference's, by name (8.6 lists them in an order of
+    """Assert that the engine's outputs match the reference by name (8.6 lists them in an order of
     its own), floats within what other orders of summation cost.
     """
     from builder.engine.run import Engine

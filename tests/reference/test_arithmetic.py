@@ -1,6 +1,4 @@
-"""Reductions, products, norms: formulas of TensorRT's documentation, written out with numpy in
-double precision.
-"""
+"""Reductions, matrix products and norms, compared with the documented formulas in float64."""
 
 from __future__ import annotations
 
@@ -53,13 +51,13 @@ def test_reductions(op, axes, keep):
         ("AVG", torch.int32, 0),
     ],
 )
-def test_reductions_of_nothing_are_the_documentations_table(op, dtype, expected):
+def test_empty_reductions_return_the_documented_values(op, dtype, expected):
     x = torch.ones(2, 0, dtype=dtype)
     build = lambda net, x: net.add_reduce(x, getattr(trt.ReduceOperation, op), 2, False)  # noqa: E731
     exactly(evaluate(build, x), torch.tensor([expected] * 2, dtype=dtype))
 
 
-def test_integers_reduce_exactly_and_their_average_loses_its_fraction():
+def test_integer_reductions_are_exact_and_averages_truncate():
     x = torch.tensor([[2**40, 3, -8], [1, 1, -1]])
     exactly(
         evaluate(lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 2, False), x),
@@ -70,7 +68,7 @@ def test_integers_reduce_exactly_and_their_average_loses_its_fraction():
     exactly(result, torch.tensor([-1, 1], dtype=torch.int32))
 
 
-def test_a_half_sum_accumulates_in_single_precision():
+def test_float16_sum_accumulates_in_float32():
     x = torch.ones(1, 4096, dtype=torch.float16)
     result = evaluate(lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 2, False), x)
     exactly(result, torch.tensor([4096.0], dtype=torch.float16))
@@ -88,7 +86,7 @@ def test_softmax(axis):
     closely(evaluate(build, x), (powers / powers.sum(axis, keepdims=True)).astype(np.float32))
 
 
-def test_ragged_softmax_stops_at_each_rows_bound():
+def test_ragged_softmax_stops_at_the_bound_of_each_row():
     x, bounds = torch.log(torch.tensor([[[1.0, 3.0, 9.0], [2.0, 2.0, 2.0]]])), [[[2], [3]]]
     build = lambda net, x: net.add_ragged_softmax(x, constant(net, bounds, torch.int32))  # noqa: E731
     third = np.float32(1 / 3)
@@ -98,7 +96,7 @@ def test_ragged_softmax_stops_at_each_rows_bound():
 @pytest.mark.parametrize("op", ["MAX", "MIN"])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("kind", ["INT32", "INT64"])
-def test_top_k_is_sorted_and_of_equal_values_the_earlier_comes_first(op, axis, kind):
+def test_top_k_is_sorted_and_stable(op, axis, kind):
     x = torch.tensor([[1.0, 5.0, 5.0, 2.0], [3.0, 3.0, 3.0, 3.0], [9.0, -1.0, -1.0, 9.0]])
     order = np.argsort(-x.numpy() if op == "MAX" else x.numpy(), axis=axis, kind="stable")
     positions = np.take(order, range(2), axis)
@@ -114,7 +112,7 @@ def test_top_k_is_sorted_and_of_equal_values_the_earlier_comes_first(op, axis, k
     exactly(indices, positions.astype({"INT32": np.int32, "INT64": np.int64}[kind]))
 
 
-def test_top_k_takes_k_from_its_second_input():
+def test_top_k_reads_k_from_its_second_input():
     def build(net, x):
         layer = net.add_topk(x, trt.TopKOperation.MAX, 1, 1 << 1)
         layer.set_input(1, constant(net, 3, torch.int32))
@@ -147,14 +145,14 @@ def test_matrix_products(left, op0, right, op1, equation):
     )
 
 
-def test_collections_of_matrices_broadcast_axes_of_length_one():
+def test_batched_matrix_products_broadcast_axes_of_size_one():
     a, b = normal(4, 1, 2, 3), normal(1, 5, 3, 2)
     result = evaluate(lambda net, a, b: net.add_matrix_multiply(a, NONE, b, NONE), a, b)
     closely(result, (a.double().numpy() @ b.double().numpy()).astype(np.float32), atol=3e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_reduced_products_round_once(dtype):
+def test_reduced_precision_products_round_once(dtype):
     a, b = normal(2, 64).to(dtype), normal(64, 3).to(dtype)
     result = evaluate(lambda net, a, b: net.add_matrix_multiply(a, NONE, b, NONE), a, b)
     exactly(result, (a.double() @ b.double()).to(dtype))
@@ -196,7 +194,7 @@ def test_normalization(axes, shape):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_group_normalization_has_coefficients_for_each_group_or_for_each_channel(version):
+def test_group_normalization_scales_per_group_or_channel(version):
     x, groups, channels = normal(2, 6, 3, 3), 2, 6
     width = groups if version == 1 else channels
     scale, bias = normal(1, width, 1, 1), normal(1, width, 1, 1)
@@ -212,15 +210,15 @@ def test_group_normalization_has_coefficients_for_each_group_or_for_each_channel
     closely(evaluate(build, x), (expected * wide[0] + wide[1]).astype(np.float32), atol=2e-6)
 
 
-def test_half_normalization_computes_in_single_precision():
-    """Squares of 300 overflow a half."""
+def test_float16_normalization_computes_in_float32():
+    """Squares of 300 overflow float16."""
     x = torch.tensor([[300.0, -300.0]], dtype=torch.float16)
     one, zero = torch.ones(1, 1, dtype=torch.float16), torch.zeros(1, 1, dtype=torch.float16)
     build = lambda net, x: net.add_normalization_v2(x, constant(net, one), constant(net, zero), 2)  # noqa: E731
     exactly(evaluate(build, x), torch.tensor([[1.0, -1.0]], dtype=torch.float16))
 
 
-def test_local_response_normalization_is_the_documentations_example():
+def test_local_response_normalization_matches_documentation():
     x = torch.arange(5.0).reshape(1, 5, 1, 1).expand(1, 5, 2, 2).contiguous()
     expected = (
         torch.tensor([0.0, 0.56603765, 0.4195804, 0.3071672, 0.47430828])
@@ -232,7 +230,7 @@ def test_local_response_normalization_is_the_documentations_example():
 
 @pytest.mark.parametrize("mode", ["UNIFORM", "CHANNEL", "ELEMENTWISE"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_scale_is_a_product_a_sum_and_a_power(mode, axis):
+def test_scale_layer_applies_scale_shift_and_power(mode, axis):
     x = normal(2, 3, 2, 2).abs()
     shape = {"UNIFORM": (1,), "CHANNEL": (x.shape[axis],), "ELEMENTWISE": tuple(x.shape[axis:])}[
         mode
@@ -254,7 +252,7 @@ def test_scale_is_a_product_a_sum_and_a_power(mode, axis):
     closely(evaluate(build, x), expected.astype(np.float32), rtol=4e-6)
 
 
-def test_a_scale_without_coefficients_changes_nothing():
+def test_scale_layer_without_coefficients_is_the_identity():
     x = normal(1, 2, 3, 3)
     build = lambda net, x: net.add_scale(  # noqa: E731
         x, trt.ScaleMode.UNIFORM, trt.Weights(), trt.Weights(), trt.Weights()
@@ -262,7 +260,7 @@ def test_a_scale_without_coefficients_changes_nothing():
     exactly(evaluate(build, x), x)
 
 
-def test_elements_of_unequal_ranks_are_refused():
+def test_elementwise_inputs_of_different_ranks_are_rejected():
     def build(net, a, b):
         layer = net.add_elementwise(a, a, trt.ElementWiseOperation.SUM)
         layer.set_input(1, b)
@@ -274,7 +272,7 @@ def test_elements_of_unequal_ranks_are_refused():
         reference.run(network, inputs)
 
 
-def test_more_than_there_is_cannot_be_the_top():
+def test_top_k_larger_than_the_axis_is_an_error():
     def build(net, x, k):
         layer = net.add_topk(x, trt.TopKOperation.MAX, 1, 1)
         layer.set_input(1, k)

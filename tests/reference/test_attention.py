@@ -17,7 +17,7 @@ SOFTMAX, KIND = trt.AttentionNormalizationOp.SOFTMAX, trt.CausalMaskKind
 
 
 def attention_formula(q, k, v, allowed=None, bias=0.0, softmax=True):
-    """Head by head; query head h belongs to key head h // (Hq / Hkv)."""
+    """Attention by head; query head h uses key head h // (Hq / Hkv)."""
     out = np.zeros((*q.shape[:3], v.shape[3]))
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
@@ -63,14 +63,14 @@ def test_attention_with_shared_heads_and_no_scale(groups):
 
 
 @pytest.mark.parametrize(("kind", "shift"), [(KIND.UPPER_LEFT, 0), (KIND.LOWER_RIGHT, 1)])
-def test_causal_attention_from_either_corner(kind, shift):
+def test_causal_attention_aligned_to_either_corner(kind, shift):
     inputs = qkv()
     allowed = np.arange(6)[None, :] <= np.arange(5)[:, None] + shift
     expected = attention_formula(*(t.numpy() for t in inputs), allowed)
     closely(evaluate(attended(kind), *inputs), expected, atol=3e-6)
 
 
-def test_masks_allow_or_add():
+def test_boolean_and_additive_masks():
     inputs = qkv()
     allowed = torch.rand(2, 1, 5, 6) < 0.6
     allowed[..., 0] = True
@@ -122,7 +122,7 @@ def test_rotary_embedding(interleaved, turned, indexed):
     closely(result, expected.astype(np.float32))
 
 
-def test_a_cache_is_written_from_each_items_place_on():
+def test_cache_is_written_from_each_start_index():
     cache, update = torch.zeros(2, 1, 4, 2), torch.ones(2, 1, 2, 2)
 
     def build(net, cache, update, starts):
@@ -132,7 +132,7 @@ def test_a_cache_is_written_from_each_items_place_on():
     exactly(result[:, 0, :, 0], [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
 
 
-def test_packed_attention_is_an_error():
+def test_packed_attention_is_rejected():
     def build(net, q, k, v, lengths):
         layer = net.add_attention_v2(q, k, v, SOFTMAX, KIND.NONE)
         layer.query_form = trt.AttentionIOForm.PACKED_NHD

@@ -1,4 +1,4 @@
-"""Loops and conditionals, nested in each other: what ILoop and IIfConditional document."""
+"""Nested loops and conditionals, as ILoop and IIfConditional document them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def collect(net, loop, tensor, kind, length, axis=0):
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_a_recurrence_gives_its_value_after_the_last_iteration(count):
+def test_recurrence_returns_its_last_value(count):
     def build(net, x):
         loop = counted(net, count)
         state = loop.add_recurrence(x)
@@ -53,7 +53,7 @@ def test_a_recurrence_gives_its_value_after_the_last_iteration(count):
 @pytest.mark.parametrize(
     ("reverse", "expected"), [(False, [0.0, 1.0, 3.0, 6.0]), (True, [3.0, 5.0, 6.0, 6.0])]
 )
-def test_an_iterator_slices_from_either_end(reverse, expected):
+def test_iterator_slices_in_both_directions(reverse, expected):
     def build(net, x):
         loop = counted(net, 4)
         item = loop.add_iterator(x, 1, reverse).get_output(0)
@@ -82,7 +82,7 @@ def test_outputs_are_stacked_along_a_new_axis(kind, axis):
     exactly(evaluate(build, x), torch.stack(parts if kind == CONCATENATE else parts[::-1], axis))
 
 
-def test_a_recurrence_collected_is_its_value_at_the_start_of_each_iteration():
+def test_concatenated_recurrence_has_values_before_each_iteration():
     def build(net, x):
         loop = counted(net, 3)
         state = loop.add_recurrence(x)
@@ -92,7 +92,7 @@ def test_a_recurrence_collected_is_its_value_at_the_start_of_each_iteration():
     exactly(evaluate(build, torch.tensor([5.0])), [[5.0], [6.0], [7.0]])
 
 
-def test_no_iteration_gives_an_empty_axis_of_the_right_width():
+def test_zero_iterations_return_an_empty_axis():
     def build(net, x, count):
         loop = net.add_loop()
         loop.add_trip_limit(count, COUNT)
@@ -130,15 +130,13 @@ def while_below(net, x, bound, limit=None):
     ("start", "limit", "expected"),
     [(1.0, None, (16.0, 4)), (10.0, None, (10.0, 0)), (1.0, 2, (4.0, 2))],
 )
-def test_a_while_loop_looks_before_each_iteration_and_the_first_limit_ends_it(
-    start, limit, expected
-):
+def test_while_loop_ends_at_its_condition_or_trip_limit(start, limit, expected):
     value, count = evaluate(lambda net, x: while_below(net, x, 10.0, limit), torch.tensor([start]))
     exactly(value, [expected[0]])
     exactly(count, [float(expected[1])])
 
 
-def test_a_concatenation_shorter_than_its_length_is_not_a_number_beyond():
+def test_short_concatenation_is_padded_with_nan():
     def build(net, x):
         outputs = while_below(net, x, 4.0)
         loop, state = outputs[0].loop, outputs[0].get_input(0)
@@ -149,7 +147,7 @@ def test_a_concatenation_shorter_than_its_length_is_not_a_number_beyond():
     exactly(result, [[1.0], [2.0], [torch.nan], [torch.nan]])
 
 
-def test_an_iterator_that_runs_past_its_axis_is_an_error():
+def test_iterator_past_the_end_of_its_axis_is_an_error():
     def build(net, x):
         loop = counted(net, 3)
         state = loop.add_recurrence(constant(net, 0.0))
@@ -163,7 +161,7 @@ def test_an_iterator_that_runs_past_its_axis_is_an_error():
         reference.run(network, [torch.ones(2)])
 
 
-def test_a_loop_within_a_loop_starts_anew_each_time():
+def test_nested_loop_restarts_in_each_iteration():
     """For each row: the sum of the running totals of its elements."""
     x = torch.tensor([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])
 
@@ -188,7 +186,7 @@ def test_a_loop_within_a_loop_starts_anew_each_time():
     exactly(grand, x.cumsum(1).sum())
 
 
-def test_an_lstm_equals_torchs():
+def test_lstm_matches_torch():
     torch.manual_seed(0)
     lstm, x = torch.nn.LSTM(3, 4), torch.randn(7, 2, 3)
     wi, wh, bi, bh = (p.detach() for p in lstm.parameters())
@@ -241,7 +239,7 @@ def negated(net, x):
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_a_conditional_gives_the_chosen_branch(flag):
+def test_conditional_returns_the_selected_branch(flag):
     def build(net, x, c):
         return choose(net, c, x, lambda t: negated(net, t), lambda t: add(net, t, t))
 
@@ -255,7 +253,7 @@ def failing(net, x):
     return net.add_cast(quotient, trt.float32).get_output(0)
 
 
-def test_the_other_branch_is_not_evaluated():
+def test_unselected_branch_is_not_evaluated():
     def build(net, x, c):
         return choose(net, c, x, lambda t: negated(net, t), lambda t: failing(net, t))
 
@@ -268,7 +266,7 @@ def test_the_other_branch_is_not_evaluated():
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("second", [True, False])
-def test_a_conditional_within_a_branch_and_a_layer_that_both_branches_share(first, second):
+def test_nested_conditional_with_a_layer_shared_by_both_branches(first, second):
     def build(net, x, c, d):
         shared = add(net, x, constant(net, [1.0]))
 
@@ -287,7 +285,7 @@ def test_a_conditional_within_a_branch_and_a_layer_that_both_branches_share(firs
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_a_loop_within_a_branch(flag):
+def test_loop_in_a_branch(flag):
     def build(net, x, c):
         def looped(t):
             loop = counted(net, 3)
@@ -303,7 +301,7 @@ def test_a_loop_within_a_branch(flag):
     assert plan_of(builder, network, inputs) is not None
 
 
-def test_a_conditional_within_a_loop_chooses_at_each_iteration():
+def test_conditional_in_a_loop_is_evaluated_in_each_iteration():
     """Adds an element where it is positive, else keeps the sum."""
 
     def build(net, x):
@@ -325,7 +323,7 @@ def test_a_conditional_within_a_loop_chooses_at_each_iteration():
     exactly(reference.run(network, inputs)[0], 7.0)
 
 
-def test_a_value_that_waits_for_itself_outside_a_loop_is_an_error():
+def test_cycle_outside_a_loop_is_an_error():
     def build(net, x):
         first = net.add_unary(x, trt.UnaryOperation.NEG)
         second = net.add_unary(first.get_output(0), trt.UnaryOperation.NEG)

@@ -61,7 +61,7 @@ CONVOLUTIONS = [
 @pytest.mark.parametrize(
     ("shape", "kernel", "stride", "dilation", "groups", "pre", "post"), CONVOLUTIONS
 )
-def test_convolutions(mode, shape, kernel, stride, dilation, groups, pre, post):
+def test_convolution(mode, shape, kernel, stride, dilation, groups, pre, post):
     x, w, bias = (RANDOM.standard_normal(s).astype(np.float32) for s in (shape, kernel, kernel[:1]))
 
     def build(net, t):
@@ -78,7 +78,7 @@ def test_convolutions(mode, shape, kernel, stride, dilation, groups, pre, post):
     closely(evaluate(build, torch.from_numpy(x)), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_convolution_takes_its_kernel_and_bias_from_inputs():
+def test_convolution_reads_kernel_and_bias_from_inputs():
     x, w, bias = torch.randn(1, 2, 4, 4), torch.randn(3, 2, 3, 3), torch.randn(3)
 
     def build(net, t, kernel):
@@ -93,8 +93,8 @@ def test_a_convolution_takes_its_kernel_and_bias_from_inputs():
     closely(evaluate(build, x, w), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_half_convolution_accumulates_in_single_precision():
-    """4096 ones times one: a half accumulator would stop at 2048."""
+def test_float16_convolution_accumulates_in_float32():
+    """4096 ones times one: a float16 accumulator would stop at 2048."""
     x = torch.ones(1, 4096, 1, 1, dtype=torch.float16)
     w = np.ones((1, 4096, 1, 1), np.float16)
     result = evaluate(lambda net, t: net.add_convolution_nd(t, 1, (1, 1), w), x)
@@ -145,7 +145,7 @@ DECONVOLUTIONS = [
 @pytest.mark.parametrize(
     ("shape", "kernel", "stride", "dilation", "groups", "pre", "post"), DECONVOLUTIONS
 )
-def test_deconvolutions(mode, shape, kernel, stride, dilation, groups, pre, post):
+def test_deconvolution(mode, shape, kernel, stride, dilation, groups, pre, post):
     maps = kernel[1] * groups
     x, w, bias = (RANDOM.standard_normal(s).astype(np.float32) for s in (shape, kernel, (maps,)))
 
@@ -222,7 +222,7 @@ def test_pooling(mode, kind, excludes, shape, window, stride, pre, post):
     ("mode", "expected"),
     [("EXPLICIT_ROUND_DOWN", 5), ("EXPLICIT_ROUND_UP", 5), ("SAME_UPPER", 3), ("SAME_LOWER", 3)],
 )
-def test_the_documentations_example_of_pooled_lengths(mode, expected):
+def test_pooled_sizes_match_the_documented_example(mode, expected):
     """I = 6, B = 3, A = 2, S = 2, F = 3 of PaddingMode's documentation."""
 
     def build(net, t):

@@ -34,7 +34,7 @@ FLOAT_OPS = {
 
 
 @pytest.mark.parametrize("op", FLOAT_OPS)
-def test_binary_operations_on_floats(op):
+def test_binary_operations_match_numpy_on_floats(op):
     result = evaluate(
         lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), A, B
     )
@@ -51,7 +51,7 @@ def test_binary_operations_on_floats(op):
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_integer_quotients_lose_their_fraction_and_floor_quotients_round_down(op, expected, dtype):
+def test_integer_division_truncates_and_floor_division_rounds_down(op, expected, dtype):
     a, b = torch.tensor([-7, 7, 7, -1], dtype=dtype), torch.tensor([2, -2, 2, 5], dtype=dtype)
     result = evaluate(
         lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), a, b
@@ -59,7 +59,7 @@ def test_integer_quotients_lose_their_fraction_and_floor_quotients_round_down(op
     exactly(result, torch.tensor(expected, dtype=dtype))
 
 
-def test_powers_of_floats():
+def test_powers_of_floats_match_numpy():
     a, b = torch.tensor([2.0, -2.0, 9.0, 0.0]), torch.tensor([3.0, 3.0, 0.5, 0.0])
     exactly(
         evaluate(lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.POW), a, b),
@@ -71,7 +71,7 @@ def test_powers_of_floats():
     ("op", "expected"),
     [("AND", [False, False, True]), ("OR", [False, True, True]), ("XOR", [False, True, False])],
 )
-def test_logic(op, expected):
+def test_logical_operations(op, expected):
     a, b = torch.tensor([False, False, True]), torch.tensor([False, True, True])
     exactly(
         evaluate(
@@ -81,7 +81,7 @@ def test_logic(op, expected):
     )
 
 
-def test_axes_of_length_one_are_broadcast_both_ways():
+def test_axes_of_size_one_are_broadcast_in_both_directions():
     a, b = torch.arange(3.0).reshape(3, 1), torch.arange(2.0).reshape(1, 2)
     result = evaluate(
         lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.SUM),
@@ -92,7 +92,7 @@ def test_axes_of_length_one_are_broadcast_both_ways():
     exactly(result, [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]])
 
 
-def test_half_is_rounded_once_after_each_operation():
+def test_float16_is_rounded_once_after_each_operation():
     a, b = torch.tensor([2048.0], dtype=torch.float16), torch.tensor([1.0], dtype=torch.float16)
     result = evaluate(
         lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.SUM), a, b
@@ -100,7 +100,7 @@ def test_half_is_rounded_once_after_each_operation():
     exactly(result, torch.tensor([2048.0], dtype=torch.float16))
 
 
-def test_an_integer_division_by_zero_is_an_error():
+def test_integer_division_by_zero_is_an_error():
     a, b = torch.tensor([1]), torch.tensor([0])
     _, network = network_of(
         lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.DIV), [a, b]
@@ -150,13 +150,13 @@ def test_unary_operations(op):
     closely(result, formula(x))
 
 
-def test_every_unary_operation_and_activation_of_this_tensorrt_has_a_case():
+def test_every_unary_operation_and_activation_has_a_case():
     assert {*UNARY_CASES, "NOT"} >= set(trt.UnaryOperation.__members__)
     assert set(ACTIVATION_CASES) >= set(trt.ActivationType.__members__)
     assert {*FLOAT_OPS, "POW", "AND", "OR", "XOR"} >= set(trt.ElementWiseOperation.__members__)
 
 
-def test_not_of_bools_and_signs_of_integers():
+def test_not_of_bools_and_sign_of_integers():
     flags = torch.tensor([True, False])
     exactly(evaluate(lambda net, x: net.add_unary(x, trt.UnaryOperation.NOT), flags), ~flags)
     numbers = torch.tensor([-3, 0, 5], dtype=torch.int32)
@@ -209,13 +209,13 @@ def test_softplus_of_large_values_does_not_overflow():
     exactly(evaluate(build, torch.tensor([200.0, -200.0])), [200.0, 0.0])
 
 
-def test_parametric_relu_broadcasts_its_slopes():
+def test_parametric_relu_broadcasts_slopes():
     x, slopes = torch.tensor([[[-1.0, 2.0], [-3.0, -4.0]]]), torch.tensor([[[0.5], [0.1]]])
     result = evaluate(lambda net, x: net.add_parametric_relu(x, constant(net, slopes)), x)
     closely(result, [[[-0.5, 2.0], [-0.3, -0.4]]])
 
 
-def test_select_broadcasts_all_three():
+def test_select_broadcasts_all_three_inputs():
     condition = torch.tensor([[True], [False]])
     a, b = torch.tensor([[1.0, 2.0]]), torch.tensor([[-1.0, -2.0]])
     exactly(

@@ -1,6 +1,4 @@
-"""Axes of length zero, which TensorRT allows: each layer gives an empty value, or what a sum of
-nothing is.
-"""
+"""Axes of size zero: each layer returns an empty value or the value of an empty reduction."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Layers that move values: shuffle, slice, gather, scatter, concatenation, padding and their
-like.
-"""
+"""Layers that move values, such as shuffle, slice, gather, scatter, concatenation and padding."""
 
 from __future__ import annotations
 
@@ -34,27 +32,27 @@ def shuffled(first=None, dims=None, second=None, placeholder=True):
     return build
 
 
-def test_a_shuffle_transposes_reshapes_and_transposes_in_this_order():
+def test_shuffle_transposes_reshapes_and_transposes_in_order():
     expected = X.numpy().transpose(2, 0, 1).reshape(4, 3, 2).transpose(1, 2, 0)
     exactly(evaluate(shuffled((2, 0, 1), (0, 3, -1), (1, 2, 0)), X), expected)
 
 
 @pytest.mark.parametrize("dims", [(0, -1), (-1,), (0, 0, 0, 1), (4, 0, -1), (2, 1, 3, 4)])
-def test_zero_copies_a_length_and_minus_one_takes_the_rest(dims):
+def test_reshape_zero_copies_and_minus_one_infers_a_size(dims):
     lengths = [X.shape[i] if n == 0 else n for i, n in enumerate(dims)]
     exactly(evaluate(shuffled(dims=dims), X), X.reshape(lengths))
 
 
-def test_zero_is_zero_where_it_is_no_placeholder():
+def test_reshape_zero_is_literal_without_placeholders():
     exactly(evaluate(shuffled(dims=(0, 5), placeholder=False), torch.ones(2, 0)), torch.ones(0, 5))
 
 
-def test_a_scalar_becomes_a_vector_and_back():
+def test_scalar_is_reshaped_to_a_vector_and_back():
     exactly(evaluate(shuffled(dims=(1,)), torch.tensor(3.0)), [3.0])
     exactly(evaluate(shuffled(dims=()), torch.tensor([3.0])), 3.0)
 
 
-def test_a_second_input_replaces_the_reshape():
+def test_second_input_overrides_reshape_dims():
     def build(net, x):
         layer = net.add_shuffle(x)
         layer.first_transpose = (1, 0, 2)
@@ -64,7 +62,7 @@ def test_a_second_input_replaces_the_reshape():
     exactly(evaluate(build, X), X.permute(1, 0, 2).reshape(3, 8))
 
 
-def test_a_reshape_to_another_volume_is_an_error():
+def test_reshape_to_a_different_volume_is_an_error():
     def build(net, x):
         layer = net.add_shuffle(x)
         layer.set_input(1, net.add_shape(x).get_output(0))
@@ -131,7 +129,7 @@ def test_slices(start, size, stride, mode, dynamic):
 
 
 @pytest.mark.parametrize("mode", ["WRAP", "CLAMP", "REFLECT", "FILL"])
-def test_an_axis_of_one_element_repeats_it(mode):
+def test_slice_modes_on_an_axis_of_size_one(mode):
     x = torch.tensor([[3.0], [4.0]])
 
     def build(net, x):
@@ -142,7 +140,7 @@ def test_an_axis_of_one_element_repeats_it(mode):
     exactly(evaluate(build, x), slice_formula(x.numpy(), (0, -2), (2, 5), (1, 1), mode))
 
 
-def test_a_slice_of_some_axes_leaves_the_others():
+def test_slice_of_some_axes_keeps_the_others():
     def build(net, x):
         layer = net.add_slice(x, (3, 1), (2, 1), (-2, 1))
         layer.axes = (-1, 0)
@@ -151,7 +149,7 @@ def test_a_slice_of_some_axes_leaves_the_others():
     exactly(evaluate(build, X), X[1:2, :, [3, 1]])
 
 
-def test_a_strict_slice_out_of_bounds_is_an_error():
+def test_strict_slice_out_of_bounds_is_an_error():
     def build(net, x):
         layer = net.add_slice(x, (0,), (3,), (1,))
         layer.set_input(1, net.add_shape(x).get_output(0))
@@ -204,9 +202,7 @@ def test_gather_by_coordinate_tuples(batch):
 @pytest.mark.parametrize(
     ("mode", "indices"), [("DEFAULT", [-1, 0]), ("ELEMENT", [[[-1] * 4], [[0] * 4]])]
 )
-def test_negative_indices_count_from_the_end_of_a_static_axis_and_are_undefined_on_a_dynamic_one(
-    mode, indices
-):
+def test_negative_gather_indices_require_a_static_axis(mode, indices):
     i = torch.tensor(indices)
     expected = X.index_select(1, torch.tensor([2, 0])) if mode == "DEFAULT" else X.gather(1, i % 3)
     exactly(evaluate(gathered(mode, 1), X, i), expected)
@@ -215,7 +211,7 @@ def test_negative_indices_count_from_the_end_of_a_static_axis_and_are_undefined_
         reference.run(network, [X, i])
 
 
-def test_zero_is_gathered_from_out_of_bounds():
+def test_gather_out_of_bounds_returns_zero():
     """IGatherLayer: 'Zero will be stored for OOB access'."""
     exactly(evaluate(gathered("DEFAULT", 1), X[:1, :, :1], torch.tensor([1, 3])), [[[4.0], [0.0]]])
     exactly(
@@ -238,7 +234,7 @@ def test_scatter_element_by_element():
     exactly(evaluate(build, data, i, updates), [[2.0, 3.0, 1.0], [6.0, 4.0, 5.0]])
 
 
-def test_scatter_of_slices_by_coordinate_tuples_leaves_its_data_alone():
+def test_nd_scatter_does_not_modify_its_input():
     data, i = torch.zeros(2, 3, 2), torch.tensor([[0, 2], [1, 0]], dtype=torch.int32)
     updates = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     kept = data.clone()
@@ -266,7 +262,7 @@ def test_one_hot(axis):
     exactly(evaluate(build, i), expected)
 
 
-def test_concatenation_along_an_axis_with_an_empty_part():
+def test_concatenation_with_an_empty_input():
     parts = [X, X[:, :0], -X[:, :1]]
 
     def build(net, *tensors):
@@ -279,7 +275,7 @@ def test_concatenation_along_an_axis_with_an_empty_part():
 
 
 @pytest.mark.parametrize(("pre", "post"), [((1, 0), (2, 3)), ((-1, 2), (1, -2))])
-def test_padding_adds_zeros_and_negative_padding_trims(pre, post):
+def test_padding_adds_zeros_and_negative_padding_crops(pre, post):
     x = torch.arange(1.0, 17.0).reshape(1, 1, 4, 4)
     expected = np.zeros((4 + pre[0] + post[0], 4 + pre[1] + post[1]), np.float32)
     for r, c in itertools.product(range(expected.shape[0]), range(expected.shape[1])):
@@ -288,7 +284,7 @@ def test_padding_adds_zeros_and_negative_padding_trims(pre, post):
     exactly(evaluate(lambda net, x: net.add_padding_nd(x, pre, post), x), expected[None, None])
 
 
-def test_squeeze_and_unsqueeze_take_negative_axes():
+def test_squeeze_and_unsqueeze_accept_negative_axes():
     x = torch.ones(1, 2, 1, 3)
     assert evaluate(lambda net, x: net.add_squeeze(x, constant(net, [-2])), x).shape == (1, 2, 3)
     assert evaluate(lambda net, x: net.add_unsqueeze(x, constant(net, [0, -1])), x).shape == (
@@ -301,7 +297,7 @@ def test_squeeze_and_unsqueeze_take_negative_axes():
     )
 
 
-def test_shape_gives_int64_lengths_of_dynamic_axes():
+def test_shape_returns_int64_sizes_of_dynamic_axes():
     result = evaluate(lambda net, x: net.add_shape(x), torch.ones(2, 5), dynamic=True)
     exactly(result, torch.tensor([2, 5]))
 
@@ -314,7 +310,7 @@ def test_constants_of_every_dtype(dtype):
     exactly(evaluate(lambda net, x: [constant(net, value)], torch.ones(1)), value)
 
 
-def test_a_scalar_constant_and_an_eight_bit_one():
+def test_scalar_and_int8_constants():
     exactly(evaluate(lambda net, x: [constant(net, 2.5)], torch.ones(1)), torch.tensor(2.5))
     # TensorRT compiles those only in front of a dequantization
     value = torch.tensor([-128, 127], dtype=torch.int8)
@@ -359,7 +355,7 @@ def test_cumulative_sums(exclusive, backward, axis):
     exactly(evaluate(build, x), expected)
 
 
-def test_fills_are_affine_in_their_coordinates():
+def test_linspace_fills_are_affine_in_their_coordinates():
     """The example of FillOperation::kLINSPACE, then a static one."""
 
     def build(net, x):
@@ -382,7 +378,7 @@ def test_fills_are_affine_in_their_coordinates():
     exactly(evaluate(static, torch.ones(1)), torch.tensor([5, 3, 1, -1]))
 
 
-def test_a_random_fill_is_an_error():
+def test_random_fill_is_an_error():
     _, network = network_of(
         lambda net, x: net.add_fill((2,), trt.FillOperation.RANDOM_UNIFORM, trt.float32), [X]
     )
@@ -390,7 +386,7 @@ def test_a_random_fill_is_an_error():
         reference.run(network, [X])
 
 
-def test_positions_of_what_is_not_zero():
+def test_nonzero_returns_indices():
     x = torch.tensor([[0.0, 2.0, 0.0], [3.0, 0.0, -1.0]])
     expected = np.stack(np.nonzero(x.numpy()))
     # RTX makes the layer but has nothing that runs it: "has no runners that implement it"
@@ -402,7 +398,7 @@ def test_positions_of_what_is_not_zero():
 
 
 @pytest.mark.parametrize("holds", [True, False])
-def test_an_assertion_that_does_not_hold_is_an_error(holds):
+def test_failed_assertion_is_an_error(holds):
     def build(net, x):
         length = net.add_shape(x).get_output(0)
         equal = net.add_elementwise(
@@ -420,11 +416,11 @@ def test_an_assertion_that_does_not_hold_is_an_error(holds):
             reference.run(network, [x])
 
 
-def test_a_squeeze_without_axes_removes_all_of_length_one():
+def test_squeeze_without_axes_removes_all_axes_of_size_one():
     assert evaluate(lambda net, x: net.add_squeeze(x, None), torch.ones(1, 2, 1)).shape == (2,)
 
 
-def test_scattering_out_of_bounds_is_an_error():
+def test_scatter_out_of_bounds_is_an_error():
     def build(net, data, i, updates):
         return net.add_scatter(data, i, updates, trt.ScatterMode.ND)
 

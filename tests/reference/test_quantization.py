@@ -28,7 +28,7 @@ def test_quantization_rounds_ties_to_even_and_saturates():
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_quantization_of_each_channel(axis):
+def test_quantization_per_channel(axis):
     w = torch.randn(3, 4) * 4
     scale = torch.tensor([0.5, 0.1, 0.25, 1.0])[: w.shape[axis]]
     wide = scale.reshape(-1, 1) if axis == 0 else scale
@@ -46,7 +46,7 @@ def test_quantization_of_each_channel(axis):
     closely(evaluate(build, torch.zeros(3, 4), ran=capabilities.current().has_int64), expected)
 
 
-def test_quantization_to_eight_bit_floats_saturates_at_448():
+def test_fp8_quantization_saturates_at_448():
     x = torch.tensor([1000.0, -1000.0, 1.06, 0.4, 448.0])
 
     def build(net, x):
@@ -59,7 +59,7 @@ def test_quantization_to_eight_bit_floats_saturates_at_448():
     exactly(output, [448.0, -448.0, 1.0, 0.40625, 448.0])
 
 
-def test_tensorrt_compiles_a_quantized_product():
+def test_tensorrt_compiles_a_quantized_matrix_product():
     x, w = torch.randn(16, 32), torch.randn(32, 32)
 
     def build(net, x):
@@ -78,7 +78,7 @@ def test_tensorrt_compiles_a_quantized_product():
     closely(evaluate(build, x), (rounded(x) @ rounded(w)).astype(np.float32), rtol=1e-4, atol=1e-4)
 
 
-def test_four_bit_weights_with_a_scale_for_each_block():
+def test_int4_weights_with_block_scales():
     values = torch.arange(-8, 8, dtype=torch.int32).repeat(4).reshape(32, 2)
     pairs = values.reshape(-1, 2)
     packed = (((pairs[:, 1] & 15) << 4) | (pairs[:, 0] & 15)).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""The walk itself: inputs, outputs, order, memory, and what it refuses."""
+"""Evaluation of a network: inputs, outputs, order, memory and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from builder.reference.registry import EVALUATORS
 from networks import constant, evaluate, exactly, network_of
 
 
-def test_a_conversion_and_its_network_evaluate_alike():
+def test_conversion_and_its_network_have_equal_outputs():
     builder, network = network_of(
         lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)]
     )
@@ -27,7 +27,7 @@ def test_a_conversion_and_its_network_evaluate_alike():
     )
 
 
-def test_outputs_come_in_the_networks_order_and_an_input_may_be_one():
+def test_outputs_have_the_order_of_the_network():
     x = torch.tensor([3.0])
     outputs = evaluate(
         lambda net, x: [
@@ -40,7 +40,7 @@ def test_outputs_come_in_the_networks_order_and_an_input_may_be_one():
     exactly(outputs[1], -x)
 
 
-def test_a_layer_may_stand_before_the_one_it_reads():
+def test_layer_may_precede_its_input_layer():
     def build(net, x):
         first = net.add_unary(x, trt.UnaryOperation.NEG)
         second = net.add_unary(x, trt.UnaryOperation.SQRT)
@@ -50,7 +50,7 @@ def test_a_layer_may_stand_before_the_one_it_reads():
     exactly(evaluate(build, torch.tensor([4.0])), [-2.0])
 
 
-def test_a_chain_of_thousands_of_layers_in_reverse_order_evaluates():
+def test_thousands_of_layers_in_reverse_order_are_evaluated():
     def build(net, x):
         layers = [net.add_unary(x, trt.UnaryOperation.NEG) for _ in range(3000)]
         for reader, read in itertools.pairwise(layers):
@@ -60,7 +60,7 @@ def test_a_chain_of_thousands_of_layers_in_reverse_order_evaluates():
     exactly(evaluate(build, torch.tensor([4.0]), compiled=False), [4.0])
 
 
-def test_an_int64_input_is_narrowed_to_an_int32_network_but_never_changed():
+def test_int64_inputs_are_narrowed_without_overflow():
     _, network = network_of(lambda net, x: net.add_identity(x), [torch.ones(1, dtype=torch.int32)])
     exactly(reference.run(network, [torch.tensor([7])])[0], torch.tensor([7], dtype=torch.int32))
     with pytest.raises(NetworkEvaluationError, match="beyond"):
@@ -75,13 +75,13 @@ def test_an_int64_input_is_narrowed_to_an_int32_network_but_never_changed():
         ([torch.ones(2, dtype=torch.int32)], "torch.int32"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(inputs, message):
+def test_invalid_inputs_are_rejected(inputs, message):
     _, network = network_of(lambda net, x: net.add_identity(x), [torch.ones(2)])
     with pytest.raises(NetworkEvaluationError, match=message):
         reference.run(network, inputs)
 
 
-def test_a_layer_without_an_evaluation_is_an_error_that_names_it(monkeypatch):
+def test_layer_without_an_evaluator_is_reported_by_name(monkeypatch):
     def build(net, x):
         layer = net.add_unary(x, trt.UnaryOperation.NEG)
         layer.name, layer.metadata = "encoder/aten::neg_3", "model.py:12"
@@ -96,7 +96,7 @@ def test_a_layer_without_an_evaluation_is_an_error_that_names_it(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [lambda layer, x: x.double(), lambda layer, x: x[:1]])
-def test_value_that_contradicts_tensorrts_tensor_is_an_error(monkeypatch, wrong):
+def test_wrong_dtype_or_shape_of_a_value_is_an_error(monkeypatch, wrong):
     _, network = network_of(
         lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)]
     )
@@ -105,14 +105,14 @@ def test_value_that_contradicts_tensorrts_tensor_is_an_error(monkeypatch, wrong)
         reference.run(network, [torch.ones(2)])
 
 
-def test_values_are_dropped_after_their_last_use(monkeypatch):
-    made, alive = [], []
+def test_values_are_released_after_their_last_use(monkeypatch):
+    references, alive = [], []
     negate = EVALUATORS["UNARY"]
 
     def counting(layer, x):
-        alive.append(sum(ref() is not None for ref in made))
+        alive.append(sum(ref() is not None for ref in references))
         result = negate(layer, x)
-        made.append(weakref.ref(result))
+        references.append(weakref.ref(result))
         return result
 
     def build(net, x):
@@ -125,7 +125,7 @@ def test_values_are_dropped_after_their_last_use(monkeypatch):
     assert alive == [0, 1, 1, 1, 1, 1]
 
 
-def test_the_returned_tensors_share_no_memory_with_the_inputs_or_the_weights():
+def test_outputs_do_not_alias_inputs_or_weights():
     x = torch.ones(2)
     kept = torch.ones(2)
     y, c = evaluate(lambda net, x: [net.add_identity(x).get_output(0), constant(net, kept)], x)
@@ -151,12 +151,12 @@ WITHOUT = {
 }
 
 
-def test_every_layer_class_of_this_tensorrt_is_evaluated_or_has_a_reason_why_not():
+def test_every_layer_class_has_an_evaluator_or_a_reason():
     kinds = set(trt.LayerType.__members__)
     assert kinds - set(EVALUATORS) - LOOPS - CONDITIONALS == kinds & set(WITHOUT)
 
 
-def test_inspect_gives_the_named_tensors_between():
+def test_inspect_returns_named_intermediate_tensors():
     def build(net, x):
         layers = [net.add_unary(x, trt.UnaryOperation.NEG)]
         layers += [net.add_unary(layers[-1].get_output(0), trt.UnaryOperation.ABS)]
@@ -169,7 +169,7 @@ def test_inspect_gives_the_named_tensors_between():
     exactly(values["negated"], [-1.0])
 
 
-def test_a_layer_that_no_output_needs_is_not_evaluated():
+def test_layer_without_effect_on_outputs_is_not_evaluated():
     def build(net, x):
         net.add_fill((2,), trt.FillOperation.RANDOM_UNIFORM, trt.float32)
         return net.add_identity(x)

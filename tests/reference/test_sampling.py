@@ -51,7 +51,7 @@ def place(coordinates, x, origin, resized):
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize(("origin", "length"), [(4, 8), (8, 4), (5, 3), (3, 7), (6, 9)])
-def test_nearest(coordinates, rounding, origin, length):
+def test_nearest_resize(coordinates, rounding, origin, length):
     x = torch.arange(float(origin)).reshape(1, 1, 1, origin)
     at = [
         ROUNDINGS[rounding](np.float32(place(coordinates, i, origin, length)))
@@ -63,7 +63,7 @@ def test_nearest(coordinates, rounding, origin, length):
 
 
 def taps(mode, at, a):
-    """(index, weight) of each sample that contributes at a place."""
+    """(index, weight) of each sample that contributes at a coordinate."""
     base = math.floor(at)
     if mode == "LINEAR":
         return [(base, 1 - (at - base)), (base + 1, at - base)]
@@ -91,7 +91,7 @@ def interpolated(line, length, mode, coordinates, a=-0.75, exclude=False):
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("mode", ["LINEAR", "CUBIC"])
 @pytest.mark.parametrize(("height", "width"), [(6, 9), (3, 2), (4, 7)])
-def test_linear_and_cubic(mode, coordinates, height, width):
+def test_linear_and_cubic_resize(mode, coordinates, height, width):
     x = np.random.default_rng(2).standard_normal((1, 2, 4, 5)).astype(np.float32)
     rows = np.apply_along_axis(interpolated, 2, x.astype(np.float64), height, mode, coordinates)
     expected = np.apply_along_axis(interpolated, 3, rows, width, mode, coordinates).astype(
@@ -101,7 +101,7 @@ def test_linear_and_cubic(mode, coordinates, height, width):
     closely(evaluate(build, torch.from_numpy(x)), expected, atol=2e-6)
 
 
-def test_cubic_with_another_coefficient_that_excludes_the_outside():
+def test_cubic_resize_with_custom_coefficient_excludes_outside():
     x = np.random.default_rng(3).standard_normal((1, 1, 4, 4)).astype(np.float32)
     settings = ("CUBIC", "HALF_PIXEL", -0.5, True)
     rows = np.apply_along_axis(interpolated, 2, x.astype(np.float64), 7, *settings)
@@ -112,7 +112,7 @@ def test_cubic_with_another_coefficient_that_excludes_the_outside():
     closely(evaluate(build, torch.from_numpy(x)), expected, atol=2e-6)
 
 
-def test_trilinear_and_half_precision():
+def test_trilinear_resize_and_float16():
     x = torch.rand(1, 1, 2, 3, 4)
     build = resized("LINEAR", (1, 1, 4, 6, 8), coordinates="HALF_PIXEL")
     expected = torch.nn.functional.interpolate(x, size=(4, 6, 8), mode="trilinear")
@@ -120,7 +120,7 @@ def test_trilinear_and_half_precision():
     assert evaluate(build, x.half()).dtype == torch.float16
 
 
-def test_scales_give_the_floor_of_each_length():
+def test_scaled_sizes_are_rounded_down():
     x = torch.arange(10.0).reshape(1, 1, 2, 5)
     # 8.6 computes places by the scale itself, not by the lengths that it gives
     ran = capabilities.current().has_int64
@@ -128,7 +128,7 @@ def test_scales_give_the_floor_of_each_length():
     exactly(result, x[:, :, [0, 0, 1]][:, :, :, [0, 0, 1, 2, 3, 4]])
 
 
-def test_a_second_input_gives_the_shape():
+def test_second_input_sets_the_resized_shape():
     def build(net, x):
         layer = net.add_resize(x)
         layer.set_input(1, constant(net, [1, 1, 4, 2]))
@@ -139,7 +139,7 @@ def test_a_second_input_gives_the_shape():
 
 
 @pytest.mark.parametrize(("selector", "expected"), [("FORMULA", 1.5), ("UPPER", 0.0)])
-def test_a_single_pixel_is_the_formulas_or_the_upper_left_one(selector, expected):
+def test_single_pixel_follows_the_resize_selector(selector, expected):
     x = torch.arange(4.0).reshape(1, 1, 1, 4)
     settings = {"selector_for_single_pixel": getattr(trt.ResizeSelector, selector)}
     exactly(
@@ -148,7 +148,7 @@ def test_a_single_pixel_is_the_formulas_or_the_upper_left_one(selector, expected
     )
 
 
-def test_nearest_resizes_eight_bit_integers_and_tensorrt_has_no_shape_for_wider_ones():
+def test_nearest_resize_accepts_int8_and_rejects_int32():
     x = torch.arange(4, dtype=torch.int8).reshape(1, 1, 2, 2)
     if not capabilities.current().has_int64:
         pytest.skip("8.6 has INT8 between quantizations alone")
@@ -202,9 +202,10 @@ def test_grid_sample(mode, outside, align):
 
 
 @pytest.mark.parametrize("align", [True, False])
-def test_a_reflected_grid_sample_inside_and_mirrored_outside_agree(align):
-    """Mirrored at the edge (a pixel's middle if corners are aligned, its border if not), a place
-    has the same value.
+def test_reflected_samples_equal_their_mirrored_samples(align):
+    """Coordinates mirrored at the edge have the same value.
+
+    The edge is a pixel's center if corners are aligned, otherwise its boundary.
     """
     image, inside = torch.rand(1, 1, 4, 4), torch.tensor([[[[0.9, -0.7]]]])
     mirrored = torch.tensor([[[[1.1, -1.3]]]])

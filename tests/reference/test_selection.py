@@ -35,7 +35,7 @@ def suppressed(limit, iou=None, threshold=None, **settings):
     return lambda *inputs: evaluate(build, *inputs, compiled=False)
 
 
-def test_suppression_drops_overlapping_boxes_of_the_same_class_only():
+def test_nms_removes_overlapping_boxes_of_the_same_class_only():
     scores = torch.zeros(1, 6, 2)
     scores[0, :, 0] = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.75, 0.1])
     scores[0, 1, 1] = 0.85
@@ -44,7 +44,7 @@ def test_suppression_drops_overlapping_boxes_of_the_same_class_only():
     exactly(count, torch.tensor(3, dtype=torch.int32))
 
 
-def test_suppression_keeps_at_most_so_many_of_a_class_and_considers_at_most_so_many():
+def test_nms_limits_boxes_per_class_and_top_k_boxes():
     scores = torch.tensor([0.9, 0.1, 0.8, 0.2, 0.3, 0.7]).reshape(1, 6, 1)
     rows, _ = suppressed(2, 0.5, 0.0)(BOXES, scores)
     exactly(rows[:, 2], torch.tensor([0, 2], dtype=torch.int32))
@@ -52,7 +52,7 @@ def test_suppression_keeps_at_most_so_many_of_a_class_and_considers_at_most_so_m
     assert rows.tolist() == [[0, 0, 0]] and int(count) == 1
 
 
-def test_suppression_of_centres_and_sizes_and_of_nothing():
+def test_nms_accepts_center_size_boxes_and_empty_selections():
     boxes = torch.tensor([[[5.0, 5, 10, 10], [5, 5, 10, 8], [40, 40, 10, 10]]])
     scores = torch.tensor([0.5, 0.9, 0.4]).reshape(1, 3, 1)
     rows, _ = suppressed(3, 0.5, bounding_box_format=trt.BoundingBoxFormat.CENTER_SIZES)(

@@ -1,6 +1,4 @@
-"""A model that writes in place so that values cannot tell it: torch serves it whole; what would
-change that is told.
-"""
+"""A model with in-place writes that cannot be functionalized: torch serves the whole model."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from builder.serving import serve
 
 
 class Convolutions(nn.Module):
-    """That TensorRT could run."""
+    """Convolutions that TensorRT can run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +25,7 @@ class Convolutions(nn.Module):
 
 
 class Windows(Convolutions):
-    """Before and behind a write through overlapping windows."""
+    """A write through overlapping windows between two convolutions."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = self.first(x).clone()
@@ -49,7 +47,7 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_is_one_segment_with_the_write_and_its_line(models: Path, tmp_path: Path) -> None:
+def test_in_place_model_is_one_torch_segment(models: Path, tmp_path: Path) -> None:
     (result,) = build_repository(models, tmp_path / "out")
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = result.warnings
@@ -59,7 +57,7 @@ def test_it_is_one_segment_with_the_write_and_its_line(models: Path, tmp_path: P
     assert "test_as_written.py" in warning and "fix:" in warning
 
 
-def test_one_engine_or_none_still_refuses_it(models: Path, tmp_path: Path) -> None:
+def test_require_full_rejects_the_in_place_model(models: Path, tmp_path: Path) -> None:
     path = models / "windows.yaml"
     path.write_text(path.read_text() + "fallback: {require_full: true}\n")
     (result,) = build_repository(models, tmp_path / "out")
@@ -106,7 +104,7 @@ def with_operator(models: Path) -> Path:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_a_live_server_gives_the_modules_answers(with_operator: Path, tmp_path: Path) -> None:
+def test_served_outputs_match_the_module(with_operator: Path, tmp_path: Path) -> None:
     """Of both layouts, and of an operator that writes and returns nothing: three models, one
     server.
     """

@@ -1,6 +1,4 @@
-"""Engines in the blocks of a branch on data, on a live server: each way through gives the module's
-answers.
-"""
+"""Engines in the blocks of a branch on data: every branch matches the module on a live server."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.live
 
 
 @pytest.mark.slow
-def test_the_arm_that_the_data_choose_answers(tmp_path: Path) -> None:
+def test_outputs_come_from_the_branch_chosen_by_data(tmp_path: Path) -> None:
     networks.write(tmp_path, ["mixture"])
     (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
     assert result.ok, result.error
@@ -58,8 +56,8 @@ def test_blocks_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
     assert not list((tmp_path / "out/gated/1").glob("*condition*"))
 
 
-def test_requests_are_not_joined_where_data_decide_for_a_whole_batch(tmp_path: Path) -> None:
-    """The goldens need not show it: one batch takes one block for all its rows."""
+def test_models_with_a_data_branch_are_not_batched(tmp_path: Path) -> None:
+    """One batch takes one branch for all its rows; goldens may not show this."""
     networks.write(tmp_path, ["mixture", "salient"])
     results = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
     assert all(result.ok for result in results), [result.error for result in results]

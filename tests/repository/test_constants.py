@@ -62,7 +62,7 @@ def test_every_kind_of_constant_is_bound() -> None:
     torch.testing.assert_close(lowered.run(x)[0], expected)
 
 
-def test_argument_without_a_value_is_an_error_with_the_syntax() -> None:
+def test_missing_argument_value_is_an_error_with_a_fix() -> None:
     with pytest.raises(LoweringError, match="'threshold' of forward is a float") as refused:
         lower(torch.jit.script(Settings()), specs=[X])
     assert "constants: {threshold: ...}" in str(refused.value)
@@ -79,7 +79,7 @@ def test_argument_without_a_value_is_an_error_with_the_syntax() -> None:
         ({"x": 1.0}, "constant x: 1.0 is no value of type Tensor"),
     ],
 )
-def test_a_wrong_constant_is_named(constants: dict[str, Any], message: str) -> None:
+def test_invalid_constant_is_reported_by_name(constants: dict[str, Any], message: str) -> None:
     with pytest.raises(LoweringError, match=message):
         lower(torch.jit.script(Settings()), specs=[X], constants={**CONSTANTS, **constants})
 
@@ -96,7 +96,7 @@ def test_a_number_may_be_an_input_of_one_element(threshold: float) -> None:
     )
 
 
-def test_the_goldens_are_the_modules_answers_with_the_constants(tmp_path: Path) -> None:
+def test_goldens_use_the_constants(tmp_path: Path) -> None:
     torch.jit.script(Threshold()).save(str(tmp_path / "m.pt"))
     (tmp_path / "m.yaml").write_text(
         "inputs:\n"

@@ -1,4 +1,4 @@
-"""Which models are cut, into what, and what they are told: without a server."""
+"""Which models are partitioned, into which segments, and what is reported; without a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.repository import networks
 
 
 class Fourier(nn.Module):
-    """Nothing of it converts."""
+    """A model without an operator that converts."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.fft.fft(x).abs()
@@ -31,7 +31,7 @@ class Swish(nn.Module):
 
 
 class Mlp(nn.Module):
-    """All of it converts."""
+    """A model that converts completely."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Middle(Mlp):
 
 
 class Complex(Mlp):
-    """A complex tensor crosses from one torch piece to the next: no Triton tensor can be one."""
+    """A complex boundary tensor between torch segments, which Triton does not support."""
 
     def forward(self, x: Tensor) -> Tensor:
         spectrum = torch.fft.fft(x)
@@ -90,13 +90,13 @@ def models(folder: Path) -> set[str]:
     return {path.name for path in (folder / "out").iterdir()}
 
 
-def test_what_converts_is_one_plain_engine(tmp_path: Path) -> None:
+def test_fully_converted_model_is_one_engine(tmp_path: Path) -> None:
     result = build(tmp_path, Mlp())
     assert (result.ok, result.layout, result.segments) == (True, "single", ())
     assert models(tmp_path) == {"m"} and (tmp_path / "out/m/1/model.plan").exists()
 
 
-def test_unconvertible_model_is_served_by_torch_with_the_reason(tmp_path: Path) -> None:
+def test_unconvertible_model_is_served_by_torch_with_a_warning(tmp_path: Path) -> None:
     result = build(tmp_path, Fourier())
     assert (result.ok, result.segments, result.plan_bytes) == (True, ("torch",), 0)
     assert "PyTorch only" in result.warnings[0] and any(
@@ -105,15 +105,15 @@ def test_unconvertible_model_is_served_by_torch_with_the_reason(tmp_path: Path) 
     assert not list((tmp_path / "out").glob("*/1/*.plan"))
 
 
-def test_what_torch_alone_serves_is_one_model_in_every_layout(tmp_path: Path) -> None:
-    """As one engine is: a folder may hold both, beside models in pieces."""
+def test_torch_only_model_is_one_model_in_every_layout(tmp_path: Path) -> None:
+    """A model of one segment, in torch or TensorRT, has no ensemble."""
     result = build(tmp_path, Fourier(), layout="ensemble")
     assert result.ok, result.error
     assert (result.layout, result.layout_reason) == ("fused", "it is one segment")
     assert build(tmp_path, Mlp(), layout="ensemble").layout == "single"
 
 
-def test_require_full_fails_instead(tmp_path: Path) -> None:
+def test_require_full_rejects_partial_conversion(tmp_path: Path) -> None:
     result = build(tmp_path, Middle(), fallback={"require_full": True})
     assert isinstance(result.error, UnsupportedOperators)
 
@@ -127,20 +127,20 @@ def test_the_manifest_keeps_operators_and_modules_in_torch(tmp_path: Path) -> No
     assert misspelt.layout == "single" and "names no module" in misspelt.warnings[0]
 
 
-def test_module_absent_from_the_model_is_reported_beside_present_ones(tmp_path: Path) -> None:
+def test_unknown_fallback_module_is_reported(tmp_path: Path) -> None:
     found = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish", "head"]})
     assert found.ok and "names no module of this model: head" in found.warnings[0]
     result = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish"]}).warnings
     assert not any("names no module" in warning for warning in result)
 
 
-def test_operator_absent_from_the_model_is_reported(tmp_path: Path) -> None:
+def test_unknown_fallback_operator_is_reported(tmp_path: Path) -> None:
     result = build(tmp_path, Mlp(), fallback={"ops": ["aten::sigmiod", "aten::re*"]})
     (warning,) = (text for text in result.warnings if "fallback.ops" in text)
     assert "aten::sigmiod" in warning and "did you mean 'aten::sigmoid'" in warning
 
 
-def test_changing_the_layout_leaves_no_step_behind(
+def test_changing_the_layout_removes_old_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = {"m.0.tensorrt", "m.1.torch", "m.2.tensorrt"}
@@ -153,7 +153,7 @@ def test_changing_the_layout_leaves_no_step_behind(
     assert models(tmp_path) == {"m"}
 
 
-def test_a_retrained_part_gives_no_other_step_a_new_name(tmp_path: Path) -> None:
+def test_retraining_renames_only_the_changed_step(tmp_path: Path) -> None:
     """A server keeps memory for each name that it has loaded, so only changed steps get one."""
     network, options = Middle(), {"min_block_size": 1}
     assert build(tmp_path, network, layout="ensemble", fallback=options).ok
@@ -166,7 +166,7 @@ def test_a_retrained_part_gives_no_other_step_a_new_name(tmp_path: Path) -> None
     assert len({networks.base(name) for name in first}) == 4
 
 
-def test_an_equal_rebuild_gives_no_step_a_new_name(tmp_path: Path) -> None:
+def test_identical_rebuild_keeps_step_names(tmp_path: Path) -> None:
     options = {"min_block_size": 1}
     assert build(tmp_path, Middle(), layout="ensemble", fallback=options).ok
     first = models(tmp_path)
@@ -175,7 +175,7 @@ def test_an_equal_rebuild_gives_no_step_a_new_name(tmp_path: Path) -> None:
     assert models(tmp_path) == first
 
 
-def test_a_step_never_replaces_a_model_of_the_users(tmp_path: Path) -> None:
+def test_step_never_replaces_a_user_model(tmp_path: Path) -> None:
     assert build(tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1}).ok
     name = networks.step(tmp_path / "out", "m.1.torch").name
     shutil.rmtree(tmp_path / "out")
@@ -188,7 +188,7 @@ def test_a_step_never_replaces_a_model_of_the_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "inputs", "words"), [(Complex(), 1, "element type"), (Unread(), 2, "input y")]
 )
-def test_what_cannot_cross_is_fused_and_never_an_ensemble(
+def test_unsupported_boundary_tensors_require_the_fused_layout(
     tmp_path: Path, module: nn.Module, inputs: int, words: str
 ) -> None:
     demanded = build(tmp_path, module, inputs, "ensemble", fallback={"min_block_size": 1})
@@ -197,7 +197,7 @@ def test_what_cannot_cross_is_fused_and_never_an_ensemble(
 
 
 class Found(Middle):
-    """Rows that the data choose, in the middle."""
+    """Rows selected by data, in the middle of the model."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.act(self.first(x)))
@@ -215,7 +215,7 @@ def found(folder: Path, **ranges: tuple[int, int, int]) -> ModelResult:
     )
 
 
-def test_nodes_after_a_data_dependent_size_are_an_engine_if_it_has_a_range(
+def test_data_dependent_size_with_a_range_is_built(
     tmp_path: Path,
 ) -> None:
     without = found(tmp_path)
@@ -227,20 +227,20 @@ def test_nodes_after_a_data_dependent_size_are_an_engine_if_it_has_a_range(
     assert not any("ranges" in text for text in warning.warnings)
 
 
-def test_the_tensor_that_the_advice_names_takes_the_range_too(tmp_path: Path) -> None:
+def test_range_may_name_the_tensor_of_the_warning(tmp_path: Path) -> None:
     advice = next(text for text in found(tmp_path).warnings if "ranges" in text)
     tensor = advice.partition(" from ")[2].partition(" (of ")[0]
     assert found(tmp_path, **{tensor: (1, 2, 4)}).segments == ("tensorrt", "torch", "tensorrt")
 
 
-def test_unused_range_is_an_error_with_the_known_values(tmp_path: Path) -> None:
+def test_unknown_range_name_has_a_suggestion(tmp_path: Path) -> None:
     result = found(tmp_path, aten__nonzeros=(1, 2, 4))
     assert isinstance(result.error, UsageError) and "did you mean 'aten::nonzero'" in str(
         result.error
     )
 
 
-def test_golden_outside_the_range_is_an_error_with_the_excess(tmp_path: Path) -> None:
+def test_golden_outside_the_range_is_an_error_with_its_size(tmp_path: Path) -> None:
     result = found(tmp_path, aten__nonzero=(1, 2, 3))
     assert isinstance(result.error, UsageError) and "has size 4 in golden p0-max" in str(
         result.error
@@ -248,21 +248,19 @@ def test_golden_outside_the_range_is_an_error_with_the_excess(tmp_path: Path) ->
 
 
 class Sized(Middle):
-    """A number that the client sends says how much is read."""
+    """An input value determines the size of a slice."""
 
     def forward(self, x: Tensor, n: Tensor) -> Tensor:
         y = torch.relu(self.first(x)) * 2
         k = int(n.clamp(1, 4))
-        for _ in range(5):  # more often than a model is cut anew
+        for _ in range(5):  # more often than a model is partitioned again
             y = torch.relu(y)
             y = y + y[:, :k].sum()
         return torch.relu(self.last(y)[:, :k]) + 1
 
 
-def test_what_a_value_decides_the_size_of_runs_in_torch(tmp_path: Path) -> None:
-    """TensorRT would want a range of the values of such an input, and failed the whole model in the
-    builder.
-    """
+def test_sizes_that_depend_on_input_values_run_in_torch(tmp_path: Path) -> None:
+    """TensorRT's builder fails without a range of values for such an input."""
     torch.jit.script(Sized().eval()).save(str(tmp_path / "m.pt"))
     inputs = [
         {"name": "x", "dtype": "float32", "shape": ["b", 8]},
@@ -276,8 +274,10 @@ def test_what_a_value_decides_the_size_of_runs_in_torch(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(yaml.safe_dump(manifest))
     (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
     assert result.ok, result.error
-    assert result.segments == ("tensorrt", "torch") * 6, "what does not read it is in engines"
-    assert not any("the manifest keeps" in text for text in result.warnings), "it keeps nothing"
+    assert result.segments == ("tensorrt", "torch") * 6, "nodes that do not read it run in engines"
+    assert not any("the manifest keeps" in text for text in result.warnings), (
+        "the manifest keeps no node in torch"
+    )
     assert any(
         "aten::slice" in text and "a size depends on the value of an input" in text
         for text in result.warnings
@@ -285,7 +285,7 @@ def test_what_a_value_decides_the_size_of_runs_in_torch(tmp_path: Path) -> None:
 
 
 class Masked(Middle):
-    """An argument that may be left out, before one that is given."""
+    """An omitted optional argument before one that is passed."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None, y: Tensor | None = None) -> Tensor:
         z = torch.relu(self.act(self.first(x)))
@@ -295,7 +295,7 @@ class Masked(Middle):
         return z if y is None else z - y
 
 
-def test_an_optional_argument_is_an_input_where_the_manifest_names_it(tmp_path: Path) -> None:
+def test_optional_argument_in_the_manifest_is_an_input(tmp_path: Path) -> None:
     result = build(tmp_path, Masked(), inputs=2)
     assert result.ok, result.error
     sidecar = json.loads((tmp_path / "out" / "m" / "trt-build.json").read_text())
@@ -303,17 +303,15 @@ def test_an_optional_argument_is_an_input_where_the_manifest_names_it(tmp_path: 
 
 
 class Noisy(Middle):
-    """Numbers drawn at random in one piece and read in the next, which the answer does not depend
-    on.
-    """
+    """Random numbers cross a segment boundary, but the output does not depend on them."""
 
     def forward(self, x: Tensor) -> Tensor:
         z = torch.relu(self.act(self.first(x)))
         return torch.relu(self.last(z + (torch.rand_like(z) < 2))) * 2
 
 
-def test_what_is_drawn_at_random_is_no_steps_answer(tmp_path: Path) -> None:
-    """No golden of a step could hold it."""
+def test_random_boundary_tensor_requires_the_fused_layout(tmp_path: Path) -> None:
+    """A segment golden cannot contain random numbers."""
     result = build(tmp_path, Noisy(), layout="ensemble")
     assert isinstance(result.error, UsageError) and "aten::rand_like" in str(result.error)
     result = build(tmp_path, Noisy())
@@ -325,14 +323,14 @@ def test_what_is_drawn_at_random_is_no_steps_answer(tmp_path: Path) -> None:
 
 
 class Sampled(Noisy):
-    """The answer depends on what is drawn."""
+    """The output depends on random numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
         z = torch.relu(self.act(self.first(x)))
         return torch.relu(self.last(z + torch.randn_like(z)) * 2)
 
 
-def test_random_outputs_are_reported_as_random_not_wrong(
+def test_random_output_is_reported_and_is_not_a_defect(
     tmp_path: Path,
 ) -> None:
     error = build(tmp_path, Sampled()).error
@@ -346,7 +344,7 @@ class Double(Mlp):
         return torch.relu(self.last(z) * 2) + y.sum(-1, keepdim=True)
 
 
-def test_an_input_that_tensorrt_has_not_costs_what_reads_it(tmp_path: Path) -> None:
+def test_readers_of_an_unsupported_input_run_in_torch(tmp_path: Path) -> None:
     result = build(tmp_path, Double(), inputs=2, dtype="float64", fallback={"min_block_size": 1})
     assert result.ok, result.error
     assert "tensorrt" in result.segments and "torch" in result.segments
@@ -356,7 +354,7 @@ def test_an_input_that_tensorrt_has_not_costs_what_reads_it(tmp_path: Path) -> N
 
 
 class Hollow(Middle):
-    """A tensor without elements crosses, and is an answer."""
+    """An empty tensor is a boundary tensor and an output."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.relu(self.act(self.first(x)))

@@ -134,7 +134,7 @@ def test_config_marks_optional_inputs(
     assert stated == {"x": None, "mask": True, "gain": [1.5, -2]}
 
 
-def test_goldens_leave_each_optional_input_out(
+def test_goldens_omit_each_optional_input(
     built: tuple[Path, dict[str, ModelResult]],
 ) -> None:
     recorded = {one.name: one for one in goldens.load(built[0] / "masked/goldens")}
@@ -151,7 +151,7 @@ def test_goldens_leave_each_optional_input_out(
     np.testing.assert_array_equal(golden.outputs["output"], expected.numpy())
 
 
-def test_a_default_that_differs_from_forwards_own_is_a_warning(
+def test_default_that_differs_from_forward_is_a_warning(
     built: tuple[Path, dict[str, ModelResult]],
 ) -> None:
     warned = {
@@ -213,7 +213,7 @@ def test_requests_with_and_without_the_input_are_one_batch(
     assert "input 'x' is missing" in error.error
 
 
-def test_a_filled_in_input_is_padded_like_a_sent_one(tmp_path: Path) -> None:
+def test_default_inputs_are_padded_like_sent_inputs(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
     torch.manual_seed(0)
@@ -253,7 +253,7 @@ def test_an_exported_program_may_have_an_optional_input(tmp_path: Path) -> None:
     )
 
 
-def test_a_plan_or_an_ensemble_cannot_fill_an_input_in(
+def test_defaults_need_the_python_runtime(
     built: tuple[Path, dict[str, ModelResult]], tmp_path: Path
 ) -> None:
     models = built[0].parent / "models"
@@ -282,7 +282,7 @@ def test_a_plan_or_an_ensemble_cannot_fill_an_input_in(
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_mistake_in_a_default_is_reported(
+def test_invalid_default_is_reported(
     tmp_path: Path, before: str, after: str, line: int, message: str
 ) -> None:
     text = MASKED.replace(before, after, 1)
@@ -298,7 +298,7 @@ def test_a_mistake_in_a_default_is_reported(
     assert line in [mistake.line for mistake in caught.value.mistakes]
 
 
-def test_own_goldens_may_leave_the_input_out(tmp_path: Path) -> None:
+def test_user_goldens_may_omit_an_optional_input(tmp_path: Path) -> None:
     models, x = tmp_path / "models", np.array([[1, -2, 3]], "float32")
     models.mkdir()
     torch.jit.script(Scaled()).save(str(models / "net.pt"))
@@ -312,7 +312,7 @@ def test_own_goldens_may_leave_the_input_out(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["user-0"].outputs["output"], x / 2 + 1)
 
 
-def test_bench_takes_requests_without_the_input(
+def test_bench_accepts_requests_without_the_input(
     built: tuple[Path, dict[str, ModelResult]], tmp_path: Path
 ) -> None:
     model, file = served_model(built[0] / "masked"), tmp_path / "requests.npz"
@@ -355,12 +355,12 @@ def test_verify_sends_requests_without_the_input(
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_a_server_answers_with_and_without_the_input(
+def test_server_accepts_requests_with_and_without_the_input(
     built: tuple[Path, dict[str, ModelResult]], server: Server
 ) -> None:
     module = torch.jit.load(str(built[0].parent / "models/masked.pt"))
 
-    def answer(number: int) -> None:
+    def check_response(number: int) -> None:
         random = np.random.default_rng(number)
         x = random.standard_normal((1 + number % 3, 5)).astype("float32")
         mask = random.random(x.shape) > 0.5
@@ -375,7 +375,7 @@ def test_a_server_answers_with_and_without_the_input(
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
 
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(answer, range(64)))
+        list(pool.map(check_response, range(64)))
     gain = http.InferInput("gain", [1, 2], "FP32").set_data_from_numpy(np.ones((1, 2), "float32"))
     with (
         http.InferenceServerClient(server.http_url) as client,

@@ -83,8 +83,8 @@ def test_init_writes_distinct_names_and_sizes_of_one_request(models: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.live
-def test_programs_are_served(models: Path, tmp_path: Path) -> None:
-    """The endpoint answers as the programs do; segments in torch run the custom operator."""
+def test_exported_programs_are_served(models: Path, tmp_path: Path) -> None:
+    """The endpoint's outputs match the programs; segments in torch run the custom operator."""
     for name in ("renamed", "pairs"):
         write_manifest(models / f"{name}.pt2")
     results = {one.name: one for one in build_repository(models, tmp_path / "out")}
@@ -99,7 +99,7 @@ def test_programs_are_served(models: Path, tmp_path: Path) -> None:
     assert {one.name for one in parities} >= {"custom", "pairs", "renamed", "script"}
 
 
-def test_sizes_that_no_request_has_are_refused(models: Path, tmp_path: Path) -> None:
+def test_sizes_that_violate_the_relation_are_rejected(models: Path, tmp_path: Path) -> None:
     """The error names the relation and sizes that fit."""
     text = write_manifest(models / "pairs.pt2")
     manifest = models / "pairs.yaml"
@@ -110,7 +110,7 @@ def test_sizes_that_no_request_has_are_refused(models: Path, tmp_path: Path) -> 
     assert "write batch 8, batch_2 16 as opt" in str(result.error.fix)
 
 
-def test_two_files_of_one_name(models: Path, tmp_path: Path) -> None:
+def test_two_files_with_the_same_name_are_rejected(models: Path, tmp_path: Path) -> None:
     """One error, before anything is built."""
     torch.jit.script(Renamed()).save(models / "custom.pt")
     with pytest.raises(UsageError, match="another model has the name 'custom'"):

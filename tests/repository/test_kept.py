@@ -1,6 +1,4 @@
-"""A variant that differs only in how Triton serves it is what a build of it would publish, and
-nothing is built or checked for it again.
-"""
+"""A variant with other serving settings equals a full build, without another build or check."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ LAYOUTS = {
     "ensemble": f"{PIECES}layout: ensemble\n",
 }
 CHANGING = ("seconds", "because", "state")
-"""What the record of a build has that another build of the same has not."""
+"""Fields of a build record that differ between equal builds."""
 Spec = manifest.ModelSpec
 
 
@@ -66,9 +64,9 @@ def _record(path: Path) -> dict[str, Any]:
     record["result"] = {k: v for k, v in record.get("result", {}).items() if k not in CHANGING}
     for one in record["result"].get("lowering", ()):
         one.pop("seconds")
-    for made in record.get("plans", {}).values():
-        made.pop("found")
-        made.pop("because")
+    for plan in record.get("plans", {}).values():
+        plan.pop("found")
+        plan.pop("because")
     for key in ("seal", "seals", "retired"):
         record.pop(key, None)
     return record
@@ -76,7 +74,7 @@ def _record(path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The labels of what was built and checked in this process."""
+    """The names of the models that were built and checked in this process."""
     seen: list[str] = []
     check = run.check_recorded
 
@@ -98,7 +96,7 @@ def variant(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_is_what_a_build_publishes(layout: str, tmp_path: Path, built: list[str]) -> None:
+def test_kept_variant_equals_a_full_build(layout: str, tmp_path: Path, built: list[str]) -> None:
     spec = spec_of(tmp_path, LAYOUTS[layout])
     settings = Settings(store=tmp_path / "store", edits="overwrite")
     variant(spec, tmp_path / "first", None, settings)  # the store has the plans of all others
@@ -132,7 +130,7 @@ def test_it_is_what_a_build_publishes(layout: str, tmp_path: Path, built: list[s
     ],
     ids=["precision", "maximum", "profiles", "runtime", "no batching"],
 )
-def test_another_network_or_plan_is_built_and_checked(
+def test_changed_network_or_plan_is_built_and_checked(
     changed: dict[str, Any], tmp_path: Path, built: list[str]
 ) -> None:
     spec = spec_of(tmp_path, LAYOUTS["single"])
@@ -146,8 +144,8 @@ def test_another_network_or_plan_is_built_and_checked(
     assert len(built) == 2, "both are kept"
 
 
-def test_a_changed_file_is_built_again(tmp_path: Path, built: list[str]) -> None:
-    """The model's file, or what was kept: neither is trusted once its bytes are others."""
+def test_changed_file_causes_a_rebuild(tmp_path: Path, built: list[str]) -> None:
+    """A model file or a kept file is not reused after its bytes changed."""
     spec = spec_of(tmp_path, LAYOUTS["single"])
     settings, kept = Settings(edits="overwrite"), Kept(tmp_path / "kept")
     variant(spec, tmp_path / "repository", kept, settings)
@@ -161,8 +159,8 @@ def test_a_changed_file_is_built_again(tmp_path: Path, built: list[str]) -> None
     assert len(built) == 3
 
 
-def test_a_worker_builds_once(tmp_path: Path) -> None:
-    """In processes of their own, as `tune` has it: the second one has no phase but publication."""
+def test_second_variant_in_a_worker_is_only_published(tmp_path: Path) -> None:
+    """In worker processes, as in `tune`: the second build has only the publication phase."""
     spec, kept = spec_of(tmp_path, LAYOUTS["single"]), Kept(tmp_path / "kept")
     settings = Settings(edits="overwrite")
     first = build_variant(spec, tmp_path / "repository", settings, kept=kept)
@@ -171,4 +169,4 @@ def test_a_worker_builds_once(tmp_path: Path) -> None:
     again = build_variant(changed, tmp_path / "repository", settings, kept=kept)
     assert again.ok and set(again.seconds) == {"publish"} and again.state == "reused"
     models = build_repository(tmp_path, tmp_path / "repository", settings)
-    assert models[0].state == "built", "`repo` knows nothing of it"
+    assert models[0].state == "built", "`repo` does not use kept builds"

@@ -1,5 +1,6 @@
-"""Torch steps for Triton's PyTorch backend, which no server here has: its config by Triton's own
-parser and validator, its file run by torch on every golden.
+"""Torch steps for Triton's PyTorch backend, which no server here has.
+
+Triton's own parser and validator check the configs; torch runs the files on every golden.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def steps(built: dict[str, ModelResult]) -> list[PublishedModel]:
     return [read(path) for folder in folders for path in sorted(folder.glob("*.torch.*"))]
 
 
-def test_its_tensors_are_named_by_position_and_the_ensemble_maps_them(
+def test_step_tensors_are_named_by_position(
     built: dict[str, ModelResult],
 ) -> None:
     found = steps(built)
@@ -78,7 +79,7 @@ def test_its_tensors_are_named_by_position_and_the_ensemble_maps_them(
         )
 
 
-def test_its_file_gives_the_goldens_with_the_dims_and_types_of_the_config(
+def test_step_files_match_the_goldens(
     built: dict[str, ModelResult],
 ) -> None:
     for step in steps(built):
@@ -96,7 +97,7 @@ def test_its_file_gives_the_goldens_with_the_dims_and_types_of_the_config(
 
 
 @pytest.mark.live
-def test_triton_takes_the_configs_up_to_the_backend_that_it_has_not(
+def test_triton_accepts_configs_up_to_the_missing_backend(
     built: dict[str, ModelResult],
 ) -> None:
     with judging() as judge:
@@ -123,8 +124,8 @@ class Kept(torch.nn.Module):
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-def test_its_file_says_of_each_convolution_whether_it_may_round_to_tf32(tf32: bool) -> None:
-    """That backend leaves cuDNN as torch has it, which rounds."""
+def test_saved_convolutions_state_whether_tf32_is_allowed(tf32: bool) -> None:
+    """The PyTorch backend keeps torch's default for cuDNN, which allows TF32."""
     lowered = lower(torch.jit.script(Kept().eval()))
     ios = (IO("x", "float32", (1, 1, 8, 8)),), (IO("y", "float32", (1, 2, 4, 4)),)
     graph = torch.jit.load(io.BytesIO(libtorch.saved(lowered, *ios, tf32=tf32))).graph
@@ -136,12 +137,10 @@ def test_its_file_says_of_each_convolution_whether_it_may_round_to_tf32(tf32: bo
 @pytest.mark.parametrize(
     ("precision", "reason"), [("fp32", "aten::conv2d would round its operands"), ("tf32", None)]
 )
-def test_what_would_round_to_tf32_without_being_asked_to_stays_with_our_runtime(
+def test_steps_with_unrequested_tf32_use_the_python_runtime(
     precision: str, reason: str | None
 ) -> None:
-    """Modules that the manifest keeps in torch are not rewritten, so their convolutions cannot say
-    it.
-    """
+    """Modules kept in torch are not rewritten, so their convolutions cannot disable TF32."""
     module = Kept().eval()
     step = artifact(module, (tensor("x", "float32", 1, 1, 8, 8),), ("y",), precision=precision)
     message = libtorch.why_not(step, lower(torch.jit.script(module), fallback_modules=["cnn"]))
@@ -149,7 +148,7 @@ def test_what_would_round_to_tf32_without_being_asked_to_stays_with_our_runtime(
     assert libtorch.why_not(step, lower(torch.jit.script(module))) is None
 
 
-def test_a_step_that_the_backend_cannot_serve_says_why_and_auto_leaves_it_to_our_runtime(
+def test_unsupported_step_is_reported_and_auto_uses_python(
     built: dict[str, ModelResult], models: Path, tmp_path: Path
 ) -> None:
     refused = built["watermarked"]
@@ -163,22 +162,20 @@ def test_a_step_that_the_backend_cannot_serve_says_why_and_auto_leaves_it_to_our
     )
 
 
-def made_up(conversion: Any, options: Any, report: Any) -> engine.Plan:
-    """A plan that Triton's TensorRT backend would serve, for all that its config tells."""
+def fake_plan(conversion: Any, options: Any, report: Any) -> engine.Plan:
+    """A fake plan whose config looks like one for Triton's TensorRT backend."""
     facts = plan_facts(conversion, options, b"plan", 0.0)
     return engine.Plan(b"plan", {**facts, "flavour": "tensorrt", "tensorrt": "8.6.0"})
 
 
 @pytest.mark.parametrize("dialect", ["8.6", "newer"])
 @pytest.mark.live
-def test_number_is_sent_to_tritons_tensorrt_backend_with_one_axis(
+def test_scalar_boundary_tensor_has_one_axis_for_tensorrt(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
-    """That backend has no tensor without axes (`salient` hands on a mean); its plans are made up
-    here.
-    """
+    """The TensorRT backend has no scalar tensors (`salient` passes a mean on); plans are fake."""
 
-    monkeypatch.setattr(engine, "build", made_up)
+    monkeypatch.setattr(engine, "build", fake_plan)
     if dialect == "8.6":
         old.play(monkeypatch)
     try:
@@ -207,15 +204,15 @@ def test_number_is_sent_to_tritons_tensorrt_backend_with_one_axis(
 
 
 INTEGERS = ["gated", "decoder"]
-"""Ensembles whose torch steps read or make int64, which 8.6 has not."""
+"""Ensembles whose torch steps read or create int64, which TensorRT 8.6 lacks."""
 
 
 @pytest.mark.parametrize("steps", ["python", "pytorch"])
-def test_torch_steps_take_and_give_the_integers_of_the_engines_beside_them(
+def test_torch_steps_use_the_integer_types_of_adjacent_engines(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: str
 ) -> None:
-    """Triton passes a tensor on only between models that declare one element type."""
-    monkeypatch.setattr(engine, "build", made_up)
+    """Triton requires the same element type on both sides of a boundary tensor."""
+    monkeypatch.setattr(engine, "build", fake_plan)
     (tmp_path / "models").mkdir()
     networks.write(tmp_path / "models", INTEGERS)
     old.play(monkeypatch)
@@ -246,11 +243,11 @@ def test_torch_steps_take_and_give_the_integers_of_the_engines_beside_them(
     assert narrowed
 
 
-def test_what_no_ensemble_can_say_is_served_fused_unless_demanded(
+def test_invalid_ensemble_is_fused_unless_requested(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Types that do not agree: here, the ids of `gated` without the casts at its borders."""
-    monkeypatch.setattr(engine, "build", made_up)
+    """Element types that differ: the ids of `gated` without casts at the graph breaks."""
+    monkeypatch.setattr(engine, "build", fake_plan)
     monkeypatch.setattr(cost, "STEP_SHARE", float("inf"))
     monkeypatch.setattr("builder.pipeline.narrowed.at_boundaries", lambda model, serve_as: model)
     old.play(monkeypatch)
@@ -268,21 +265,21 @@ def test_what_no_ensemble_can_say_is_served_fused_unless_demanded(
     )
 
 
-@pytest.mark.parametrize("has_it", [True, False])
-def test_auto_asks_the_server_of_this_machine_for_the_pytorch_backend(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_it: bool
+@pytest.mark.parametrize("has_backend", [True, False])
+def test_auto_looks_for_the_pytorch_backend_of_the_server(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_backend: bool
 ) -> None:
     server = tmp_path / "server" / "tritonserver"
-    backends = ("python", "tensorrt", *(["pytorch"] if has_it else []))
+    backends = ("python", "tensorrt", *(["pytorch"] if has_backend else []))
     for name in backends:
         (server.parent / "backends" / name).mkdir(parents=True)
     server.touch()
     monkeypatch.setenv("TRT_BUILD_TRITONSERVER", str(server))
-    monkeypatch.setattr(engine, "build", made_up)
+    monkeypatch.setattr(engine, "build", fake_plan)
     (result,) = build_repository(
         models, tmp_path / "out", layout="ensemble", only=["salient"], isolate=False
     )
     assert result.ok, result.error
     config = read(networks.step(tmp_path / "out", "salient.1.torch")).config
-    assert config.backend == ("pytorch" if has_it else "python")
-    assert ("has no PyTorch backend" in str(result.layout_reason)) is not has_it
+    assert config.backend == ("pytorch" if has_backend else "python")
+    assert ("has no PyTorch backend" in str(result.layout_reason)) is not has_backend

@@ -40,7 +40,7 @@ def test_verify_compares_the_number_and_the_values(served: Served) -> None:
 
 
 @pytest.mark.parametrize("protocol", CLIENTS)
-def test_a_response_has_the_elements_of_the_list(served: Served, protocol: str) -> None:
+def test_response_contains_the_elements_of_the_list(served: Served, protocol: str) -> None:
     models, _, server = served
     library: Any = CLIENTS[protocol]
     client = library.InferenceServerClient(getattr(server, f"{protocol}_url"))

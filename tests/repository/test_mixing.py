@@ -1,6 +1,4 @@
-"""Which packed sequences keep Triton from joining requests: goldens need not show that their rows
-mix.
-"""
+"""Packed sequences whose rows depend on each other prevent batching, which goldens may not show."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ class Packed(nn.Module):
         (False, False, "longest row determines"),
     ],
 )
-def test_packed_rows_are_joined_only_where_each_is_for_itself(
+def test_packed_rows_are_batched_only_if_independent(
     enforce_sorted: bool, total: bool, reason: str | None, trace: bool
 ) -> None:
     module = Packed(enforce_sorted, total).eval()

@@ -33,13 +33,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     yield from serve_models(folder)
 
 
-def test_verify_compares_which_outputs_an_answer_has(served: Served) -> None:
+def test_verify_compares_the_present_outputs(served: Served) -> None:
     assert_verified(served, len(MODULES))
 
 
 @pytest.mark.parametrize("protocol", CLIENTS)
-@pytest.mark.parametrize("asks", [False, True], ids=["all outputs", "outputs by name"])
-def test_as_numpy_gives_none(served: Served, protocol: str, asks: bool) -> None:
+@pytest.mark.parametrize("by_name", [False, True], ids=["all outputs", "outputs by name"])
+def test_as_numpy_returns_none_for_missing_outputs(
+    served: Served, protocol: str, by_name: bool
+) -> None:
     models, _, server = served
     library: Any = CLIENTS[protocol]
     client = library.InferenceServerClient(getattr(server, f"{protocol}_url"))
@@ -47,17 +49,19 @@ def test_as_numpy_gives_none(served: Served, protocol: str, asks: bool) -> None:
         name = module.__name__.lower()
         original = torch.jit.load(str(models / f"{name}.pt")).eval()
         names = output_names(client, name)
-        wanted = [library.InferRequestedOutput(one) for one in names] if asks else None
+        wanted = [library.InferRequestedOutput(one) for one in names] if by_name else None
         for x in inputs():
-            given = library.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x.numpy())
-            response = client.infer(name, [given], outputs=wanted)
+            input_tensor = library.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(
+                x.numpy()
+            )
+            response = client.infer(name, [input_tensor], outputs=wanted)
             with torch.no_grad():
                 expected = dict(leaves(original(x)))
             assert_present(response, names, expected, name)
     client.close()
 
 
-def test_requests_at_once_are_answered_each_by_its_own_path(
+def test_concurrent_requests_take_independent_branches(
     served: Served,
 ) -> None:
     _, _, server = served
@@ -65,8 +69,8 @@ def test_requests_at_once_are_answered_each_by_its_own_path(
     sent = []
     for rows in (1, 4) * 16:
         x = np.ones((rows, 4), np.float32)
-        given = http.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x)
-        sent.append((rows, client.async_infer("bysize", [given])))
+        input_tensor = http.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x)
+        sent.append((rows, client.async_infer("bysize", [input_tensor])))
     for rows, request in sent:
         response = request.get_result().as_numpy("output_1")
         assert (response is None) == (rows > 2)

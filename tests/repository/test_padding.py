@@ -1,4 +1,4 @@
-"""`pad` in the manifest: requests of different lengths share a batch, and no answer changes."""
+"""`pad` in the manifest: requests of different lengths share a batch, and outputs do not change."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ MODELS = {"encoder": Encoder, "average": Average, "doubled": Doubled}
 def write(folder: Path) -> Path:
     torch.manual_seed(0)
     folder.mkdir()
-    for name, made in MODELS.items():
-        torch.jit.script(made().eval()).save(str(folder / f"{name}.pt"))
+    for name, network in MODELS.items():
+        torch.jit.script(network().eval()).save(str(folder / f"{name}.pt"))
         (folder / f"{name}.yaml").write_text(MANIFEST)
     torch.jit.script(Encoder().eval()).save(str(folder / "same.pt"))
     same = MANIFEST.replace("{min: 1, opt: 8, max: 24}", "{min: 8, opt: 8, max: 8}")
@@ -115,17 +115,17 @@ def test_padding_is_used_where_the_goldens_confirm_it(
 def requests(seed: int) -> list[tuple[Tensor, Tensor]]:
     """Requests of one to three rows and 1 to 24 tokens, some of them masked."""
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    pairs = []
     for length in (24, 1, 7, 7, 13, 2):
         rows = int(torch.randint(1, 4, (), generator=generator))
         ids = torch.randint(1, 40, (rows, length), generator=generator)
         mask = torch.rand(rows, length, generator=generator) > 0.3
         mask[:, 0] = True
-        made.append((ids, mask))
-    return made
+        pairs.append((ids, mask))
+    return pairs
 
 
-def test_the_runtime_joins_requests_and_refuses_only_the_bad_one(
+def test_runtime_batches_requests_and_rejects_only_invalid_ones(
     built: tuple[Path, dict[str, ModelResult]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, _ = built
@@ -151,11 +151,11 @@ def test_the_runtime_joins_requests_and_refuses_only_the_bad_one(
     served.executor.run = counted
     sent = requests(0)
     outputs = ["output_0", "output_1"]
-    bad = fakes.Request(outputs, ids=sent[0][0], mask=sent[0][1][:, :5])
+    mismatched = fakes.Request(outputs, ids=sent[0][0], mask=sent[0][1][:, :5])
     long = fakes.Request(outputs, ids=torch.zeros(1, 25).long(), mask=torch.ones(1, 25).bool())
     sent.append((torch.ones(2, 5).long(), torch.tensor([[True] * 5, [False] * 5])))
     requested = [fakes.Request(outputs, ids=ids, mask=mask) for ids, mask in sent]
-    *results, refused, beyond = served.execute([*requested, bad, long])
+    *results, refused, beyond = served.execute([*requested, mismatched, long])
     assert batches == [(sum(len(ids) for ids, _ in sent[:-1]), 24), (2, 5)]
     for (ids, mask), output in zip(sent, results, strict=True):
         for name, expected in zip(outputs, module(ids, mask), strict=True):
@@ -179,9 +179,7 @@ def test_the_runtime_joins_requests_and_refuses_only_the_bad_one(
     ],
     ids=lambda text: text[:20],
 )
-def test_a_mistake_in_pad_is_reported(
-    tmp_path: Path, before: str, after: str, message: str
-) -> None:
+def test_invalid_pad_is_reported(tmp_path: Path, before: str, after: str, message: str) -> None:
     (tmp_path / "net.pt").touch()
     text = MANIFEST.replace(before, after)
     (tmp_path / "net.yaml").write_text(text)
@@ -197,12 +195,12 @@ def server(built: tuple[Path, dict[str, ModelResult]]) -> Iterator[Server]:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_a_server_joins_requests_of_different_lengths(
+def test_server_batches_requests_of_different_lengths(
     built: tuple[Path, dict[str, ModelResult]], server: Server
 ) -> None:
     module = torch.jit.load(str(built[0].parent / "models" / "encoder.pt"))
 
-    def answers(sent: tuple[Tensor, Tensor]) -> list[np.ndarray]:
+    def infer_outputs(sent: tuple[Tensor, Tensor]) -> list[np.ndarray]:
         inputs = []
         for name, tensor, dtype in zip(("ids", "mask"), sent, ("INT64", "BOOL"), strict=True):
             inputs.append(grpc.InferInput(name, list(tensor.shape), dtype))
@@ -213,7 +211,7 @@ def test_a_server_joins_requests_of_different_lengths(
 
     sent = [one for seed in range(4) for one in requests(seed)]
     with ThreadPoolExecutor(len(sent)) as pool:
-        found = list(pool.map(answers, sent))
+        found = list(pool.map(infer_outputs, sent))
     for (ids, mask), outputs in zip(sent, found, strict=True):
         for output, expected in zip(outputs, module(ids, mask), strict=True):
             np.testing.assert_allclose(output, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
@@ -221,4 +219,4 @@ def test_a_server_joins_requests_of_different_lengths(
         (counts,) = client.get_inference_statistics("encoder").model_stats
         assert counts.execution_count < len(sent) / 2
     with pytest.raises(InferenceServerException, match="must have one size"):
-        answers((sent[0][0], sent[0][1][:, :5]))
+        infer_outputs((sent[0][0], sent[0][1][:, :5]))

@@ -1,6 +1,4 @@
-"""Models in pieces on a GPU: plans answer in both layouts, and what crosses between an ensemble's
-steps stays there.
-"""
+"""Partitioned models on a GPU: plans run in both layouts, and boundary tensors stay on the GPU."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def served(
         )
 
 
-def test_every_plan_answers_on_the_gpu(served: Served) -> None:
+def test_every_plan_runs_on_the_gpu(served: Served) -> None:
     assert {name: str(r.error or "") for name, r in served.built.items()} == dict.fromkeys(
         MODELS, ""
     )
@@ -76,7 +74,7 @@ def test_every_plan_answers_on_the_gpu(served: Served) -> None:
         assert "cuda:0" in (parity.device or ""), (name, parity.device, parity.why)
 
 
-def test_engines_inside_branches_answer_on_the_gpu(served: Served) -> None:
+def test_engines_in_branches_run_on_the_gpu(served: Served) -> None:
     if any(served.repository.glob("mixture.0.tensorrt.*")):
         pytest.skip("an ensemble's torch step has the whole branch in it")
     golden = read(served.repository / "mixture").goldens[0]
@@ -90,7 +88,7 @@ def test_engines_inside_branches_answer_on_the_gpu(served: Served) -> None:
     assert not any(part.endswith("tensorrt:torch") for part in blocks), record
 
 
-def test_tensors_between_ensemble_steps_stay_on_the_gpu(served: Served) -> None:
+def test_ensemble_boundary_tensors_stay_on_the_gpu(served: Served) -> None:
     steps = sorted(path.name for path in served.repository.glob("*.[1-9].*"))
     if not steps:
         pytest.skip("the fused layout has no steps")
@@ -108,9 +106,7 @@ BACKENDS = {"tensorrt_plan": "tensorrt", "pytorch_libtorch": "pytorch", "": "pyt
 """The backend of each platform of a step."""
 
 
-def test_an_ensemble_for_tritons_own_backends_is_taken_by_its_parser_and_validator(
-    models: Path, tmp_path: Path
-) -> None:
+def test_triton_accepts_the_configs_of_an_ensemble(models: Path, tmp_path: Path) -> None:
     """Each config is accepted as far as its backend's library, if this server lacks it.
 
     The torch step is for the PyTorch backend unless the server is known to have none. Steps whose

@@ -1,4 +1,4 @@
-"""Models in pieces on a real server, in both layouts, over both protocols."""
+"""Partitioned models on a real server, in both layouts, over both protocols."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def served(
     yield Served(request.param, repository, built, {parity.name: parity for parity in found})
 
 
-def test_every_model_is_built_in_pieces(served: Served) -> None:
+def test_every_model_is_built_in_segments(served: Served) -> None:
     assert {name: (r.ok, str(r.error or "")) for name, r in served.built.items()} == dict.fromkeys(
         KINDS, (True, "")
     )
@@ -60,7 +60,7 @@ def test_every_model_is_built_in_pieces(served: Served) -> None:
     assert {result.layout for result in served.built.values()} == {served.layout}
 
 
-def test_every_model_and_step_gives_the_modules_answers(served: Served) -> None:
+def test_every_model_and_step_matches_the_module(served: Served) -> None:
     for parity in served.verified.values():
         assert parity.passed, (
             parity.name,
@@ -82,7 +82,7 @@ def _answering(layout: str) -> tuple[str, ...]:
     return ("plan+torch",) if layout == "fused" else ("plan", "torch", "plan+torch")
 
 
-def test_the_repository_holds_the_models_and_in_an_ensemble_their_steps(served: Served) -> None:
+def test_repository_contains_models_and_ensemble_steps(served: Served) -> None:
     steps = {f"{name}.{n}.{kind}" for name, kinds in KINDS.items() for n, kind in enumerate(kinds)}
     assert {*map(networks.base, served.verified)} == set(KINDS) | (
         steps if served.layout == "ensemble" else set()
@@ -92,7 +92,7 @@ def test_the_repository_holds_the_models_and_in_an_ensemble_their_steps(served: 
         assert sidecar["internal"] and sidecar["step_of"] == name.split(".")[0]
 
 
-def test_warnings_say_what_stays_in_torch(served: Served) -> None:
+def test_warnings_name_the_operators_in_torch(served: Served) -> None:
     assert any(
         "aten::_unique2" in text or "masked_select" in text
         for text in served.built["salient"].warnings

@@ -1,6 +1,4 @@
-"""What has not changed is left alone, what has is built with the reason said, and a crash stays
-with its model.
-"""
+"""Only changed models are rebuilt, with the reason, and a crash fails only its own model."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_second_build_changes_nothing_and_reports_the_same(
-    models: Path, settings: dict[str, Any]
-) -> None:
+def test_second_build_changes_nothing(models: Path, settings: dict[str, Any]) -> None:
     first = build(models, **settings)
     before = contents(settings["out"])
     again = build(models, **settings)
@@ -81,9 +77,7 @@ def test_second_build_changes_nothing_and_reports_the_same(
     assert contents(settings["out"]) == before
 
 
-def test_the_reason_of_a_rebuild_is_what_the_user_changed(
-    models: Path, settings: dict[str, Any]
-) -> None:
+def test_rebuild_reason_names_the_changed_setting(models: Path, settings: dict[str, Any]) -> None:
     build(models, **settings)
     changed = build(models, **settings, precision="fp16")
     assert (changed.state, changed.because) == ("built", "precision fp32 -> fp16")
@@ -94,7 +88,7 @@ def test_the_reason_of_a_rebuild_is_what_the_user_changed(
     assert record["request"]["precision"] == "fp32"
 
 
-def test_a_plan_from_the_store_is_the_plan_that_was_built(
+def test_plan_from_the_store_equals_the_built_plan(
     models: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     build(models, **settings)
@@ -104,20 +98,22 @@ def test_a_plan_from_the_store_is_the_plan_that_was_built(
     assert (tmp_path / "elsewhere" / "small" / "1" / "model.plan").read_bytes() == plan
 
 
-def test_without_a_store_every_model_that_changed_is_built(models: Path, tmp_path: Path) -> None:
+def test_models_are_rebuilt_without_a_store(models: Path, tmp_path: Path) -> None:
     build(models, out=tmp_path / "a")
     assert build(models, out=tmp_path / "b").state == "built"
     assert not (tmp_path / "store").exists()
 
 
-def test_rebuild_builds_what_is_unchanged_and_known(models: Path, settings: dict[str, Any]) -> None:
+def test_rebuild_option_builds_unchanged_models(models: Path, settings: dict[str, Any]) -> None:
     build(models, **settings)
     again = build(models, **settings, rebuild=True)
     assert (again.state, again.because) == ("built", "--rebuild")
 
 
 @pytest.mark.parametrize("where", ["store", "published"])
-def test_damage_is_found_and_repaired(models: Path, settings: dict[str, Any], where: str) -> None:
+def test_damaged_plans_are_detected_and_replaced(
+    models: Path, settings: dict[str, Any], where: str
+) -> None:
     build(models, **settings)
     folder = settings["store"] if where == "store" else settings["out"] / "small"
     for plan in folder.rglob("*.plan"):
@@ -131,7 +127,7 @@ def test_damage_is_found_and_repaired(models: Path, settings: dict[str, Any], wh
     assert build(models, **settings).state == "unchanged"
 
 
-def test_the_reason_is_known_on_another_machine_from_the_store(
+def test_rebuild_reason_is_read_from_the_store(
     models: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     build(models, **settings)
@@ -140,7 +136,7 @@ def test_the_reason_is_known_on_another_machine_from_the_store(
     assert result.because == "profiles.0.batch [1, 2, 8] -> [1, 2, 16]"
 
 
-def test_another_projects_model_of_that_name_is_no_earlier_state_of_this_one(
+def test_other_model_of_the_same_name_is_not_an_earlier_build(
     models: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     build(models, **settings)
@@ -153,7 +149,7 @@ def test_another_projects_model_of_that_name_is_no_earlier_state_of_this_one(
     assert result.because == "there was none before"
 
 
-def test_options_of_the_manifest_reach_tensorrt_and_the_command_line_overrides_them(
+def test_command_line_overrides_build_options_of_the_manifest(
     models: Path, settings: dict[str, Any]
 ) -> None:
     from builder.engine import BuildOptions
@@ -171,7 +167,7 @@ def test_options_of_the_manifest_reach_tensorrt_and_the_command_line_overrides_t
 def test_keep_fp32_of_the_manifest_reaches_the_network(
     models: Path, settings: dict[str, Any]
 ) -> None:
-    def told() -> dict[str, Any]:
+    def network_facts() -> dict[str, Any]:
         plans = json.loads((settings["out"] / "small" / "trt-build.json").read_text())["plans"]
         return {
             "layers": build(models, **settings).layers,
@@ -180,16 +176,16 @@ def test_keep_fp32_of_the_manifest_reaches_the_network(
 
     (models / "small.yaml").write_text(MANIFEST + "precision: fp16\n")
     build(models, **settings)
-    half = told()
+    half = network_facts()
     (models / "small.yaml").write_text(MANIFEST + 'precision: fp16\nkeep_fp32: ["*linear*"]\n')
     changed = build(models, **settings)
     assert changed.state == "built"
     assert changed.because == 'keep_fp32_auto true -> false, keep_fp32 none -> ["*linear*"]'
-    assert told()["network"] != half["network"]
-    assert told()["layers"] < half["layers"]  # no casts
+    assert network_facts()["network"] != half["network"]
+    assert network_facts()["layers"] < half["layers"]  # no casts
 
 
-def test_options_that_the_flavour_lacks_fail_as_usage(
+def test_unsupported_builder_options_are_usage_errors(
     models: Path, settings: dict[str, Any]
 ) -> None:
     from builder.engine import BuildOptions
@@ -203,7 +199,7 @@ def test_options_that_the_flavour_lacks_fail_as_usage(
 
 
 @pytest.mark.slow
-def test_a_crash_in_a_converter_concerns_one_model_and_can_be_reproduced(
+def test_converter_crash_fails_one_model_and_is_reproducible(
     models: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     save(Tanh(), models / "crashing.pt")
@@ -228,7 +224,7 @@ def test_a_crash_in_a_converter_concerns_one_model_and_can_be_reproduced(
     assert reproduced.returncode == -11
 
 
-def test_a_plugin_that_fails_is_usage(
+def test_failing_plugin_is_a_usage_error(
     models: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "bad.py").write_text("import nothing_of_that_name")
@@ -238,7 +234,7 @@ def test_a_plugin_that_fails_is_usage(
     assert "nothing_of_that_name" in str(result.error)
 
 
-def test_without_isolation_it_is_built_here(
+def test_build_without_isolation_runs_in_process(
     models: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     targets: list[object] = []
@@ -253,7 +249,7 @@ def test_without_isolation_it_is_built_here(
     assert f"{perform.__module__}:perform" not in targets
 
 
-def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_pinned_to_gpus_of_the_same_type(monkeypatch: pytest.MonkeyPatch) -> None:
     from builder.engine import flavour, gpu
 
     kinds = [("H100", (9, 0)), ("A100", (8, 0)), ("H100", (9, 0))]
@@ -278,7 +274,7 @@ def test_workers_are_pinned_to_the_gpus_of_one_kind(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_two_builders_of_one_store_both_publish(models: Path, tmp_path: Path) -> None:
+def test_concurrent_builds_with_one_store_both_publish(models: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from builder import build_repository; "
         "(r,) = build_repository(sys.argv[1], sys.argv[2], store=sys.argv[3]); assert r.ok, r.error"
@@ -294,10 +290,10 @@ def test_two_builders_of_one_store_both_publish(models: Path, tmp_path: Path) ->
     assert build(models, out=tmp_path / "c", store=tmp_path / "store").state == "reused"
 
 
-def test_published_model_records_its_sources_from_the_start(
+def test_build_record_is_published_with_the_model(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Written afterwards it would be said of what another builder had put there in between."""
+    """A record written later could describe a model that another build published in between."""
     from builder.store import staging
 
     seen: list[dict[str, Any]] = []
@@ -313,12 +309,8 @@ def test_published_model_records_its_sources_from_the_start(
     assert json.loads((tmp_path / "out/small/trt-build.json").read_text()) == seen[0]
 
 
-def test_fifty_unchanged_models_take_less_than_two_seconds_and_no_torch(
-    tmp_path: Path, models: Path
-) -> None:
-    """In processor time, for the machine may do other things; the process is a whole `trt-build
-    repo`.
-    """
+def test_fifty_unchanged_models_take_under_two_seconds(tmp_path: Path, models: Path) -> None:
+    """Measures the processor time of a complete `trt-build repo` process."""
     out = tmp_path / "out"
     build(models, out=out)
     for number in range(50):
@@ -350,7 +342,7 @@ def _copy(models: Path, out: Path, name: str) -> None:
     shutil.copytree(out / "small", out / name)
 
 
-def test_the_cache_is_not_needed(
+def test_build_works_without_a_cache(
     models: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRT_BUILD_CACHE", "/proc/nowhere")
@@ -358,7 +350,7 @@ def test_the_cache_is_not_needed(
     assert build(models, **settings).state == "unchanged"
 
 
-def test_long_builds_say_where_they_are(
+def test_long_builds_report_progress(
     monkeypatch: pytest.MonkeyPatch, models: Path, tmp_path: Path
 ) -> None:
     from builder.pipeline import run as model

@@ -1,6 +1,4 @@
-"""Models that a manifest wants in 8 bits, or with endpoints in float16, from the file to what is
-published.
-"""
+"""Models in 8 bits or with float16 inputs and outputs, from the file to the published model."""
 
 from __future__ import annotations
 
@@ -68,20 +66,21 @@ class Branches(nn.Module):
 
 
 class LargeForUsers(nn.Module):
-    """Hidden values of `large` reach 1e5 for inputs of about 50, not for those drawn here. In
-    pieces, torch runs i0 before it.
+    """Hidden values of `large` reach 1e5 only for inputs of about 50, which goldens lack.
+
+    If partitioned, torch runs i0 before it.
     """
 
-    def __init__(self, in_pieces: bool) -> None:
+    def __init__(self, partitioned: bool) -> None:
         super().__init__()
-        self.in_pieces = in_pieces
+        self.partitioned = partitioned
         self.large, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
         with torch.no_grad():
             self.large.weight.fill_(400.0)
             self.last.weight.fill_(1e-4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.special.i0(x * 1e-3) * x if self.in_pieces else x
+        y = torch.special.i0(x * 1e-3) * x if self.partitioned else x
         return self.last(torch.relu(self.large(y)))
 
 
@@ -96,28 +95,30 @@ def build(folder: Path, model: nn.Module, more: str, **settings: Any) -> ModelRe
 
 
 @pytest.mark.parametrize("io", ["module", "fp16"])
-@pytest.mark.parametrize("in_pieces", [False, True], ids=["whole", "in pieces"])
-def test_layers_that_only_calibration_files_overflow_stay_in_float32(
-    tmp_path: Path, in_pieces: bool, io: str
+@pytest.mark.parametrize("partitioned", [False, True], ids=["whole", "segments"])
+def test_layers_that_overflow_on_calibration_data_stay_in_fp32(
+    tmp_path: Path, partitioned: bool, io: str
 ) -> None:
     models = tmp_path / "models"
     models.mkdir()
     np.savez(models / "large.npz", x=np.full((6, 8), 50.0, np.float32))
     more = f"io: {io}\nprecision: fp16\nfallback: {{min_block_size: 1}}\n"
     data = "calibration: {data: [large.npz]}\n"
-    result = build(tmp_path, LargeForUsers(in_pieces), more + data)
+    result = build(tmp_path, LargeForUsers(partitioned), more + data)
     assert result.ok, result.error
     (warning,) = (w for w in result.warnings if "keep_fp32: auto" in w)
     for layer in ("large/aten::linear_0", "aten::relu_0", "last/aten::linear_0"):
         assert layer in warning
     assert "1.6e+05" in warning
-    without = build(tmp_path, LargeForUsers(in_pieces), more)
+    without = build(tmp_path, LargeForUsers(partitioned), more)
     assert not any("keep_fp32" in w for w in without.warnings)
 
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
 @pytest.mark.parametrize("data", ["own.npz", "goldens"])
-def test_float_model_is_quantized_with_a_report(tmp_path: Path, precision: str, data: str) -> None:
+def test_quantized_layers_of_a_plain_model_are_reported(
+    tmp_path: Path, precision: str, data: str
+) -> None:
     result = build(tmp_path, Two(), f"precision: {precision}\ncalibration: {{data: [{data}]}}\n")
     assert result.error is None and result.quantized is not None
     assert result.quantized["summary"].startswith("8 bits in 2 of 2 products; least SQNR")
@@ -149,14 +150,14 @@ def test_patterns_without_a_match_are_reported(tmp_path: Path, precision: str) -
     assert kept in json.loads(printed.stdout)["models"][0]["warnings"]
 
 
-def test_patterns_count_through_all_pieces(tmp_path: Path) -> None:
+def test_patterns_match_layers_of_all_segments(tmp_path: Path) -> None:
     kept = 'precision: fp16\nkeep_fp32: ["first/*", "second/*"]\nfallback: {min_block_size: 1}\n'
     result = build(tmp_path, Branches(), kept)
     assert result.layout != "single"
     assert not [text for text in result.warnings if "keep_fp32" in text]
 
 
-def test_what_calibrates_is_part_of_what_is_built(tmp_path: Path) -> None:
+def test_changed_calibration_data_cause_a_rebuild(tmp_path: Path) -> None:
     text = "precision: int8\ncalibration: {data: [own.npz]}\n"
     build(tmp_path, Two(), text)
     np.savez(tmp_path / "models/own.npz", x=np.ones((4, 8), np.float32))
@@ -164,7 +165,7 @@ def test_what_calibrates_is_part_of_what_is_built(tmp_path: Path) -> None:
     assert changed.state == "built" and "calibration" in changed.because
 
 
-def test_without_data_the_key_to_add_is_named_with_the_line(tmp_path: Path) -> None:
+def test_missing_calibration_data_is_reported_with_key_and_line(tmp_path: Path) -> None:
     error = build(tmp_path, Two(), "precision: int8\n").error
     assert isinstance(error, UsageError)
     assert "requires calibration data" in str(error) and "calibration: {data:" in str(error.fix)
@@ -184,7 +185,7 @@ def test_without_data_the_key_to_add_is_named_with_the_line(tmp_path: Path) -> N
         ({}, "own.npz has no arrays for calibration"),
     ],
 )
-def test_arrays_that_are_not_the_models_inputs(
+def test_arrays_that_do_not_match_the_inputs_are_rejected(
     tmp_path: Path, arrays: dict[str, Any], words: str
 ) -> None:
     save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [own.npz]}\n")
@@ -195,7 +196,7 @@ def test_arrays_that_are_not_the_models_inputs(
     assert str(refused.value.where).endswith("net.yaml:6")
 
 
-def test_arrays_whose_rows_do_not_agree(tmp_path: Path) -> None:
+def test_arrays_with_different_batch_sizes_are_rejected(tmp_path: Path) -> None:
     text = MANIFEST.replace(
         "inputs:", "inputs:\n  - {name: other, dtype: float32, shape: [batch, 2]}"
     )
@@ -209,7 +210,7 @@ def test_arrays_whose_rows_do_not_agree(tmp_path: Path) -> None:
     assert str(refused.value.where).endswith("net.yaml:7")
 
 
-def test_an_npy_that_is_an_npz_is_refused_and_any_byte_order_is_read(tmp_path: Path) -> None:
+def test_npz_content_in_npy_is_rejected_and_big_endian_is_read(tmp_path: Path) -> None:
     save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [own.npy]}\n")
     np.save(tmp_path / "own.npy", np.full((4, 8), 0.5, ">f4"))
     (spec,) = load(tmp_path)
@@ -221,8 +222,8 @@ def test_an_npy_that_is_an_npz_is_refused_and_any_byte_order_is_read(tmp_path: P
         calibration.batches(spec, spec.calibration, ())
 
 
-def test_a_damaged_archive_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
-    """zlib, zipfile, tokenize and numpy each raise their own."""
+def test_damaged_archives_raise_only_usage_errors(tmp_path: Path) -> None:
+    """zlib, zipfile, tokenize and numpy each raise their own exceptions."""
     rng = np.random.default_rng(0)
     np.savez_compressed(tmp_path / "own.npz", x=rng.standard_normal((64, 8)))
     whole = (tmp_path / "own.npz").read_bytes()
@@ -230,12 +231,12 @@ def test_a_damaged_archive_is_refused_wherever_the_damage_is(tmp_path: Path) -> 
         (tmp_path / "own.npz").write_bytes(
             whole[:at] + bytes(byte ^ 255 for byte in whole[at : at + 20]) + whole[at + 20 :]
         )
-        with contextlib.suppress(UsageError):  # what is damaged may be a date
+        with contextlib.suppress(UsageError):  # the damaged bytes may be a date
             sets(tmp_path / "own.npz")
 
 
-def test_goldens_without_elements_do_not_calibrate(tmp_path: Path) -> None:
-    """Where an axis may be 0 long the least golden is empty."""
+def test_empty_goldens_are_not_used_for_calibration(tmp_path: Path) -> None:
+    """If an axis may have size 0, the minimum golden is empty."""
     manifest = (
         MANIFEST.replace("min: 1", "min: 0") + "precision: int8\ncalibration: {data: [goldens]}\n"
     )
@@ -246,7 +247,7 @@ def test_goldens_without_elements_do_not_calibrate(tmp_path: Path) -> None:
     assert result.quantized["summary"].startswith("8 bits in 2 of 2")
 
 
-def test_exact_results_are_written_as_valid_json(tmp_path: Path) -> None:
+def test_infinite_sqnr_is_null_in_json(tmp_path: Path) -> None:
     model = Two()
     nn.init.zeros_(model.first.weight)
     result = build(tmp_path, model, "precision: int8\ncalibration: {data: [own.npz]}\n")
@@ -259,7 +260,7 @@ def test_exact_results_are_written_as_valid_json(tmp_path: Path) -> None:
     json.dumps(result.quantized, allow_nan=False)
 
 
-def test_batches_are_cut_to_the_usual_size(tmp_path: Path) -> None:
+def test_calibration_batches_have_at_most_the_optimum_size(tmp_path: Path) -> None:
     save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [a.npy, b.npz]}\n")
     np.save(tmp_path / "a.npy", np.zeros((10, 8), np.float32))
     np.savez(
@@ -272,14 +273,14 @@ def test_batches_are_cut_to_the_usual_size(tmp_path: Path) -> None:
     assert {tensor.dtype for (tensor,) in found} == {torch.float32}
 
 
-def test_a_model_in_pieces_is_quantized_before_it_is_cut(tmp_path: Path) -> None:
+def test_partitioned_model_is_quantized(tmp_path: Path) -> None:
     text = "precision: int8\ncalibration: {data: [own.npz]}\nfallback: {min_block_size: 1}\n"
     result = build(tmp_path, Branches(), text)
     assert result.error is None and result.layout == "fused"
     assert result.quantized is not None and "2 of 2" in result.quantized["summary"]
 
 
-def test_what_the_tolerance_does_not_allow_is_not_published(tmp_path: Path) -> None:
+def test_int8_model_outside_the_tolerance_is_not_published(tmp_path: Path) -> None:
     text = "precision: int8\ncalibration: {data: [own.npz]}\ntolerance: {noise: 1.0e-6}\n"
     result = build(tmp_path, Two(), text)
     assert isinstance(result.error, ParityError) and "root mean square" in str(result.error)
@@ -293,10 +294,10 @@ def test_layers_kept_in_float32_are_not_quantized(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_endpoints_in_float16(tmp_path: Path, precision: str) -> None:
-    """Config, plan, goldens and the file that torch runs agree; the module answered what half can
-    carry.
-    """
+def test_io_fp16_applies_to_config_plan_goldens_and_lowered_file(
+    tmp_path: Path, precision: str
+) -> None:
+    """Config, plan, goldens and lowered file agree with the module in float16."""
     result = build(tmp_path, Two(), f"precision: {precision}\nio: fp16\n")
     assert result.error is None
     config = (tmp_path / "out/net/config.pbtxt").read_text()
@@ -313,8 +314,8 @@ def test_endpoints_in_float16(tmp_path: Path, precision: str) -> None:
     torch.testing.assert_close(output, truth)
 
 
-def test_endpoints_in_float16_spare_the_casts_that_half_needs_not(tmp_path: Path) -> None:
-    """Under fp16 the input goes to the first product as it comes."""
+def test_io_fp16_input_reaches_the_first_product_without_casts(tmp_path: Path) -> None:
+    """Under fp16, the first product reads the input without a cast."""
     from builder.conversion import convert
     from builder.engine.flavour import trt
     from builder.lowering import lower
@@ -334,7 +335,7 @@ def test_endpoints_in_float16_spare_the_casts_that_half_needs_not(tmp_path: Path
     assert first.get_input(0).name == "x"
 
 
-def test_an_answer_beyond_half_is_refused_by_name(tmp_path: Path) -> None:
+def test_output_beyond_the_float16_range_is_rejected_by_name(tmp_path: Path) -> None:
     error = build(tmp_path, Normed(), "io: fp16\n").error
     assert (
         isinstance(error, UsageError)
@@ -343,7 +344,7 @@ def test_an_answer_beyond_half_is_refused_by_name(tmp_path: Path) -> None:
     )
 
 
-def test_check_shows_every_product(tmp_path: Path) -> None:
+def test_check_lists_every_product(tmp_path: Path) -> None:
     text = 'precision: int8\nio: fp16\ncalibration: {data: [goldens], skip: ["second/*"]}\n'
     save(Two(), tmp_path / "net.pt", MANIFEST + text)
     shown = CliRunner().invoke(main, ["check", str(tmp_path), "--paranoid"], catch_exceptions=False)

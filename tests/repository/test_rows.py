@@ -1,6 +1,4 @@
-"""What decides by a number of the whole batch keeps Triton from joining requests: goldens need not
-show it.
-"""
+"""Decisions by a number of the whole batch prevent batching, which goldens may not show."""
 
 from __future__ import annotations
 
@@ -40,18 +38,18 @@ def compares_sizes(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [above_the_mean, any_of_all, rounded_by_the_greatest])
-def test_a_threshold_for_all_rows_is_found(function: Callable[[Tensor], Tensor]) -> None:
+def test_whole_batch_decisions_are_detected(function: Callable[[Tensor], Tensor]) -> None:
     found = one_for_all(builder.lower(torch.jit.script(function).graph).graph)
     assert found is not None and "whole batch" in found
 
 
 @pytest.mark.parametrize("function", [above_its_rows_mean, compares_sizes])
-def test_rows_for_themselves_are_joined(function: Callable[[Tensor], Tensor]) -> None:
+def test_independent_rows_are_batched(function: Callable[[Tensor], Tensor]) -> None:
     assert one_for_all(builder.lower(torch.jit.script(function).graph).graph) is None
 
 
 class Salient(nn.Module):
-    """The mean is made in one piece and compared with in another."""
+    """The mean is computed in one segment and compared in another."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(x * 2) + 1
@@ -59,7 +57,7 @@ class Salient(nn.Module):
 
 
 @pytest.mark.parametrize("layout", ["fused", "ensemble"])
-def test_a_piece_that_compares_with_it_is_not_batched(tmp_path: Path, layout: str) -> None:
+def test_segment_that_reads_the_batch_mean_is_not_batched(tmp_path: Path, layout: str) -> None:
     result = build(
         tmp_path, Salient(), layout=layout, fallback={"min_block_size": 1, "ops": ["aten::mean"]}
     )

@@ -1,4 +1,4 @@
-"""The search for precision keeps in float32 what must stay there, and nothing else."""
+"""The precision search keeps only the necessary layers in float32."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class Repeated(torch.nn.Module):
 
 @by_reference
 @pytest.mark.parametrize("full", [False, True])
-def test_a_precision_in_which_torch_would_run_more_is_not_found(
+def test_search_rejects_precisions_that_move_nodes_to_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
-    """As where half is the module's own, too: then its loops may not carry two dtypes."""
+    """A float16 module's loops cannot carry two dtypes, so torch would run them."""
     monkeypatch.setattr(
         importlib.import_module("builder.conversion.convert"), "_has_dtype", lambda *_: True
     )
@@ -102,7 +102,7 @@ def test_a_precision_in_which_torch_would_run_more_is_not_found(
 
 
 @by_reference
-def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
+def test_search_keeps_only_the_overflowing_layer(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing())
     found = search(models)
     assert found.error is None and (found.precision, found.judge) == ("fp16", "reference")
@@ -119,7 +119,7 @@ def test_only_the_layer_that_overflows_is_kept(tmp_path: Path) -> None:
 
 
 @by_reference
-def test_overflow_of_half_is_reported_by_layer_and_not_as_a_defect(tmp_path: Path) -> None:
+def test_fp16_overflow_is_reported_with_its_layer(tmp_path: Path) -> None:
     from builder.repository import build_repository
 
     text = MANIFEST + "precision: fp16\nkeep_fp32: []\n"
@@ -135,7 +135,7 @@ def test_overflow_of_half_is_reported_by_layer_and_not_as_a_defect(tmp_path: Pat
 
 @by_reference
 @pytest.mark.parametrize("message", ["", "keep_fp32: auto\n", 'keep_fp32: [auto, "layers.0/*"]\n'])
-def test_what_half_cannot_hold_stays_in_float32_by_itself(tmp_path: Path, message: str) -> None:
+def test_overflowing_layers_stay_in_fp32_automatically(tmp_path: Path, message: str) -> None:
     from builder.repository import build_repository
 
     models = save(tmp_path / "models", Overflowing(), MANIFEST + "precision: fp16\n" + message)
@@ -146,7 +146,7 @@ def test_what_half_cannot_hold_stays_in_float32_by_itself(tmp_path: Path, messag
 
 
 @by_reference
-def test_what_was_found_builds_and_is_found_again(tmp_path: Path) -> None:
+def test_search_result_builds_and_is_reproducible(tmp_path: Path) -> None:
     from builder.repository import build_repository
 
     models = save(tmp_path / "models", Overflowing(large=(1, 4)))
@@ -159,7 +159,7 @@ def test_what_was_found_builds_and_is_found_again(tmp_path: Path) -> None:
 
 
 @by_reference
-def test_what_was_found_is_written_although_the_next_search_is_interrupted(
+def test_search_result_is_written_before_a_later_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from builder.repository import precision_search as trials
@@ -181,7 +181,7 @@ def test_what_was_found_is_written_although_the_next_search_is_interrupted(
 
 
 @by_reference
-def test_a_model_that_takes_half_whole_keeps_nothing(tmp_path: Path) -> None:
+def test_search_keeps_no_layer_of_a_model_that_runs_in_bf16(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing(scale=1.0))
     found = search(models, precision="bf16")
     assert (found.precision, found.keep_fp32, found.trials) == ("bf16", (), 1)
@@ -189,14 +189,14 @@ def test_a_model_that_takes_half_whole_keeps_nothing(tmp_path: Path) -> None:
 
 
 @by_reference
-def test_where_no_layer_can_be_reduced_it_is_float32(tmp_path: Path) -> None:
+def test_search_returns_fp32_if_no_layer_can_be_reduced(tmp_path: Path) -> None:
     exact = MANIFEST + "precision: fp16\ntolerance: {rtol: 1e-6, atol: 1e-6}\n"
     found = search(save(tmp_path / "models", Overflowing(scale=1.0), exact))
     assert (found.precision, found.keep_fp32) == ("fp32", ())
     assert "precision: fp32\n" in (tmp_path / "models" / "net.yaml").read_text()
 
 
-def test_a_difference_that_is_not_precisions_is_an_error_and_nothing_is_written(
+def test_difference_in_fp32_is_an_error_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from builder.parity import recording
@@ -217,7 +217,7 @@ def test_a_difference_that_is_not_precisions_is_an_error_and_nothing_is_written(
     assert (tmp_path / "models" / "net.yaml").read_text() == MANIFEST and not found.written
 
 
-def test_crash_fails_the_search_of_one_model_with_a_command_to_reproduce_it(tmp_path: Path) -> None:
+def test_crash_fails_the_search_with_a_command_to_reproduce_it(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGABRT)\n")
     models = save(tmp_path / "models", Overflowing(scale=1.0))
@@ -231,10 +231,11 @@ def test_crash_fails_the_search_of_one_model_with_a_command_to_reproduce_it(tmp_
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_engine_judges(tmp_path: Path) -> None:
-    """8.6 may compute a layer in float32 of its own accord, and may hold a float32 layer's result
-    in half: whether the large layer must be kept, and what reads it too, is TensorRT's choice; that
-    what was found holds is not.
+def test_search_on_a_gpu_checks_with_the_engine(tmp_path: Path) -> None:
+    """TensorRT 8.6 may compute a layer in float32 by itself, or store a float32 result in float16.
+
+    Whether the large layer and its readers must be kept is therefore TensorRT's choice. The search
+    result must pass in any case.
     """
     from builder.parity import verify_engines
     from builder.repository import build_repository
@@ -252,7 +253,7 @@ def test_on_a_gpu_the_engine_judges(tmp_path: Path) -> None:
     assert parity.passed, [r.problems for r in parity.results]
 
 
-def test_a_manifest_that_cannot_be_changed_is_refused_before_anything_is_tried(
+def test_uneditable_manifest_is_rejected_before_the_search(
     tmp_path: Path,
 ) -> None:
     models = save(
@@ -275,7 +276,7 @@ def test_a_manifest_that_cannot_be_changed_is_refused_before_anything_is_tried(
 
 
 @given(st.integers(0, 40), st.data())
-def test_the_smallest_set_is_found_in_few_tests(count: int, data: st.DataObject) -> None:
+def test_minimal_finds_the_smallest_set_in_few_tests(count: int, data: st.DataObject) -> None:
     items = list(range(count))
     needed = (
         set(data.draw(st.lists(st.sampled_from(items), unique=True, max_size=5)))
@@ -295,7 +296,7 @@ def test_the_smallest_set_is_found_in_few_tests(count: int, data: st.DataObject)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.randoms())
-def test_what_is_found_passes_even_where_more_is_not_better(
+def test_minimal_returns_a_passing_set_without_monotonicity(
     outputs: list[bool], random: Any
 ) -> None:
     items = list(range(len(outputs)))
@@ -307,7 +308,7 @@ def test_what_is_found_passes_even_where_more_is_not_better(
     assert passes(minimal(items, passes))
 
 
-def test_a_scope_that_is_kept_whole_is_one_pattern() -> None:
+def test_fully_kept_scope_becomes_one_pattern() -> None:
     layers = [
         "a/aten::linear_0",
         "a/aten::relu_0",
@@ -332,5 +333,5 @@ def test_a_scope_that_is_kept_whole_is_one_pattern() -> None:
 @pytest.mark.parametrize(
     ("trials", "message"), [(1, "(1 trial by the engine"), (2, "(2 trials by the engine")]
 )
-def test_one_trial_is_no_trials(trials: int, message: str) -> None:
+def test_number_of_trials_is_singular_or_plural(trials: int, message: str) -> None:
     assert message in words(Search("net", precision="fp16", judge="engine", trials=trials))

@@ -1,6 +1,4 @@
-"""Models with state before they are served: goldens are the module in a loop, and what does not fit
-is told by line.
-"""
+"""Models with state before they are served: sequence goldens, and errors with their lines."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def recorded(spec: manifest.ModelSpec) -> dict[str, Golden]:
     return {golden.name: golden for golden in parity.record(load(spec.path), spec)}
 
 
-def test_goldens_are_the_module_in_a_loop(tmp_path: Path) -> None:
+def test_sequence_goldens_match_the_module_in_a_loop(tmp_path: Path) -> None:
     goldens = recorded(spec_of(tmp_path))
     module = models.module("recognizer")
     for number, length in enumerate(LENGTHS):
@@ -53,7 +51,7 @@ def test_goldens_are_the_module_in_a_loop(tmp_path: Path) -> None:
     assert not any(name.startswith("sequence") for name in goldens)
 
 
-def test_sequences_are_of_one_row_and_of_changing_length(tmp_path: Path) -> None:
+def test_sequences_have_one_row_and_varying_lengths(tmp_path: Path) -> None:
     goldens = recorded(spec_of(tmp_path))
     shapes = {
         name: golden.inputs["x"].shape
@@ -65,8 +63,8 @@ def test_sequences_are_of_one_row_and_of_changing_length(tmp_path: Path) -> None
     assert {shape[1] for name, shape in shapes.items() if name.startswith("sequence-0")} == {3}
 
 
-def test_what_a_sequence_answers_depends_on_its_past(tmp_path: Path) -> None:
-    """Else a server that forgot the state would pass."""
+def test_sequence_outputs_depend_on_the_state(tmp_path: Path) -> None:
+    """Otherwise a server that loses the state would pass."""
     for name in models.MODULES:
         spec = spec_of(tmp_path, name)
         module = load(spec.path)
@@ -82,7 +80,7 @@ def test_what_a_sequence_answers_depends_on_its_past(tmp_path: Path) -> None:
         assert not parity.compare({"y": forgot[0].numpy()}, {"y": golden.outputs["y"]}).passed, name
 
 
-def test_the_batch_is_first_behind_the_goldens(tmp_path: Path) -> None:
+def test_batch_axis_moves_first_after_recording(tmp_path: Path) -> None:
     from builder import lowering
 
     spec = spec_of(tmp_path)
@@ -103,7 +101,7 @@ def test_the_batch_is_first_behind_the_goldens(tmp_path: Path) -> None:
         assert parity.compare(output, after).passed
 
 
-def test_rows_alone_are_rows_of_every_state(tmp_path: Path) -> None:
+def test_row_goldens_have_one_row_of_every_state(tmp_path: Path) -> None:
     goldens = recorded(spec_of(tmp_path))
     assert goldens["p0-row"].inputs["h0"].shape == (2, 1, 5)
     assert (goldens["p0-row"].inputs["h0"] == goldens["p0-opt"].inputs["h0"][:, :1]).all()
@@ -126,7 +124,7 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
         8,
         "output 'new_count' is int32[1], and input 'total', which it is to become, int64[1]",
     ),
-    "an output that is none": (
+    "an unknown output": (
         "recognizer",
         [("outputs: [y, hn, cn]\n", "")],
         9,
@@ -141,7 +139,7 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
         12,
         "axis 'past' is dynamic",
     ),
-    "a batch that one of the states has not": (
+    "a state without the batch axis": (
         "recognizer",
         [
             (
@@ -152,13 +150,13 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
         11,
         "axis 'streams' is dynamic",
     ),
-    "a start of another kind": (
+    "an initial value of another type": (
         "recognizer",
         [("h0.npy", "total.npy")],
         10,
         "state[0].initial is int64[1]",
     ),
-    "nothing but state for the client to send": (
+    "no input besides state": (
         "recognizer",
         [("hn, initial: h0.npy}", "hn}\n  - {input: x, output: y}")],
         10,
@@ -168,7 +166,7 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_unfit_state_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
+def test_invalid_state_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
     model, changes, line, words = MISTAKES[name]
     spec_of(tmp_path, model, *changes)
     (result,) = build_repository(tmp_path, tmp_path / "out", only=[model], isolate=False)
@@ -176,7 +174,7 @@ def test_unfit_state_is_reported_with_its_line(tmp_path: Path, name: str) -> Non
     assert result.error.where == f"{tmp_path / f'{model}.yaml'}:{line}"
 
 
-def test_module_that_rejects_its_own_state_is_named(tmp_path: Path) -> None:
+def test_module_that_fails_on_its_state_is_reported_by_request(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "recognizer")
 
     def fails(x: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -188,8 +186,8 @@ def test_module_that_rejects_its_own_state_is_named(tmp_path: Path) -> None:
         list(parity.record(fails, spec))
 
 
-def test_a_state_of_no_one_size_may_be_explicit(tmp_path: Path) -> None:
-    """A cache that grows is the client's to keep: its goldens are single requests."""
+def test_state_of_varying_size_may_be_explicit(tmp_path: Path) -> None:
+    """The client keeps a growing cache; its goldens are single requests."""
     inputs = (
         "inputs: [{name: x, dtype: float32, shape: [1, 4]}, {name: past, dtype: float32, shape:"
         " [length, 4]}]\n"
@@ -214,7 +212,7 @@ class Growing(torch.nn.Module):
         return whole.sum(0, keepdim=True), whole
 
 
-def test_an_ensemble_cannot_hold_the_state_of_a_server(tmp_path: Path) -> None:
+def test_ensemble_with_implicit_state_is_rejected(tmp_path: Path) -> None:
     spec_of(tmp_path, "spectral")
     (refused,) = build_repository(tmp_path, tmp_path / "out", layout="ensemble", isolate=False)
     assert (
@@ -229,7 +227,7 @@ def test_an_ensemble_cannot_hold_the_state_of_a_server(tmp_path: Path) -> None:
     assert fused.ok and fused.layout == "fused" and "keeps its state" in fused.layout_reason
 
 
-def test_a_users_set_without_state_is_a_sequence(tmp_path: Path) -> None:
+def test_user_goldens_without_state_form_a_sequence(tmp_path: Path) -> None:
     (tmp_path / "own.npz").touch()
     spec = spec_of(tmp_path, "recognizer", ("instances: 2", "goldens: own.npz"))
     x = np.random.default_rng(1).standard_normal((7, 1, 2, 6)).astype(np.float32)
@@ -253,7 +251,7 @@ def test_a_users_set_without_state_is_a_sequence(tmp_path: Path) -> None:
         ((0, 1, 2, 6), "must have the same number of requests"),
     ],
 )
-def test_invalid_sequence_of_a_user_is_refused(
+def test_invalid_user_sequence_is_rejected(
     tmp_path: Path, shape: tuple[int, ...], words: str
 ) -> None:
     (tmp_path / "own.npz").touch()
@@ -263,7 +261,7 @@ def test_invalid_sequence_of_a_user_is_refused(
         recorded(spec)
 
 
-def test_another_start_is_another_model_to_build(tmp_path: Path) -> None:
+def test_changed_initial_state_causes_a_rebuild(tmp_path: Path) -> None:
     spec_of(tmp_path)
     (built,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
     (again,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
@@ -274,9 +272,7 @@ def test_another_start_is_another_model_to_build(tmp_path: Path) -> None:
 
 
 class Decided(torch.nn.Module):
-    """One decision for all the rows of a batch, which the recorded sequences, of one row, cannot
-    show.
-    """
+    """One decision for all rows of a batch; recorded sequences of one row cannot show it."""
 
     def forward(self, x: torch.Tensor, past: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x + past * 2 if bool(x.sum() > 0) else x - past
@@ -284,7 +280,7 @@ class Decided(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("axis", "built"), [("streams", False), ("1", True)])
-def test_sequences_are_not_joined_where_data_decide_for_a_whole_batch(
+def test_sequences_with_a_data_branch_are_not_batched(
     tmp_path: Path, axis: str, built: bool
 ) -> None:
     tensors = ", ".join(

@@ -21,7 +21,7 @@ QUICK = BuildOptions(optimization_level=0)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_plans_answer_sequences_as_the_module_in_a_loop(tmp_path: Path, precision: str) -> None:
+def test_plans_match_the_module_in_a_loop(tmp_path: Path, precision: str) -> None:
     folder = models.write(tmp_path, "recognizer", "filter", "spectral")
     repository = tmp_path / "repository"
     results = build_repository(
@@ -43,7 +43,7 @@ def test_plans_answer_sequences_as_the_module_in_a_loop(tmp_path: Path, precisio
         )
 
 
-def test_a_plan_for_tritons_own_backend_has_its_states(tmp_path: Path) -> None:
+def test_plan_for_the_tensorrt_backend_has_its_states(tmp_path: Path) -> None:
     """What its config names are tensors of the engine, of the engine's types and with the batch
     first.
     """

@@ -55,13 +55,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(params=["http", "grpc"])
 def client(request: pytest.FixtureRequest, served: Served) -> Iterator[Client]:
-    made: Client = (
+    opened: Client = (
         HttpClient(served.http_url, 30)
         if request.param == "http"
         else GrpcClient(served.grpc_url, 30)
     )
-    yield made
-    made.close()
+    yield opened
+    opened.close()
 
 
 def test_health_sends_the_first_request_of_a_sequence(served: Served) -> None:
@@ -71,7 +71,7 @@ def test_health_sends_the_first_request_of_a_sequence(served: Served) -> None:
     assert None not in names and all(str(name).endswith(".000") for name in names), names
 
 
-def test_every_sequence_answers_as_the_module_in_a_loop(served: Served) -> None:
+def test_served_sequences_match_the_module_in_a_loop(served: Served) -> None:
     gpu = "tensorrt" in flavour.installed() and flavour.has_gpu()
     memories = ("none", "system", "cuda") if gpu else ("none", "system")
     for parity in verify(
@@ -90,7 +90,9 @@ def test_every_sequence_answers_as_the_module_in_a_loop(served: Served) -> None:
         assert parity.answered_by in (("plan", "plan+torch") if gpu else ("torch",)), parity.why
 
 
-def ask(client: Client, model: str, position: SequencePosition, **inputs: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def infer_y(
+    client: Client, model: str, position: SequencePosition, **inputs: np.ndarray
+) -> np.ndarray:  # type: ignore[type-arg]
     return client.infer(model, inputs, position=position).outputs["y"]
 
 
@@ -99,10 +101,10 @@ def count(
 ) -> int:
     """What the counter has summed up, by what it multiplies a one with."""
     x = np.array([[1, value - 1, 0]])
-    return int(ask(client, "counter", SequencePosition(sequence, start, end), x=x)[0, 0])
+    return int(infer_y(client, "counter", SequencePosition(sequence, start, end), x=x)[0, 0])
 
 
-def test_sequence_starts_with_the_initial_state_and_a_new_start_resets_it(client: Client) -> None:
+def test_sequence_start_sets_the_initial_state(client: Client) -> None:
     one, other = next(IDS), f"stream-{next(IDS)}"
     assert count(client, one, 5, start=True) == 1005
     assert count(client, other, 7, start=True) == 1007
@@ -116,7 +118,7 @@ def test_sequence_starts_with_the_initial_state_and_a_new_start_resets_it(client
     assert count(client, other, 7, end=True) == 1021
 
 
-def test_nothing_goes_on_without_a_start_or_after_the_end(client: Client) -> None:
+def test_requests_without_start_or_after_end_are_rejected(client: Client) -> None:
     sequence = next(IDS)
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
         count(client, sequence, 5)
@@ -127,7 +129,7 @@ def test_nothing_goes_on_without_a_start_or_after_the_end(client: Client) -> Non
         client.infer("counter", {"x": np.ones((1, 3), np.int64)})
 
 
-def test_a_request_that_fails_leaves_the_state_as_it_was(served: Served, client: Client) -> None:
+def test_failed_request_leaves_the_state_unchanged(served: Served, client: Client) -> None:
     sequence, module = next(IDS), models.module("recognizer")
     h, c = torch.from_numpy(np.load(served.models / "h0.npy")), torch.zeros(2, 1, 5)
     for number in range(3):
@@ -136,11 +138,11 @@ def test_a_request_that_fails_leaves_the_state_as_it_was(served: Served, client:
             y, h, c = module(x, h, c)
         position = SequencePosition(sequence, number == 0, number == 2)
         np.testing.assert_allclose(
-            ask(client, "recognizer", position, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5
+            infer_y(client, "recognizer", position, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5
         )
         if number < 2:
             with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
-                ask(
+                infer_y(
                     client,
                     "recognizer",
                     SequencePosition(sequence, False, False),
@@ -148,18 +150,18 @@ def test_a_request_that_fails_leaves_the_state_as_it_was(served: Served, client:
                 )
 
 
-def test_a_start_that_fails_leaves_nothing_behind(client: Client) -> None:
+def test_failed_start_discards_the_sequence(client: Client) -> None:
     sequence, wrong = next(IDS), np.zeros((1, 9, 6), np.float32)
-    ask(
+    infer_y(
         client,
         "recognizer",
         SequencePosition(sequence, True, False),
         x=np.ones((1, 2, 6), np.float32),
     )
     with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
-        ask(client, "recognizer", SequencePosition(sequence, True, False), x=wrong)
+        infer_y(client, "recognizer", SequencePosition(sequence, True, False), x=wrong)
     with pytest.raises(InferenceServerException, match="its start failed"):
-        ask(
+        infer_y(
             client,
             "recognizer",
             SequencePosition(sequence, False, True),
@@ -167,10 +169,8 @@ def test_a_start_that_fails_leaves_nothing_behind(client: Client) -> None:
         )
 
 
-def test_more_sequences_than_may_be_open_wait_and_lose_nothing(served: Served) -> None:
-    """`max: 2`: the others' starts wait until a place is free; threads, since each of them then
-    waits.
-    """
+def test_sequences_beyond_the_maximum_wait_and_complete(served: Served) -> None:
+    """With `max: 2`, the other starts wait in their threads until a sequence ends."""
     client = GrpcClient(served.grpc_url, 60)
 
     def whole(number: int) -> list[int]:
@@ -183,9 +183,9 @@ def test_more_sequences_than_may_be_open_wait_and_lose_nothing(served: Served) -
     assert outputs == [[1000 + number * (at + 1) for at in range(5)] for number in range(1, 13)]
 
 
-def test_explicit_state_goes_through_the_clients_hands(served: Served, tmp_path: Path) -> None:
-    """The same models, stateless: goldens are single requests, and a client that hands the state on
-    is the loop.
+def test_client_passes_explicit_state_between_requests(served: Served, tmp_path: Path) -> None:
+    """The same models without server state: goldens are single requests and the client passes the
+    state on.
     """
     results = build_repository(
         served.models, tmp_path / "repository", serve_as="python", state="explicit"
@@ -212,7 +212,7 @@ def test_explicit_state_goes_through_the_clients_hands(served: Served, tmp_path:
         client.close()
 
 
-def test_a_client_neither_sees_nor_sends_the_state(served: Served) -> None:
+def test_implicit_state_is_hidden_from_the_client(served: Served) -> None:
     for name in models.MODULES:
         sidecar = json.loads((served.repository / name / "trt-build.json").read_text())
         assert [tensor["name"] for tensor in (*sidecar["inputs"], *sidecar["outputs"])] == [
@@ -223,7 +223,7 @@ def test_a_client_neither_sees_nor_sends_the_state(served: Served) -> None:
 
 
 def tampered(served: Served, folder: Path, name: str, number: int) -> Path:
-    """A copy of one model whose golden of one request says another answer."""
+    """A copy of one model in which the golden of one request has another output."""
     shutil.copytree(served.repository / name, folder / name)
     file = folder / name / "goldens" / f"sequence-1.{number:03}.npz"
     golden = goldens.load_one(file)
@@ -232,7 +232,7 @@ def tampered(served: Served, folder: Path, name: str, number: int) -> Path:
     return folder
 
 
-def test_one_wrong_answer_in_a_sequence_fails_it(served: Served, tmp_path: Path) -> None:
+def test_one_wrong_output_fails_the_sequence(served: Served, tmp_path: Path) -> None:
     (parity,) = verify(tampered(served, tmp_path, "filter", 2), served.http_url, served.grpc_url)
     failed = [result for result in parity.results if not result.passed]
     assert not parity.passed and {result.golden for result in failed} == {"sequence-1"}
@@ -240,19 +240,17 @@ def test_one_wrong_answer_in_a_sequence_fails_it(served: Served, tmp_path: Path)
 
 
 WRONG = {
-    "one that forgets": ('self._copy(outputs, s["output"])', 'self.start[s["input"]]'),
-    "one that never starts anew": (
+    "state is lost": ('self._copy(outputs, s["output"])', 'self.start[s["input"]]'),
+    "state is not reset": (
         "SEQUENCE_START:",
         "SEQUENCE_START and request.correlation_id() not in self.sequences:",
     ),
-    "one state for all": ("request.correlation_id()", "0"),
+    "state is shared": ("request.correlation_id()", "0"),
 }
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_a_server_that_keeps_state_wrongly_does_not_pass(
-    served: Served, tmp_path: Path, how: str
-) -> None:
+def test_verify_fails_for_wrong_state_handling(served: Served, tmp_path: Path, how: str) -> None:
     shutil.copytree(served.repository / "filter", tmp_path / "repository" / "filter")
     runtime = tmp_path / "repository" / "filter" / "1" / "trt_build_runtime" / "state.py"
     old, new = WRONG[how]
@@ -269,7 +267,7 @@ def test_a_server_that_keeps_state_wrongly_does_not_pass(
 
 
 CAUGHT = {
-    "one that forgets": {"http", "grpc"},
-    "one that never starts anew": {"http restarted", "grpc restarted"},
-    "one state for all": {"http interleaved", "grpc interleaved"},
+    "state is lost": {"http", "grpc"},
+    "state is not reset": {"http restarted", "grpc restarted"},
+    "state is shared": {"http interleaved", "grpc interleaved"},
 }

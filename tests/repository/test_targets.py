@@ -1,6 +1,4 @@
-"""Several targets: RTX takes them all at once, TensorRT the host's own, and says how the others get
-theirs.
-"""
+"""Several targets: RTX builds for all; TensorRT builds for the host and explains the others."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def options(*capabilities: tuple[int, int], **more: str) -> BuildOptions:
     return BuildOptions(compute_capabilities=capabilities, **more)  # type: ignore[arg-type]
 
 
-def test_one_rtx_plan_is_for_all_targets(models: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_one_rtx_plan_covers_all_targets(models: Path, tmp_path: Path) -> None:  # noqa: F811
     (result,) = build_repository(
         models, tmp_path / "out", options=options(A100, (8, 9)), isolate=False
     )
@@ -43,15 +41,15 @@ def test_one_rtx_plan_is_for_all_targets(models: Path, tmp_path: Path) -> None: 
 @pytest.mark.skipif(
     flavour.resolve() != "tensorrt-rtx", reason="Triton's backend loads TensorRT's own plans"
 )
-def test_an_rtx_plan_for_tritons_own_backend_is_refused(models: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Before anything is built: no server loads it, and the endpoint's failure does not say why."""
+def test_rtx_plan_for_the_tensorrt_backend_is_rejected(models: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Checked before the build: no server loads such a plan, and Triton does not report why."""
     with pytest.raises(UsageError, match="cannot load plans of TensorRT for RTX") as refused:
         build_repository(models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False)
     assert "--flavour tensorrt" in str(refused.value.fix)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_gpu_that_rtx_knows_nothing_of_is_usage(models: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_gpu_unsupported_by_rtx_is_a_usage_error(models: Path, tmp_path: Path) -> None:  # noqa: F811
     (result,) = build_repository(
         models, tmp_path / "out", options=options(A100, H100), isolate=False
     )
@@ -60,7 +58,7 @@ def test_a_gpu_that_rtx_knows_nothing_of_is_usage(models: Path, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("host")
-def test_tensorrt_builds_for_the_gpu_that_is_here_and_names_the_others() -> None:
+def test_tensorrt_builds_for_the_local_gpu_and_lists_the_others() -> None:
     requested = options(A100, H100, (12, 0))
     assert targets.here(requested, "tensorrt") == BuildOptions()
     message = list(preflight.missing(requested, "tensorrt", "models", "out"))
@@ -73,7 +71,7 @@ def test_tensorrt_builds_for_the_gpu_that_is_here_and_names_the_others() -> None
 
 
 @pytest.mark.usefixtures("host")
-def test_a_plan_for_ampere_and_later_serves_the_others_too() -> None:
+def test_ampere_plus_plan_covers_later_targets() -> None:
     compatible = options(A100, H100, (7, 5), hardware_compatible="ampere_plus")
     assert targets.here(compatible, "tensorrt") == BuildOptions(hardware_compatible="ampere_plus")
     (message,) = preflight.missing(compatible, "tensorrt", "models", "out")
@@ -81,7 +79,7 @@ def test_a_plan_for_ampere_and_later_serves_the_others_too() -> None:
 
 
 @pytest.mark.usefixtures("host")
-def test_a_target_that_is_not_cudas_first_gpu_is_made_so() -> None:
+def test_target_that_is_not_gpu0_needs_cuda_visible_devices() -> None:
     with pytest.raises(UsageError, match=r"GPU0 is sm_90(.|\n)*CUDA_VISIBLE_DEVICES=GPU-1"):
         targets.here(options(A100), "tensorrt")
     with pytest.raises(UsageError, match=r"trt-build merge"):
@@ -89,12 +87,12 @@ def test_a_target_that_is_not_cudas_first_gpu_is_made_so() -> None:
 
 
 @pytest.mark.usefixtures("host")
-def test_no_message_without_targets() -> None:
+def test_no_targets_give_no_messages() -> None:
     assert targets.here(BuildOptions(refit=True), "tensorrt") == BuildOptions(refit=True)
     assert not list(preflight.missing(BuildOptions(), "tensorrt", "models", "out"))
 
 
-def test_settings_stand_under_keywords_and_know_their_names(models: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_keywords_override_settings_and_unknown_ones_fail(models: Path, tmp_path: Path) -> None:  # noqa: F811
     settings = Settings(precision="fp16", only=["small"])
     (result,) = build_repository(
         models, tmp_path / "out", settings, precision="tf32", isolate=False
