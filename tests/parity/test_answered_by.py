@@ -37,7 +37,7 @@ MODELS = [
 ]
 
 
-def test_last_line_reports_what_answered(verify: Any) -> None:
+def test_summary_line_counts_models_by_executor(verify: Any) -> None:
     result = verify(MODELS)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == (
@@ -47,7 +47,7 @@ def test_last_line_reports_what_answered(verify: Any) -> None:
     assert data["answered_by"] == {"plan": 1, "plan+torch": 1, "torch": 1}
 
 
-def test_a_plan_can_be_required(verify: Any) -> None:
+def test_required_plan_fails_models_run_by_torch(verify: Any) -> None:
     result = verify(MODELS, "--require", "plan")
     assert result.exit_code == 3
     assert "FAILED slow: --require plan: answered by torch: the plan cannot run" in result.stdout
@@ -59,7 +59,7 @@ def test_a_plan_can_be_required(verify: Any) -> None:
     ("kind", "why"),
     [(None, None), ("plan+torch", "segment 0: the plan cannot run here: no such version")],
 )
-def test_what_no_plan_is_known_to_have_answered_fails_too(
+def test_required_plan_fails_models_with_unknown_executor(
     verify: Any, kind: str | None, why: str | None
 ) -> None:
     assert verify([model("m", kind, why)], "--require", "plan").exit_code == 3

@@ -38,7 +38,7 @@ class Arguments(nn.Module):
 @pytest.mark.parametrize(
     "optional", [[], ["mask"], ["shift"], ["bias", "shift"], ["mask", "bias", "shift"]]
 )
-def test_the_module_and_its_lowered_graph_take_the_same_tensors(optional: list[str]) -> None:
+def test_module_and_lowered_graph_accept_the_same_tensors(optional: list[str]) -> None:
     script = torch.jit.script(Arguments())
     names = [
         n for n in ("x", "mask", "p", "q", "r", "bias", "shift") if len(n) == 1 or n in optional
@@ -49,6 +49,6 @@ def test_the_module_and_its_lowered_graph_take_the_same_tensors(optional: list[s
     torch.testing.assert_close(call_module(script, specs, tensors), lowered.run(*tensors)[0])
 
 
-def test_what_has_no_schema_is_called_with_the_tensors_in_order() -> None:
+def test_function_without_schema_is_called_in_order() -> None:
     specs = [TensorSpec("float32", (2,), name=name) for name in "ab"]
     assert call_module(lambda a, b: a - b, specs, [torch.tensor(3), torch.tensor(1)]) == 2

@@ -19,26 +19,26 @@ def changed(name: str, value: object) -> dict[str, np.ndarray]:
     return {**GOLDEN, name: np.asarray(value)}
 
 
-def test_the_same_passes_with_no_error_and_cosine_one() -> None:
+def test_equal_outputs_pass_with_zero_error() -> None:
     comparison = compare(GOLDEN, GOLDEN)
     y, _ = comparison.outputs
     assert comparison.passed and comparison.problems == ()
     assert (y.absolute, y.relative) == (0, 0) and y.cosine == pytest.approx(1)
 
 
-def test_a_missing_and_an_extra_output_fail() -> None:
+def test_missing_and_extra_outputs_fail() -> None:
     assert compare({"y": GOLDEN["y"]}, GOLDEN).problems == ("output 'n': is missing",)
     assert compare({**GOLDEN, "z": np.zeros(1)}, GOLDEN).problems == (
         "output 'z': is not the model's",
     )
 
 
-def test_a_renamed_output_is_seen_as_such() -> None:
+def test_renamed_output_is_reported() -> None:
     problems = compare({"y": GOLDEN["y"], "m": GOLDEN["n"]}, GOLDEN).problems
     assert "'m' has its shape and dtype" in problems[0] and "of the missing 'n'" in problems[1]
 
 
-def test_a_wrong_type_and_a_wrong_shape_fail() -> None:
+def test_wrong_dtype_and_wrong_shape_fail() -> None:
     assert (
         "float64, not float32"
         in compare(changed("y", GOLDEN["y"].astype(np.float64)), GOLDEN).problems[0]
@@ -46,7 +46,7 @@ def test_a_wrong_type_and_a_wrong_shape_fail() -> None:
     assert "[4], not [2, 2]" in compare(changed("y", GOLDEN["y"].ravel()), GOLDEN).problems[0]
 
 
-def test_the_worst_element_is_named_with_both_values() -> None:
+def test_worst_element_is_reported_with_both_values() -> None:
     wrong = GOLDEN["y"].copy()
     wrong[1, 0] = 3.5
     wrong[0, 0] = 1.1
@@ -57,14 +57,14 @@ def test_the_worst_element_is_named_with_both_values() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_newly_not_finite_fails(value: float) -> None:
+def test_new_nonfinite_value_fails(value: float) -> None:
     wrong = GOLDEN["y"].copy()
     wrong[0, 1] = value
     problem = compare({**GOLDEN, "y": wrong}, GOLDEN, Tolerance(1e9, 1e9)).problems
     assert "not finite" in problem[0]
 
 
-def test_nan_passes_for_nan_and_an_infinity_for_the_same_only() -> None:
+def test_nan_and_infinity_match_only_themselves() -> None:
     golden = {"y": np.array([np.nan, np.inf, -np.inf, 1.0], dtype=np.float32)}
     assert compare(golden, golden).passed
     for wrong in (
@@ -75,13 +75,13 @@ def test_nan_passes_for_nan_and_an_infinity_for_the_same_only() -> None:
         assert not compare({"y": np.array(wrong, dtype=np.float32)}, golden).passed
 
 
-def test_integers_are_exact_beyond_what_a_float_holds() -> None:
+def test_large_integers_are_compared_exactly() -> None:
     golden = {"n": np.array([2**60], dtype=np.int64)}
     assert compare(golden, golden).passed
     assert not compare({"n": np.array([2**60 + 1], dtype=np.int64)}, golden).passed
 
 
-def test_one_other_truth_value_fails() -> None:
+def test_one_wrong_boolean_fails() -> None:
     golden = {"b": np.array([True, False, True])}
     assert "[1]" in compare({"b": np.array([True, True, True])}, golden).problems[0]
 
@@ -95,7 +95,7 @@ def test_the_manifests_tolerance_is_absolute_and_the_default_follows_the_goldens
     assert compare({"y": large["y"] + np.float32(0.1)}, large).passed
 
 
-def test_the_wrong_operator_does_not_hide_in_a_tolerance() -> None:
+def test_wrong_operator_exceeds_every_tolerance() -> None:
     """A well-known converter's test of gelu ran relu for years: atol 0.1."""
     x = np.linspace(-3, 3, 101, dtype=np.float32)
     silu = {"y": x / (1 + np.exp(-x))}
@@ -110,7 +110,7 @@ def test_an_empty_output_passes_and_has_no_index() -> None:
     assert y.passed and y.absolute_at is None
 
 
-def test_a_tensor_without_axes_has_the_empty_index() -> None:
+def test_scalar_output_has_the_empty_index() -> None:
     golden = {"y": np.float32(2).reshape(())}
     (y,) = compare({"y": np.float32(3).reshape(())}, golden).outputs
     assert not y.passed and y.absolute_at == ()
@@ -122,7 +122,7 @@ def test_as_dict_is_json() -> None:
     assert json.loads(json.dumps(compare({}, GOLDEN).as_dict()))["passed"] is False
 
 
-def test_a_coarser_precision_is_never_held_to_more() -> None:
+def test_coarser_precision_has_no_smaller_tolerance() -> None:
     order = ["fp32", "tf32", "fp16", "bf16"]
     rtols = [default_tolerance("float32", precision).rtol or 0 for precision in order]
     assert rtols == sorted(rtols)
@@ -130,7 +130,7 @@ def test_a_coarser_precision_is_never_held_to_more() -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
-def test_noise_is_bounded_where_every_element_passes(precision: str) -> None:
+def test_noise_is_limited_even_if_every_element_passes(precision: str) -> None:
     """Errors of a fifth of the golden's size everywhere: each is within its band, together they are
     another answer.
     """
@@ -143,7 +143,7 @@ def test_noise_is_bounded_where_every_element_passes(precision: str) -> None:
     assert compare(near, golden, precision=precision).passed
 
 
-def test_the_manifest_bounds_the_noise() -> None:
+def test_manifest_limits_the_noise() -> None:
     golden = {"y": np.ones(100, dtype=np.float32)}
     output = {"y": golden["y"] * np.float32(1.2)}
     assert compare(output, golden, Tolerance(noise=0.3), precision="int8").passed

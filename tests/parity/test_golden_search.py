@@ -121,7 +121,7 @@ def test_values_are_varied_until_every_outcome_is_reached(kind: Any, tmp_path: P
         torch.testing.assert_close(torch.from_numpy(golden.outputs["output"]), output)
 
 
-def test_a_loop_of_the_issue_gets_a_golden_above_its_threshold(tmp_path: Path) -> None:
+def test_loop_gets_a_golden_above_its_threshold(tmp_path: Path) -> None:
     class Loop(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             cur = torch.zeros_like(x[0])
@@ -146,19 +146,19 @@ def test_sizes_next_to_a_compared_number_are_tried(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Guarded, Settings])
-def test_what_no_input_decides_or_only_raises_is_not_asked_for(kind: Any, tmp_path: Path) -> None:
+def test_constant_and_raising_branches_are_not_required(kind: Any, tmp_path: Path) -> None:
     found = recorded(kind(), tmp_path)
     assert not [outcome for outcome in found.unreached if outcome.is_branch]
 
 
-def test_a_branch_that_stays_unreached_is_a_warning_with_its_line(tmp_path: Path) -> None:
+def test_unreached_branch_is_a_warning_with_its_line(tmp_path: Path) -> None:
     (warning,) = recorded(Unreachable(), tmp_path).warnings
     assert "no golden reaches" in warning
     assert "test_golden_search.py" in warning and "condition: true" in warning
     assert "goldens: FILE.npz" in warning
 
 
-def test_answers_that_depend_on_rounding_are_no_goldens(tmp_path: Path) -> None:
+def test_outputs_that_depend_on_rounding_are_not_recorded(tmp_path: Path) -> None:
     found = recorded(IllConditioned(), tmp_path)
     assert not added(found)
     assert found.warnings

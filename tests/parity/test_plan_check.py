@@ -109,12 +109,12 @@ def values(conversion: Any) -> list[str]:
     return [f"%{name}" for _, name in plan_check.named_values(conversion.network)]
 
 
-def test_a_right_plan_is_taken_as_it_is() -> None:
+def test_correct_plan_is_not_rebuilt() -> None:
     right, gpu = check(lambda conversion, options: None)
     assert (right.steps, right.kept, len(gpu.builds)) == ((), (), 1)
 
 
-def test_it_is_rebuilt_without_tactic_sources_and_without_the_timing_cache() -> None:
+def test_wrong_plan_is_rebuilt_with_fewer_tactic_sources() -> None:
     def wrong(conversion: Any, options: BuildOptions) -> str | None:
         sources = options.tactic_sources or SOURCES
         return values(conversion)[2] if "CUBLAS" in sources else None
@@ -133,7 +133,7 @@ def test_it_is_rebuilt_without_tactic_sources_and_without_the_timing_cache() -> 
     assert right.steps[2] == "rebuilt without CUBLAS, CUDNN: right"
 
 
-def test_the_first_layer_that_differs_is_kept_in_float32() -> None:
+def test_first_differing_layer_is_kept_in_float32() -> None:
     def wrong(conversion: Any, options: BuildOptions) -> str | None:
         kept = getattr(conversion, "keep", ())
         return None if "second/aten::linear_0" in kept else values(conversion)[2]
@@ -154,7 +154,7 @@ def test_the_layer_of_an_output_is_kept_in_float32_if_no_inner_value_differs() -
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_every_step_is_reported_if_none_helps(precision: str) -> None:
+def test_all_failed_steps_are_reported(precision: str) -> None:
     with pytest.raises(EngineError) as failed:
         check(lambda conversion, options: values(conversion)[0], precision)
     words = failed.value.message
@@ -163,7 +163,7 @@ def test_every_step_is_reported_if_none_helps(precision: str) -> None:
     assert bool(failed.value.where) is (precision == "fp16"), "the value where it begins"
 
 
-def test_a_build_or_run_that_fails_is_a_step_too() -> None:
+def test_failed_builds_and_runs_are_reported_as_steps() -> None:
     torch.manual_seed(0)
     conversion = builder.convert(lower(torch.jit.script(Net().eval())), [SPEC])
     (name,) = conversion.outputs
@@ -179,7 +179,7 @@ def test_a_build_or_run_that_fails_is_a_step_too() -> None:
 
 
 @pytest.mark.parametrize("first", range(6))
-def test_the_bisection_finds_the_first(first: int) -> None:
+def test_bisection_finds_the_first_true_index(first: int) -> None:
     requested: list[int] = []
 
     def is_true(at: int) -> bool:

@@ -14,34 +14,34 @@ from tests.triton.artifacts import Raise, artifact, pair, tensor
 FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
-def keeps_out(model: Path) -> bool:
+def blocks_pycache(model: Path) -> bool:
     """Whether Python can make no `__pycache__` beside model.py and in the runtime."""
     folders = (model / "1", model / "1/trt_build_runtime")
     return all((folder / "__pycache__").is_file() for folder in folders)
 
 
-def test_published_promoted_and_candidate_models_keep_python_from_writing(tmp_path: Path) -> None:
+def test_published_promoted_and_candidate_models_block_pycache(tmp_path: Path) -> None:
     made = publish_ensemble(pair(1), tmp_path / "a")
     history.promote(made, tmp_path / "b")
     one = candidate.add(made, tmp_path / "c")
     for repository, ensemble in (("a", "pair"), ("b", "pair"), ("c", one.name)):
         steps = [path for path in (tmp_path / repository).iterdir() if path.name != ensemble]
-        assert len(steps) == 2 and all(map(keeps_out, steps)), repository
+        assert len(steps) == 2 and all(map(blocks_pycache, steps)), repository
 
 
-def test_a_repository_without_the_empty_files_is_whole(tmp_path: Path) -> None:
+def test_model_without_pycache_files_can_be_promoted(tmp_path: Path) -> None:
     inputs = (tensor("x", "float32", "batch", 2),)
     made = publish(artifact(Raise(1), inputs, ("y",), serve_as="python"), tmp_path / "a")
     for file in made.rglob("__pycache__"):
         file.unlink()
     assert history.promote(made, tmp_path / "b").state == "promoted"
-    assert keeps_out(tmp_path / "b/model")
+    assert blocks_pycache(tmp_path / "b/model")
 
 
 @pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["explicit", "poll"])
-def test_a_server_that_may_write_loads_each_model_once(tmp_path: Path, mode: str) -> None:
+def test_server_with_write_access_loads_each_model_once(tmp_path: Path, mode: str) -> None:
     """Without the files it loads both steps twice (Triton 24.10)."""
     made = publish_ensemble(pair(1), tmp_path / "repository")
     log = tmp_path / "server.log"

@@ -22,26 +22,26 @@ from tests.triton.artifacts import TENSORRT, Affine, Centered, artifact, pair, s
 PLAN = {"plan": b"plan", "facts": TENSORRT}
 
 
-def test_a_shared_dynamic_first_axis_becomes_tritons_batch() -> None:
+def test_shared_dynamic_first_axis_is_the_batch_axis() -> None:
     message = config(scorer())
     assert message.max_batch_size == 8
     assert [list(t.dims) for t in message.input] == [[3], [1]]
     assert message.HasField("dynamic_batching")
 
 
-def test_a_tensor_that_is_only_a_batch_is_one_column_on_the_wire() -> None:
+def test_batch_only_tensor_is_reshaped_to_one_column() -> None:
     message = config(scorer())
     ids, best = message.input[1], message.output[1]
     assert ids.HasField("reshape") and list(ids.reshape.shape) == []
     assert list(best.dims) == [1] and best.HasField("reshape")
 
 
-def test_the_text_reads_back_as_the_same_message() -> None:
+def test_config_text_round_trips() -> None:
     message = config(scorer())
     assert parse_config(config_text(message), "text") == message
 
 
-def test_without_a_batch_max_batch_size_zero_is_written_all_the_same() -> None:
+def test_max_batch_size_zero_is_written_without_a_batch() -> None:
     model = artifact(Affine(), (tensor("x", "float32", 2, 3),), ("y",), dynamic=())
     message = config(model)
     text = config_text(message)
@@ -50,12 +50,12 @@ def test_without_a_batch_max_batch_size_zero_is_written_all_the_same() -> None:
     assert parse_config(text, "text") == message
 
 
-def test_rows_that_depend_on_each_other_are_not_batched() -> None:
+def test_model_with_dependent_rows_is_not_batched() -> None:
     model = artifact(Centered(), (tensor("x", "float32", "batch", 3),), ("y",))
     assert config(model).max_batch_size == 0
 
 
-def test_an_output_that_does_not_follow_the_batch_is_seen_in_the_goldens() -> None:
+def test_output_with_another_batch_size_disables_batching() -> None:
     class Twice(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.cat([x, x])
@@ -73,7 +73,7 @@ def test_an_output_that_does_not_follow_the_batch_is_seen_in_the_goldens() -> No
         ([(2, 4, 8)], 0),
     ],
 )
-def test_profiles_count_as_far_as_they_cover_every_batch_from_one(
+def test_max_batch_size_is_covered_by_profiles_from_one(
     spans: list[tuple[int, int, int]], expected: int
 ) -> None:
     profiles = [{"batch": span} for span in spans]
@@ -81,7 +81,7 @@ def test_profiles_count_as_far_as_they_cover_every_batch_from_one(
     assert config(model).max_batch_size == expected
 
 
-def test_the_batch_is_no_larger_than_every_length_has_a_profile_for() -> None:
+def test_max_batch_size_is_covered_for_every_length() -> None:
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
     profiles = [
         {"batch": (1, 4, 8), "length": (1, 8, 16)},
@@ -91,7 +91,7 @@ def test_the_batch_is_no_larger_than_every_length_has_a_profile_for() -> None:
     assert config(model).max_batch_size == 2
 
 
-def test_a_profile_of_wider_lengths_serves_the_narrower_ones_too() -> None:
+def test_profile_of_wider_lengths_covers_narrower_lengths() -> None:
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
     profiles = [
         {"batch": (1, 1, 1), "length": (1, 8, 16)},
@@ -131,7 +131,7 @@ BY_LENGTH = ((1, 8, 16), (17, 32, 64))
         ([(2, 2, 8), (2, 4, 8)], 0, []),
     ],
 )
-def test_batches_lost_between_profiles_are_reported(
+def test_lost_batches_of_profiles_are_reported(
     batches: list[tuple[int, int, int]], size: int, words: list[str]
 ) -> None:
     lengths = [*BY_LENGTH, (65, 80, 96)][: len(batches)]
@@ -148,7 +148,7 @@ def test_batches_lost_between_profiles_are_reported(
     assert lost_batches(chosen) == lost_batches(replace(model, mixes="its rows mix")) == ()
 
 
-def test_profiles_that_complete_each_other_lose_nothing() -> None:
+def test_complementary_profiles_lose_no_batches() -> None:
     spans = [(1, 1, 1), (2, 4, 8), (9, 16, 32)]
     profiles = [{"batch": span} for span in spans]
     assert not lost_batches(
@@ -156,7 +156,7 @@ def test_profiles_that_complete_each_other_lose_nothing() -> None:
     )
 
 
-def test_batching_that_the_manifest_demands_and_the_model_forbids_is_a_usage_error() -> None:
+def test_required_batching_of_unbatchable_model_is_usage_error() -> None:
     model = artifact(
         Affine(),
         (tensor("x", "float32", 2, 3),),
@@ -168,43 +168,43 @@ def test_batching_that_the_manifest_demands_and_the_model_forbids_is_a_usage_err
         config(model)
 
 
-def test_batching_that_the_manifest_forbids_is_off_and_the_dims_are_whole() -> None:
+def test_disabled_batching_keeps_all_dims() -> None:
     message = config(scorer(batching=Batching(enabled=False)))
     assert message.max_batch_size == 0
     assert [list(t.dims) for t in message.input] == [[-1, 3], [-1]]
 
 
-def test_static_batch_sizes_are_preferred_unless_others_are_given() -> None:
+def test_static_batch_sizes_are_the_default_preferred_sizes() -> None:
     own = scorer(batch_sizes=(1, 4))
     assert list(config(own).dynamic_batching.preferred_batch_size) == [4]
     other = scorer(batch_sizes=(1, 4), batching=Batching(preferred=(2,)))
     assert list(config(other).dynamic_batching.preferred_batch_size) == [2]
 
 
-def test_a_preferred_size_beyond_the_profiles_is_a_usage_error() -> None:
+def test_preferred_size_beyond_profiles_is_usage_error() -> None:
     with pytest.raises(UsageError, match="16"):
         config(scorer(batching=Batching(preferred=(4, 16))))
 
 
-def test_the_manifests_batching_reaches_the_config() -> None:
+def test_batching_options_are_written_to_config() -> None:
     batcher = config(
         scorer(batching=Batching(max_queue_delay_us=500, preferred=(4,)))
     ).dynamic_batching
     assert (list(batcher.preferred_batch_size), batcher.max_queue_delay_microseconds) == ([4], 500)
 
 
-def test_auto_takes_the_plan_only_where_triton_has_a_backend_for_its_flavour() -> None:
+def test_auto_serves_plan_only_if_triton_supports_its_flavor() -> None:
     assert config(scorer(**PLAN)).platform == "tensorrt_plan"
     assert config(scorer(plan=b"plan")).backend == "python"
 
 
-def test_a_plan_is_served_by_instances_on_the_gpu_that_list_every_profile() -> None:
+def test_gpu_instances_of_plan_list_every_profile() -> None:
     profiles = [{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}]
     (group,) = config(scorer(profiles=profiles, instances=2, **PLAN)).instance_group
     assert (group.kind, group.count, list(group.profile)) == (1, 2, ["0", "1"])
 
 
-def test_a_plan_is_launched_as_a_graph_at_the_batches_that_are_named() -> None:
+def test_cuda_graphs_are_configured_for_named_batch_sizes() -> None:
     """One spec for each size and profile that has it, with all inputs without their batch, and each
     warmed up.
     """
@@ -232,7 +232,7 @@ def test_a_plan_is_launched_as_a_graph_at_the_batches_that_are_named() -> None:
     assert not config(scorer(**PLAN)).HasField("optimization")
 
 
-def test_a_graph_without_or_beyond_the_batch_is_a_usage_error() -> None:
+def test_cuda_graph_beyond_max_batch_size_is_usage_error() -> None:
     with pytest.raises(UsageError, match=r"batching.graphs \[9\] is beyond the model's batch, 8"):
         config(scorer(batching=Batching(graphs=(1, 9)), **PLAN))
     single = artifact(
@@ -247,7 +247,7 @@ def test_a_graph_without_or_beyond_the_batch_is_a_usage_error() -> None:
         config(single)
 
 
-def test_graphs_are_refused_where_they_answer_wrong_numbers_and_warned_of_elsewhere() -> None:
+def test_cuda_graphs_are_refused_for_old_tensorrt_else_warned() -> None:
     old = scorer(
         batching=Batching(graphs=(1,)), plan=b"plan", facts={**TENSORRT, "tensorrt": "8.6.1"}
     )
@@ -262,18 +262,18 @@ def test_graphs_are_refused_where_they_answer_wrong_numbers_and_warned_of_elsewh
     assert graphs.warnings(scorer(**PLAN), "tensorrt_plan") == ()
 
 
-def test_the_python_runtime_is_left_to_find_its_kind_of_host_and_names_no_profile() -> None:
+def test_python_runtime_instances_are_auto_without_profiles() -> None:
     profiles = [{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}]
     (group,) = config(scorer(profiles=profiles)).instance_group
     assert (group.kind, list(group.profile)) == (0, [])
 
 
-def test_a_plan_that_was_not_built_cannot_be_served() -> None:
+def test_missing_plan_is_refused() -> None:
     with pytest.raises(PublishError, match="no plan"):
         config(scorer(serve_as="tensorrt_plan"))
 
 
-def test_a_plans_own_types_are_served_where_they_differ_from_the_modules() -> None:
+def test_plan_dtypes_override_module_dtypes() -> None:
     facts = {
         **TENSORRT,
         "inputs": [{"name": "ids", "dtype": "INT32"}],
@@ -283,14 +283,14 @@ def test_a_plans_own_types_are_served_where_they_differ_from_the_modules() -> No
     assert [t.data_type for t in (message.input[1], message.output[1])] == [8, 8]
 
 
-def test_a_type_that_no_engine_has_is_refused_for_a_plan_and_served_by_the_runtime() -> None:
+def test_unsupported_dtype_is_refused_for_plan_only() -> None:
     spec = (tensor("x", "float64", "batch", 3),)
     with pytest.raises(PublishError, match="float64"):
         config(artifact(Affine(), spec, ("y",), **PLAN))
     assert config(artifact(Affine(), spec, ("y",))).input[0].data_type == 12
 
 
-def test_a_tensor_without_axes_is_one_element_for_the_runtime_and_refused_for_a_plan() -> None:
+def test_scalar_tensor_is_refused_for_plan_only() -> None:
     spec = (tensor("x", "float32"),)
     assert list(config(artifact(Affine(), spec, ("y",), dynamic=())).input[0].dims) == [1]
     with pytest.raises(PublishError, match="no axes"):
@@ -298,25 +298,25 @@ def test_a_tensor_without_axes_is_one_element_for_the_runtime_and_refused_for_a_
 
 
 @pytest.mark.parametrize("name", ["a b", "x/y", "ä"])
-def test_a_tensor_name_that_the_backend_would_cut_or_no_file_takes_is_refused(name: str) -> None:
+def test_invalid_tensor_name_is_refused(name: str) -> None:
     with pytest.raises(PublishError, match="tensor name"):
         config(artifact(Affine(), (tensor(name, "float32", "batch", 3),), ("y",)))
 
 
-def test_all_broken_rules_are_reported_together() -> None:
+def test_all_violations_are_reported_together() -> None:
     model = artifact(Affine(), (tensor("a b", "float32", "batch", 3),), ("a b",), name="../up")
     with pytest.raises(PublishError) as caught:
         config(model)
     assert "folder name" in str(caught.value) and "two tensors" in str(caught.value)
 
 
-def test_provenance_is_in_the_parameters() -> None:
+def test_provenance_is_written_to_parameters() -> None:
     parameters = config(scorer(**PLAN)).parameters
     assert parameters["trt_build.tensorrt_version"].string_value == "10.13.3.9"
     assert len(parameters["trt_build.plan_sha256"].string_value) == 64
 
 
-def test_the_triton_section_is_merged_in_and_may_replace_the_instances() -> None:
+def test_triton_section_is_merged_and_overrides_instances() -> None:
     section = {
         "instance_group": [{"kind": "KIND_CPU", "count": 3}],
         "version_policy": {"all": {}},
@@ -403,7 +403,7 @@ def test_each_field_of_the_triton_section_round_trips(field: str, value: Any) ->
 
 
 @pytest.mark.parametrize("field", list(section.OWNED))
-def test_a_field_that_the_generator_writes_is_refused_by_name(field: str) -> None:
+def test_generated_field_in_triton_section_is_refused(field: str) -> None:
     if field not in pb.ModelConfig.DESCRIPTOR.fields_by_name:
         pytest.skip(f"tritonclient's ModelConfig has no {field}")
     with pytest.raises(UsageError, match=f"triton.{field} is not for the manifest"):
@@ -462,12 +462,12 @@ LEVELS = {"priority_levels": 2, "default_priority_level": 1}
         ({"metric_tags": {"équipe": "a"}}, "'équipe' is not a valid name of a label"),
     ],
 )
-def test_what_the_section_cannot_say_is_refused(section: dict[str, Any], words: str) -> None:
+def test_invalid_triton_section_is_refused(section: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):
         config(scorer(triton=section))
 
 
-def test_a_queue_policy_needs_a_model_that_triton_batches() -> None:
+def test_dynamic_batching_section_needs_a_batched_model() -> None:
     model = scorer(
         triton={"dynamic_batching": {"preserve_ordering": True}}, batching=Batching(enabled=False)
     )
@@ -475,7 +475,7 @@ def test_a_queue_policy_needs_a_model_that_triton_batches() -> None:
         config(model)
 
 
-def test_an_ensemble_and_its_steps_take_each_what_is_theirs() -> None:
+def test_triton_section_is_split_between_ensemble_and_steps() -> None:
     section = {"response_cache": {"enable": True}, "instance_group": [{"count": 2}]}
     whole = pair(1, triton=section)
     steps = {step.spec.name: config(step) for step in whole.steps}
@@ -485,13 +485,13 @@ def test_an_ensemble_and_its_steps_take_each_what_is_theirs() -> None:
         assert not step.HasField("response_cache") and step.instance_group[0].count == 2
 
 
-def test_warm_up_has_the_recorded_ids_and_an_engines_usual_batch() -> None:
+def test_warmup_uses_golden_inputs_and_optimum_batch_of_plan() -> None:
     (sample,) = config(scorer(**PLAN)).model_warmup
     assert sample.batch_size == 4 and list(sample.inputs["ids"].dims) == [1]
     assert config(scorer()).model_warmup[0].batch_size == 1
 
 
-def test_profiles_that_end_at_different_batches_are_warmed_up_within_the_least() -> None:
+def test_warmup_batch_is_limited_to_max_batch_size() -> None:
     """Long inputs in small batches: what Triton may batch is 8, though the usual batch of the short
     ones is 16.
     """
@@ -505,7 +505,7 @@ def test_profiles_that_end_at_different_batches_are_warmed_up_within_the_least()
     assert [sample.batch_size for sample in message.model_warmup] == [8, 4]
 
 
-def test_a_batch_beyond_the_profiles_is_refused() -> None:
+def test_max_batch_size_beyond_profiles_is_refused() -> None:
     from builder.triton.check import validate
 
     model = scorer()

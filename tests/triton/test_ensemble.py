@@ -34,11 +34,11 @@ def check(change: Callable[[Any, Any, Any], None]) -> None:
     ensemble.check(whole, {"m.0": first, "m.1": second})
 
 
-def test_a_sound_graph_passes_with_wildcards() -> None:
+def test_valid_ensemble_with_dynamic_dims_passes() -> None:
     check(lambda whole, first, second: None)
 
 
-def test_a_step_that_does_not_batch_may_have_the_batch_in_its_dims() -> None:
+def test_unbatched_step_may_have_the_batch_in_its_dims() -> None:
     def change(whole: Any, first: Any, second: Any) -> None:
         second.max_batch_size = 0
         second.input[0].dims[:] = [-1, 4]
@@ -64,7 +64,7 @@ def unused(whole: Any, first: Any, second: Any) -> None:
     whole.ensemble_scheduling.step[0].output_map["z"] = "z"
 
 
-def made_twice(whole: Any, first: Any, second: Any) -> None:
+def produced_twice(whole: Any, first: Any, second: Any) -> None:
     whole.ensemble_scheduling.step[1].output_map["y"] = "h"
 
 
@@ -72,7 +72,7 @@ def unmapped(whole: Any, first: Any, second: Any) -> None:
     second.input.add(name="k", data_type=pb.TYPE_FP32, dims=[1])
 
 
-def never_made(whole: Any, first: Any, second: Any) -> None:
+def missing_output(whole: Any, first: Any, second: Any) -> None:
     whole.output.add(name="w", data_type=pb.TYPE_FP32, dims=[1])
 
 
@@ -80,7 +80,7 @@ def instances(whole: Any, first: Any, second: Any) -> None:
     whole.instance_group.add(count=1)
 
 
-def nothing_read(whole: Any, first: Any, second: Any) -> None:
+def missing_input_map(whole: Any, first: Any, second: Any) -> None:
     whole.ensemble_scheduling.step[0].input_map.clear()
 
 
@@ -97,13 +97,13 @@ def nothing_read(whole: Any, first: Any, second: Any) -> None:
             "allows maximum batch size 8, but it contains model m.1 which only allows .* 4",
         ),
         (unused, "ensemble tensor 'z' is unused"),
-        (made_twice, "can appear in an output map only once"),
+        (produced_twice, "can appear in an output map only once"),
         (unmapped, "does not map its input 'k'"),
-        (never_made, "ensemble output 'w' is not made"),
+        (missing_output, "ensemble output 'w' is not made"),
         (instances, "instance_group must not be set"),
-        (nothing_read, "must specify 'input_map'"),
+        (missing_input_map, "must specify 'input_map'"),
     ],
 )
-def test_each_rule_that_triton_has(change: Callable[[Any, Any, Any], None], words: str) -> None:
+def test_invalid_ensemble_is_refused(change: Callable[[Any, Any, Any], None], words: str) -> None:
     with pytest.raises(PublishError, match=words):
         check(change)

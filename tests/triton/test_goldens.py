@@ -11,7 +11,7 @@ import pytest
 from builder.triton import Golden, goldens
 
 
-def test_bfloat16_and_tensors_without_axes_come_back(tmp_path: Path) -> None:
+def test_bfloat16_and_scalar_tensors_round_trip(tmp_path: Path) -> None:
     x = np.array([1.5, -2.25], dtype=ml_dtypes.bfloat16)
     golden = Golden(
         "p0-opt", {"x:0": x}, {"y": np.float32(3).reshape(()), "flag": np.array([True, False])}

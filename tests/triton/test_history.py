@@ -42,7 +42,7 @@ def net(number: int, kept: Versions = KEEP) -> ModelArtifact:
     )
 
 
-def three(repository: Path, kept: Versions = KEEP) -> Path:
+def publish_three_versions(repository: Path, kept: Versions = KEEP) -> Path:
     for number in (1, 2, 3):
         folder = publish(net(number, kept), repository)
     return folder
@@ -60,8 +60,8 @@ def whole(folder: Path) -> bool:
     return not any(name for version in published.versions(folder) for name in version.damaged())
 
 
-def test_a_changed_model_is_a_new_version_and_an_unchanged_one_is_not(repository: Path) -> None:
-    folder = three(repository)
+def test_only_a_changed_model_is_a_new_version(repository: Path) -> None:
+    folder = publish_three_versions(repository)
     assert numbers(folder) == [3, 2, 1] and whole(folder)
     assert [text(folder, number) for number in (1, 2, 3)] == [b"\1", b"\2", b"\3"]
     publish(net(3), repository)
@@ -72,7 +72,7 @@ def test_a_changed_model_is_a_new_version_and_an_unchanged_one_is_not(repository
 
 
 def test_only_named_versions_are_served(repository: Path) -> None:
-    folder = three(repository)
+    folder = publish_three_versions(repository)
     assert versions.served(folder) == [3]
     (folder / "9").mkdir()
     assert versions.served(folder) == [3] and versions.foreign(folder) == []
@@ -87,7 +87,7 @@ def test_only_named_versions_are_served(repository: Path) -> None:
 
 
 def test_equal_configs_are_served_together(repository: Path) -> None:
-    folder = three(repository, Versions(keep=3, serve=2))
+    folder = publish_three_versions(repository, Versions(keep=3, serve=2))
     assert versions.served(folder) == [3, 2]
     changed = net(4, Versions(keep=3, serve=3))
     publish(replace(changed, spec=replace(changed.spec, instances=2)), repository)
@@ -95,8 +95,8 @@ def test_equal_configs_are_served_together(repository: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_rollback_serves_an_earlier_version_and_keeps_the_other(repository: Path) -> None:
-    folder = three(repository)
+def test_rollback_serves_earlier_version_and_keeps_the_newer(repository: Path) -> None:
+    folder = publish_three_versions(repository)
     assert history.rollback(folder, None) == (3, 2)
     assert numbers(folder) == [2, 3, 1] and versions.served(folder) == [2] and whole(folder)
     assert published.read(folder / "trt-build.json")[published.ROLLED_BACK] == 3
@@ -112,8 +112,8 @@ def test_a_rollback_serves_an_earlier_version_and_keeps_the_other(repository: Pa
     assert [entry.state for entry in history.history(folder)] == ["current", "kept", "kept"]
 
 
-def test_what_cannot_be_rolled_back_to_changes_nothing(repository: Path) -> None:
-    folder = three(repository)
+def test_failed_rollback_changes_nothing(repository: Path) -> None:
+    folder = publish_three_versions(repository)
     (folder / "2" / "lowered.pt").unlink()
     (folder / "2" / "lowered.pt").write_bytes(b"other")
     with pytest.raises(PublishError, match=r"version 2 of 'scorer' is damaged: 2/lowered\.pt"):
@@ -130,8 +130,8 @@ def test_what_cannot_be_rolled_back_to_changes_nothing(repository: Path) -> None
 
 
 @pytest.mark.slow
-def test_prune_keeps_the_current_version_and_numbers_are_not_used_again(repository: Path) -> None:
-    folder = three(repository)
+def test_prune_keeps_current_version_and_reuses_no_number(repository: Path) -> None:
+    folder = publish_three_versions(repository)
     history.rollback(folder, 1)
     assert history.prune(folder, 2) == [2]
     assert numbers(folder) == [1, 3] and whole(folder)
@@ -141,8 +141,8 @@ def test_prune_keeps_the_current_version_and_numbers_are_not_used_again(reposito
     assert numbers(folder) == [4, 1]
 
 
-def test_a_manifest_that_keeps_no_versions_loses_none(repository: Path) -> None:
-    folder = three(repository)
+def test_manifest_without_versions_does_not_delete_versions(repository: Path) -> None:
+    folder = publish_three_versions(repository)
     with pytest.raises(UsageError, match="3 versions, and the manifest keeps none"):
         publish(net(4, Versions()), repository)
     assert numbers(folder) == [3, 2, 1]
@@ -151,15 +151,15 @@ def test_a_manifest_that_keeps_no_versions_loses_none(repository: Path) -> None:
     assert numbers(folder) == [1] and (folder / "1").is_dir() and not (folder / "3").exists()
 
 
-def test_a_model_without_versions_begins_to_keep_them(repository: Path) -> None:
+def test_versions_can_be_enabled_later(repository: Path) -> None:
     folder = publish(net(1, Versions()), repository)
     publish(net(2), repository)
     assert numbers(folder) == [2, 1] and whole(folder)
 
 
 @pytest.mark.slow
-def test_a_promoted_model_is_the_same_and_goes_once(repository: Path, tmp_path: Path) -> None:
-    folder, other = three(repository), tmp_path / "live"
+def test_promotion_copies_the_model_once(repository: Path, tmp_path: Path) -> None:
+    folder, other = publish_three_versions(repository), tmp_path / "live"
     assert history.promote(folder, other).number == 1
     assert numbers(other / "scorer") == [1] and text(other / "scorer", 1) == b"\3"
     assert history.promote(folder, other).state == "unchanged"
@@ -172,7 +172,7 @@ def test_a_promoted_model_is_the_same_and_goes_once(repository: Path, tmp_path: 
         history.promote(folder, other)
 
 
-def test_an_incompatible_rollback_is_refused(repository: Path) -> None:
+def test_incompatible_rollback_is_refused(repository: Path) -> None:
     publish(net(1), repository)
     changed = net(2)
     outputs = tuple(replace(io, name=f"{io.name}_2") for io in changed.outputs)
@@ -220,7 +220,7 @@ def secret_of(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("where", ["config.pbtxt", "extra", "1/extra"])
-def test_a_link_in_a_model_is_damage_and_is_not_followed(
+def test_symlink_in_model_is_damage_and_not_followed(
     repository: Path, tmp_path: Path, where: str
 ) -> None:
     folder = publish(net(1), repository)
@@ -238,7 +238,7 @@ def test_a_link_in_a_model_is_damage_and_is_not_followed(
     assert not (tmp_path / "live").exists()
 
 
-def test_a_link_in_a_step_is_not_promoted(repository: Path, tmp_path: Path) -> None:
+def test_step_with_symlink_is_not_promoted(repository: Path, tmp_path: Path) -> None:
     folder = publish_ensemble(pair(1), repository)
     step = sorted(published.step_names(folder))[0]
     (repository / step / "extra").symlink_to(secret_of(tmp_path))
@@ -247,7 +247,7 @@ def test_a_link_in_a_step_is_not_promoted(repository: Path, tmp_path: Path) -> N
     assert not (tmp_path / "live").exists()
 
 
-def test_files_elsewhere_are_neither_copied_nor_overwritten(
+def test_files_outside_the_model_are_not_copied_or_overwritten(
     repository: Path, tmp_path: Path
 ) -> None:
     secret = secret_of(tmp_path)

@@ -41,12 +41,14 @@ OPTIONAL = ', { name: "z" data_type: TYPE_FP32 dims: [1] optional: true }'
         ({"y": "-1"}, ["output 'y' has the shape [-1, -1], and had [-1, 3]"]),
     ],
 )
-def test_what_a_client_survives(changes: dict[str, str], found: list[str]) -> None:
+def test_incompatible_config_changes_are_reported(
+    changes: dict[str, str], found: list[str]
+) -> None:
     before, after = parse_config(config(), "before"), parse_config(config(**changes), "after")
     assert list(incompatible(before, after)) == found
 
 
-def test_tensors_that_go_and_what_becomes_required() -> None:
+def test_removed_tensors_and_new_required_inputs_are_reported() -> None:
     before = parse_config(config(inputs=OPTIONAL, outputs=OTHER), "before")
     assert list(incompatible(before, parse_config(config(), "after"))) == [
         "input 'z' is no longer there",
@@ -63,7 +65,7 @@ def test_output_that_becomes_optional_is_incompatible() -> None:
     assert list(incompatible(sometimes, always)) == []
 
 
-def test_a_smaller_batch_and_a_sequence_are_incompatible() -> None:
+def test_smaller_batch_and_sequence_batching_are_incompatible() -> None:
     before = parse_config(config(), "before")
     smaller = parse_config(config().replace("max_batch_size: 8", "max_batch_size: 4"), "after")
     assert list(incompatible(before, smaller)) == ["the maximum batch is 4, and was 8"]
@@ -71,7 +73,7 @@ def test_a_smaller_batch_and_a_sequence_are_incompatible() -> None:
     assert list(incompatible(before, sequence)) == ["requests now belong to sequences"]
 
 
-def test_it_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
+def test_incompatible_change_is_refused_unless_accepted(tmp_path: Path) -> None:
     former, new = tmp_path / "former", tmp_path / "new"
     new.mkdir()
     (new / "config.pbtxt").write_text(config(y="7"))

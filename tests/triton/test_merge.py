@@ -53,9 +53,7 @@ def config_of(folder: Path) -> Any:
     return parse_config((folder / "config.pbtxt").read_text(), "merged")
 
 
-def test_each_gpu_finds_its_plan_and_others_fail_by_name(
-    built: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_merged_model_selects_the_plan_by_gpu(built: Callable[..., Path], tmp_path: Path) -> None:
     merged = merge([built("a", "8.0"), built("b", "9.0")], tmp_path / "out")
     assert merged == [("scorer", ("8.0", "9.0"))]
     folder = tmp_path / "out" / "scorer"
@@ -73,7 +71,7 @@ def test_each_gpu_finds_its_plan_and_others_fail_by_name(
     assert facts["plans"]["9.0"]["compute_capabilities"] == ["9.0"]
 
 
-def test_merged_model_matches_its_sidecar(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_merged_model_has_no_build_record(built: Callable[..., Path], tmp_path: Path) -> None:
     a, b = built("a", "8.0"), built("b", "9.0")
     record(a / "scorer", {"precision": "fp32"}, {}, {})
     merge([a, b], tmp_path / "out")
@@ -85,7 +83,7 @@ def test_merged_model_matches_its_sidecar(built: Callable[..., Path], tmp_path: 
     assert stale(tmp_path / "out" / "scorer", {}, Hashes(tmp_path / "h")) is None
 
 
-def test_a_merged_repository_takes_a_third_and_a_newer(
+def test_merged_repository_accepts_new_and_newer_plans(
     built: Callable[..., Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -98,7 +96,7 @@ def test_a_merged_repository_takes_a_third_and_a_newer(
     assert config_of(out / "scorer").cc_model_filenames["12.0"] == "model_sm120.plan"
 
 
-def test_a_model_of_one_repository_is_for_its_gpu_and_others_fail_by_name(
+def test_plan_of_one_repository_is_limited_to_its_gpu(
     built: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Triton would take `model.plan` for any GPU."""
@@ -116,7 +114,7 @@ def test_a_model_of_one_repository_is_for_its_gpu_and_others_fail_by_name(
     assert config_of(tmp_path / "out" / "other").backend == "python"
 
 
-def test_a_hardware_compatible_plan_is_for_every_gpu_that_has_none_of_its_own(
+def test_hardware_compatible_plan_is_the_default(
     built: Callable[..., Path], tmp_path: Path
 ) -> None:
     out, compatible = tmp_path / "out", {"hardware_compatible": "ampere_plus"}
@@ -137,7 +135,7 @@ def test_a_hardware_compatible_plan_is_for_every_gpu_that_has_none_of_its_own(
     assert (out / "scorer" / "1" / "model_ampere_plus.plan").read_bytes() == b"plan for 12.0 of d"
 
 
-def test_a_model_with_a_hardware_compatible_plan_alone_stays_as_it_is(
+def test_single_hardware_compatible_plan_is_kept_unchanged(
     built: Callable[..., Path], tmp_path: Path
 ) -> None:
     repositories = [
@@ -150,7 +148,7 @@ def test_a_model_with_a_hardware_compatible_plan_alone_stays_as_it_is(
     assert (tmp_path / "out" / "scorer" / "1" / "model.plan").read_bytes() == b"plan for 9.0 of b"
 
 
-def test_a_copy_leaves_what_python_compiled_and_ends_where_the_disk_is_full(
+def test_merge_skips_pycache_and_reports_a_full_disk(
     built: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = built("a", "8.0") / "scorer" / "1" / "__pycache__"
@@ -178,7 +176,7 @@ def test_a_copy_leaves_what_python_compiled_and_ends_where_the_disk_is_full(
         ({"instances": 3}, "instance_group"),
     ],
 )
-def test_what_is_not_one_model_is_refused_and_nothing_is_written(
+def test_merge_of_different_models_writes_nothing(
     built: Callable[..., Path], tmp_path: Path, more: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(PublishError, match=words):
@@ -193,14 +191,14 @@ def test_plans_of_the_python_runtime_are_not_merged(
         merge([built("a", "8.0"), built("b", "9.0", serve_as="python")], tmp_path / "out")
 
 
-def test_one_rtx_plan_is_requested_instead_of_two(tmp_path: Path) -> None:
+def test_merge_of_rtx_plans_is_refused(tmp_path: Path) -> None:
     for name in "ab":
         publish(scorer(plan=b"plan", facts=RTX), tmp_path / name / "repository")
     with pytest.raises(PublishError, match="a --target for each GPU"):
         merge([tmp_path / "a" / "repository", tmp_path / "b" / "repository"], tmp_path / "out")
 
 
-def test_what_torch_runs_is_taken_once_where_it_is_the_same(tmp_path: Path) -> None:
+def test_equal_torch_models_are_merged_into_one(tmp_path: Path) -> None:
     for name in "ab":
         publish(scorer(plan=None), tmp_path / name / "repository")
     repositories = [tmp_path / name / "repository" for name in "ab"]
@@ -224,7 +222,7 @@ def _ensemble(repository: Path, capability: str) -> None:
     )
 
 
-def test_an_ensemble_is_taken_once_and_its_engines_are_joined(tmp_path: Path) -> None:
+def test_ensembles_are_merged_with_the_plans_of_their_steps(tmp_path: Path) -> None:
     for capability in ("8.0", "9.0"):
         _ensemble(tmp_path / capability / "repository", capability)
     merged = merge([tmp_path / cc / "repository" for cc in ("8.0", "9.0")], tmp_path / "out")
@@ -237,7 +235,7 @@ def test_an_ensemble_is_taken_once_and_its_engines_are_joined(tmp_path: Path) ->
     assert sorted(config_of(tmp_path / "out" / name).cc_model_filenames) == ["8.0", "9.0"]
 
 
-def test_an_ensemble_whose_config_lost_its_steps_is_refused(tmp_path: Path) -> None:
+def test_ensemble_config_without_steps_is_refused(tmp_path: Path) -> None:
     repository = tmp_path / "a" / "repository"
     _ensemble(repository, "8.0")
     message = config_of(repository / "whole")
@@ -249,9 +247,7 @@ def test_an_ensemble_whose_config_lost_its_steps_is_refused(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_without_a_record_is_not_left_out_in_silence(
-    built: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_model_without_record_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
     repository = built("a", "8.0")
     shutil.copytree(repository / "scorer", repository / "other")
     (repository / "other" / published.SIDECAR).unlink()
@@ -260,7 +256,9 @@ def test_a_model_without_a_record_is_not_left_out_in_silence(
     assert not (tmp_path / "out").exists()
 
 
-def test_plan_without_a_gpu_name_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_plan_without_compute_capability_is_refused(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     a = built("a", "8.0")
     path = a / "scorer" / "1" / "plan.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "compute_capabilities": []}))
@@ -270,7 +268,7 @@ def test_plan_without_a_gpu_name_is_refused(built: Callable[..., Path], tmp_path
 
 
 @pytest.mark.parametrize("name", ["../../../secret.txt", "..", "", "/etc/hostname"])
-def test_a_config_that_names_a_plan_outside_of_its_folder_is_refused(
+def test_plan_path_outside_version_folder_is_refused(
     built: Callable[..., Path], tmp_path: Path, name: str
 ) -> None:
     merge([built("a", "8.0"), built("b", "9.0")], tmp_path / "both")
@@ -290,7 +288,7 @@ def test_a_config_that_names_a_plan_outside_of_its_folder_is_refused(
     "name",
     ["1/model.plan", "1/extra", "config.pbtxt", "trt-build.json", "goldens/p0-opt.npz", "."],
 )
-def test_links_and_pipes_are_refused_at_once(
+def test_symlinks_and_pipes_are_refused(
     built: Callable[..., Path], tmp_path: Path, name: str, kind: str
 ) -> None:
     folder = built("a", "8.0") / "scorer"
@@ -310,9 +308,7 @@ def test_links_and_pipes_are_refused_at_once(
     assert not (tmp_path / "out").exists()
 
 
-def test_damaged_runtime_code_is_not_sealed_anew(
-    built: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_damaged_runtime_code_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
     publish(scorer(plan=None), tmp_path / "a" / "repository")
     folder = tmp_path / "a" / "repository" / "scorer"
     code = folder / "1" / "trt_build_runtime" / "executors.py"
@@ -322,9 +318,7 @@ def test_damaged_runtime_code_is_not_sealed_anew(
 
 
 @pytest.mark.parametrize("harm", ["truncate", "remove"])
-def test_a_damaged_plan_is_not_given_a_new_hash(
-    built: Callable[..., Path], tmp_path: Path, harm: str
-) -> None:
+def test_damaged_plan_is_refused(built: Callable[..., Path], tmp_path: Path, harm: str) -> None:
     one, other = built("a", "8.0"), built("b", "9.0")
     plan = next(other.glob("*/1/model.plan"))
     plan.write_bytes(plan.read_bytes()[:3]) if harm == "truncate" else plan.unlink()
@@ -333,12 +327,14 @@ def test_a_damaged_plan_is_not_given_a_new_hash(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_models_is_usage(tmp_path: Path) -> None:
+def test_folder_without_models_is_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no models"):
         merge([tmp_path], tmp_path / "out")
 
 
-def test_what_is_damaged_or_no_place_is_told(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_damaged_model_and_invalid_output_are_reported(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     repository = built("a", "8.0")
     (tmp_path / "file").touch()
     result = CliRunner().invoke(main, ["merge", str(repository), "--out", str(tmp_path / "file")])
@@ -349,7 +345,7 @@ def test_what_is_damaged_or_no_place_is_told(built: Callable[..., Path], tmp_pat
     assert refused.value.fix and not (tmp_path / "out").exists()
 
 
-def test_command_lists_the_gpus_of_each_model(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_merge_command_lists_gpus_of_each_model(built: Callable[..., Path], tmp_path: Path) -> None:
     words = [
         "merge",
         str(built("a", "8.0")),

@@ -38,7 +38,7 @@ def tree(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-def test_layout_matches_the_documentation(repository: Path) -> None:
+def test_published_folder_has_the_documented_layout(repository: Path) -> None:
     folder = publish(scorer(plan=b"plan"), repository)
     assert folder == repository / "scorer"
     files = {"model.plan", "plan.json", "model.py", "trt_build_runtime", "lowered.pt"}
@@ -54,7 +54,7 @@ def test_layout_matches_the_documentation(repository: Path) -> None:
     assert (folder / "config.pbtxt").exists() and (folder / "trt-build.json").exists()
 
 
-def test_runtime_settings_of_the_manifest_reach_the_runtime(repository: Path) -> None:
+def test_runtime_options_are_passed_to_the_runtime(repository: Path) -> None:
     folder = publish(scorer(runtime=Runtime(cuda_graphs=False, keep_mapped=3)), repository)
     facts = json.loads((folder / "1" / "plan.json").read_text())
     _, modules = fakes.runtime()
@@ -65,7 +65,7 @@ def test_runtime_settings_of_the_manifest_reach_the_runtime(repository: Path) ->
     assert [modules["options"].tf32(record) for record in (plan, facts, {})] == [True, False, False]
 
 
-def test_the_runtime_of_an_ensembles_step_knows_that_it_is_one(repository: Path) -> None:
+def test_plan_record_of_ensemble_step_names_its_ensemble(repository: Path) -> None:
     """Then it leaves on the GPU what it hands on."""
     folder = publish(
         replace(scorer(name="whole.0.tensorrt", serve_as="python"), step_of="whole"), repository
@@ -75,7 +75,7 @@ def test_the_runtime_of_an_ensembles_step_knows_that_it_is_one(repository: Path)
     assert "step_of" not in json.loads((other / "1" / "plan.json").read_text())
 
 
-def test_no_model_takes_the_place_of_another_models_step(repository: Path) -> None:
+def test_model_cannot_replace_a_step_of_another_model(repository: Path) -> None:
     step = replace(scorer(name="whole.0.tensorrt", serve_as="python"), step_of="whole")
     publish(step, repository)
     publish(scorer(name="whole", serve_as="python"), tmp := repository.parent / "other")
@@ -87,7 +87,7 @@ def test_no_model_takes_the_place_of_another_models_step(repository: Path) -> No
     publish(step, repository)  # itself again, as `merge` writes it
 
 
-def test_a_builder_that_is_faster_is_replaced(
+def test_concurrently_published_model_is_replaced(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both find no model of the name; the second one's rename finds it then."""
@@ -104,7 +104,7 @@ def test_a_builder_that_is_faster_is_replaced(
     assert {path.name for path in repository.parent.iterdir()} == {repository.name}
 
 
-def test_one_builder_at_a_time_moves_its_folders_in(repository: Path) -> None:
+def test_concurrent_publications_wait_for_the_lock(repository: Path) -> None:
     repository.mkdir(parents=True)
     handle = os.open(repository, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)  # as another builder holds it
@@ -117,7 +117,7 @@ def test_one_builder_at_a_time_moves_its_folders_in(repository: Path) -> None:
     assert (repository / "scorer" / "config.pbtxt").is_file()
 
 
-def test_a_folder_for_tritons_own_backend_has_the_plan_alone(repository: Path) -> None:
+def test_version_folder_of_plan_has_only_plan_and_its_record(repository: Path) -> None:
     folder = publish(scorer(plan=b"plan", facts=TENSORRT), repository)
     assert {p.name for p in (folder / "1").iterdir()} == {"model.plan", "plan.json"}
 
@@ -132,7 +132,7 @@ def test_the_sidecar_hashes_every_file(repository: Path) -> None:
     }
 
 
-def test_goldens_come_back_as_they_went(repository: Path) -> None:
+def test_goldens_round_trip(repository: Path) -> None:
     model = scorer()
     folder = publish(model, repository)
     loaded = {g.name: g for g in goldens.load(folder / "goldens")}
@@ -142,7 +142,7 @@ def test_goldens_come_back_as_they_went(repository: Path) -> None:
             np.testing.assert_array_equal(loaded[golden.name].inputs[name], array)
 
 
-def test_publishing_again_replaces_and_leaves_nothing_beside(repository: Path) -> None:
+def test_republishing_replaces_model_and_leaves_no_other_files(repository: Path) -> None:
     publish(scorer(plan=b"one"), repository)
     publish(scorer(plan=b"two"), repository)
     assert (repository / "scorer" / "1" / "model.plan").read_bytes() == b"two"
@@ -150,7 +150,7 @@ def test_publishing_again_replaces_and_leaves_nothing_beside(repository: Path) -
     assert [p.name for p in repository.parent.iterdir()] == ["repository"]
 
 
-def test_a_reader_finds_a_whole_model_at_every_moment_of_a_replacement(repository: Path) -> None:
+def test_replacement_is_atomic_for_readers(repository: Path) -> None:
     target = publish(scorer(plan=b"one"), repository) / "1" / "model.plan"
     missing, done = [], threading.Event()
 
@@ -171,7 +171,7 @@ def test_a_reader_finds_a_whole_model_at_every_moment_of_a_replacement(repositor
     "failure", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()]
 )
 @pytest.mark.parametrize("where", ["write", "sync_tree", "swap"])
-def test_an_interruption_leaves_what_stood_before(
+def test_interrupted_publication_leaves_the_old_model(
     repository: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, where: str
 ) -> None:
     publish(scorer(plan=b"one"), repository)
@@ -187,7 +187,7 @@ def test_an_interruption_leaves_what_stood_before(
     assert [p.name for p in repository.parent.iterdir()] == ["repository"]
 
 
-def test_a_first_model_that_fails_leaves_no_repository(
+def test_failed_first_publication_leaves_no_repository(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -200,7 +200,7 @@ def test_a_first_model_that_fails_leaves_no_repository(
     assert not repository.exists() and list(repository.parent.iterdir()) == []
 
 
-def test_a_first_model_that_fails_does_not_take_the_repository_from_another(
+def test_failed_first_publication_keeps_concurrent_model(
     repository: Path,
 ) -> None:
     """The one that fails made the folder, and removes it while the other writes beside it."""
@@ -215,7 +215,7 @@ def test_a_first_model_that_fails_does_not_take_the_repository_from_another(
     assert [path.name for path in repository.iterdir()] == ["other"]
 
 
-def test_where_the_kernel_cannot_exchange_two_renames_do_it(
+def test_two_renames_replace_the_missing_atomic_exchange(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(scorer(plan=b"one"), repository)
@@ -224,7 +224,7 @@ def test_where_the_kernel_cannot_exchange_two_renames_do_it(
     assert (repository / "scorer" / "1" / "model.plan").read_bytes() == b"two"
 
 
-def test_between_the_two_renames_a_failure_puts_the_old_model_back(
+def test_failed_second_rename_restores_the_old_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, new, old = tmp_path / "target", tmp_path / "new", tmp_path / "old"
@@ -235,7 +235,7 @@ def test_between_the_two_renames_a_failure_puts_the_old_model_back(
     assert (target / "file").read_text() == "before"
 
 
-def test_an_artifact_that_triton_could_not_serve_writes_nothing(repository: Path) -> None:
+def test_invalid_artifact_writes_nothing(repository: Path) -> None:
     with pytest.raises(PublishError):
         publish(scorer(name="not a name"), repository)
     assert not repository.exists()
@@ -253,7 +253,7 @@ def steps_of(folder: Path) -> list[str]:
     return [step.model_name for step in message.ensemble_scheduling.step]
 
 
-def test_a_step_has_the_name_of_its_content_and_the_manifest_seals_it(repository: Path) -> None:
+def test_step_is_named_by_content_and_hashed_in_the_record(repository: Path) -> None:
     folder = publish_ensemble(pair(1), repository)
     names = steps_of(folder)
     assert [name.rsplit(".", 1)[0] for name in names] == ["pair.0.torch", "pair.1.torch"]
@@ -272,7 +272,7 @@ def test_a_step_has_the_name_of_its_content_and_the_manifest_seals_it(repository
     assert not list(published.damaged(folder))
 
 
-def test_an_equal_step_is_kept_and_a_changed_one_added(repository: Path, instant: None) -> None:
+def test_equal_step_is_kept_and_changed_step_is_added(repository: Path, instant: None) -> None:
     first = steps_of(publish_ensemble(pair(1), repository))
     inode = (repository / first[0]).stat().st_ino
     assert steps_of(publish_ensemble(pair(1), repository)) == first
@@ -283,7 +283,7 @@ def test_an_equal_step_is_kept_and_a_changed_one_added(repository: Path, instant
 
 
 @pytest.mark.parametrize("by", ["publication", "tidy"])
-def test_a_step_that_nothing_names_goes_after_the_grace_period(
+def test_unused_step_is_removed_after_the_grace_period(
     repository: Path, instant: None, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     first = steps_of(publish_ensemble(pair(1), repository))
@@ -302,7 +302,7 @@ def test_a_step_that_nothing_names_goes_after_the_grace_period(
     assert [path.name for path in repository.parent.iterdir()] == ["repository"]
 
 
-def test_a_step_that_is_named_again_is_no_longer_retired(repository: Path, instant: None) -> None:
+def test_reused_step_is_no_longer_retired(repository: Path, instant: None) -> None:
     for generation in (1, 2, 1):
         folder = publish_ensemble(pair(generation), repository)
     record = json.loads((folder / "trt-build.json").read_text())
@@ -311,7 +311,7 @@ def test_a_step_that_is_named_again_is_no_longer_retired(repository: Path, insta
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("after", [False, True])
-def test_a_signal_at_any_move_leaves_a_whole_ensemble(
+def test_interrupt_at_any_move_leaves_a_complete_ensemble(
     repository: Path,
     instant: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -342,9 +342,7 @@ def test_a_signal_at_any_move_leaves_a_whole_ensemble(
 
 
 @pytest.mark.parametrize("what", ["1/plan.json", "trt-build.json", "other"])
-def test_a_step_that_differs_from_the_manifest_is_damage_and_is_repaired(
-    repository: Path, instant: None, what: str
-) -> None:
+def test_modified_step_is_detected_and_repaired(repository: Path, instant: None, what: str) -> None:
     folder = publish_ensemble(pair(1), repository)
     step = repository / steps_of(folder)[0]
     if what == "other":  # another whole step under the name
@@ -378,7 +376,7 @@ def test_the_staging_folder_of_a_running_process_is_left_alone(repository: Path)
     assert not folder.exists()
 
 
-def test_a_former_model_does_not_replace_a_newer_one(repository: Path) -> None:
+def test_recovery_does_not_replace_a_newer_model(repository: Path) -> None:
     publish(scorer(serve_as="python"), repository)
     before = tree(repository)
     left = repository.parent / f".{repository.name}.staging-0123"

@@ -25,7 +25,9 @@ from builder.triton.environment import image_lines
         ("10.5.0.99", "24.10", False),
     ],
 )
-def test_the_newest_release_that_agrees_most(version: str, tag: str, exact: bool) -> None:
+def test_newest_release_with_closest_version_is_selected(
+    version: str, tag: str, exact: bool
+) -> None:
     match = releases.for_tensorrt(version)
     assert match is not None
     assert (match.release.tag, match.exact) == (tag, exact)
@@ -36,7 +38,7 @@ def test_an_unknown_version_has_no_release() -> None:
     assert releases.for_tensorrt("99.1") is None
 
 
-def test_rows_that_name_two_versions_know_both() -> None:
+def test_release_with_two_tensorrt_versions_has_both() -> None:
     row = next(r for r in releases.releases() if r.tag == "25.01")
     assert row.tensorrt == ((10, 8, 0, 40), (10, 8, 0, 43))
 
@@ -47,20 +49,20 @@ def test_an_exact_match_names_image_and_confidence() -> None:
     assert "confidence B" in text and "NOT THE SAME" not in text
 
 
-def test_near_match_is_reported_as_no_match() -> None:
+def test_inexact_match_is_marked() -> None:
     assert "NOT THE SAME VERSION" in "\n".join(
         image_lines([{"flavour": "tensorrt", "tensorrt": "10.5.0.99"}])
     )
 
 
-def test_plans_of_two_tensorrts_fit_no_container() -> None:
+def test_plans_of_two_tensorrt_versions_are_refused() -> None:
     with pytest.raises(PublishError, match=r"10.9.0.34 and 8.6.1"):
         image_lines(
             {"flavour": "tensorrt", "tensorrt": version} for version in ("8.6.1", "10.9.0.34")
         )
 
 
-def test_rtx_plans_fit_any_release_and_say_what_that_means() -> None:
+def test_rtx_plans_match_any_release_with_a_note() -> None:
     text = "\n".join(image_lines([{"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}]))
     assert "Python runtime" in text and "TRITON_IMAGE=nvcr.io/nvidia/tritonserver:" in text
 
@@ -80,7 +82,7 @@ def variables(env: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_the_env_keeps_the_users_lines_and_replaces_its_own_block(tmp_path: Path) -> None:
+def test_env_file_keeps_user_lines_and_replaces_generated_block(tmp_path: Path) -> None:
     env = tmp_path / ".env"
     env.write_text("HTTP_PORT=9000\n# trt-build: an older version's reason\nTRITON_IMAGE=old\n")
     for tensorrt in ("10.9.0.34", "10.13.3.9"):
@@ -95,7 +97,7 @@ def test_the_env_keeps_the_users_lines_and_replaces_its_own_block(tmp_path: Path
     assert sorted(p.name for p in tmp_path.iterdir()) == [".env", "repository"]
 
 
-def test_a_variable_that_the_user_sets_is_never_changed(tmp_path: Path) -> None:
+def test_variable_set_by_user_is_not_changed(tmp_path: Path) -> None:
     env = tmp_path / ".env"
     env.write_text("TRITON_IMAGE=my/server:1\nexport COMPOSE_PROFILES=cpu\n")
     write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34"))
@@ -105,12 +107,12 @@ def test_a_variable_that_the_user_sets_is_never_changed(tmp_path: Path) -> None:
     assert "set above, so not here: TRITON_IMAGE=nvcr.io/nvidia/tritonserver:" in text
 
 
-def test_without_a_plan_for_tritons_backend_the_cpu_service_starts(tmp_path: Path) -> None:
+def test_cpu_service_starts_without_a_tensorrt_plan(tmp_path: Path) -> None:
     env = write_env(write_plan(tmp_path, flavour="tensorrt-rtx", tensorrt="1.7.1.116"))
     assert variables(env)["COMPOSE_PROFILES"] == "cpu"
 
 
-def test_the_env_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
+def test_env_file_keeps_its_mode_and_symlink(tmp_path: Path) -> None:
     target = tmp_path / "secrets.env"
     target.write_text("TOKEN=1\n")
     target.chmod(0o600)
@@ -121,7 +123,7 @@ def test_the_env_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     assert variables(target)["TOKEN"] == "1"
 
 
-def test_an_env_that_is_not_text_is_an_error_with_its_path(tmp_path: Path) -> None:
+def test_invalid_env_file_is_reported_with_its_path(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"\xff\xfe")
     repository = write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34")
     with pytest.raises(PublishError, match="UTF-8") as refused:
@@ -134,7 +136,7 @@ def test_an_env_that_is_not_text_is_an_error_with_its_path(tmp_path: Path) -> No
         write_env(repository)
 
 
-def test_a_plan_writes_no_lines_of_its_own(tmp_path: Path) -> None:
+def test_newline_in_plan_version_is_refused(tmp_path: Path) -> None:
     plan = write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9\nTRITON_IMAGE=evil/image")
     with pytest.raises(UsageError, match="no version of TensorRT"):
         write_env(plan)

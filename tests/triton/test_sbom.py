@@ -12,7 +12,7 @@ from builder.errors import EnvironmentProblem, PublishBlocked
 from builder.triton import sbom
 
 
-def test_it_lists_what_is_installed(tmp_path: Path) -> None:
+def test_sbom_lists_installed_packages(tmp_path: Path) -> None:
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 

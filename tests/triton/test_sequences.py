@@ -20,7 +20,7 @@ from tests.triton.artifacts import TENSORRT, artifact, cell, tensor
 PLAN: dict[str, Any] = {"plan": b"plan", "facts": TENSORRT}
 
 
-def test_a_plans_state_is_tritons_to_keep() -> None:
+def test_state_of_plan_is_implicit_state_of_triton() -> None:
     message = config(cell(**PLAN))
     assert [t.name for t in (*message.input, *message.output)] == ["x", "y"]
     assert message.max_batch_size == 8 and not message.HasField("dynamic_batching")
@@ -37,14 +37,14 @@ def test_a_plans_state_is_tritons_to_keep() -> None:
     assert not message.model_warmup
 
 
-def test_our_runtimes_state_is_its_own() -> None:
+def test_state_of_python_runtime_is_not_in_config() -> None:
     message = config(cell())
     assert message.backend == "python" and message.HasField("sequence_batching")
     assert [t.name for t in (*message.input, *message.output)] == ["x", "y"]
     assert not message.sequence_batching.state
 
 
-def test_the_manifests_wishes_arrive() -> None:
+def test_sequence_options_are_written_to_config() -> None:
     wishes = {
         "sequences": Sequences(max=4, idle_us=7_000_000),
         "batching": Batching(None, 500, (2, 8)),
@@ -56,7 +56,7 @@ def test_the_manifests_wishes_arrive() -> None:
     assert list(batching.oldest.preferred_batch_size) == [2, 8]
 
 
-def test_explicit_state_is_a_pair_of_tensors_like_any_other() -> None:
+def test_explicit_state_is_served_as_input_and_output() -> None:
     message = config(cell(sequences=Sequences("explicit")))
     assert [t.name for t in message.input] == ["x", "a", "b"] and message.HasField(
         "dynamic_batching"
@@ -65,9 +65,7 @@ def test_explicit_state_is_a_pair_of_tensors_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("serving", [PLAN, {}], ids=["tensorrt_plan", "python"])
-def test_what_a_sequence_starts_from_lies_in_the_model(
-    tmp_path: Path, serving: dict[str, Any]
-) -> None:
+def test_initial_state_is_published_with_the_model(tmp_path: Path, serving: dict[str, Any]) -> None:
     start = np.arange(10, dtype=np.float32).reshape(1, 2, 5)
     np.save(tmp_path / "a.npy", start)
     folder = publish(cell(initial=tmp_path / "a.npy", **serving), tmp_path / "repository")
@@ -79,7 +77,7 @@ def test_what_a_sequence_starts_from_lies_in_the_model(
     ]
 
 
-def test_states_that_triton_would_swap_are_refused() -> None:
+def test_state_pairs_with_mismatched_name_order_are_refused() -> None:
     """It pairs them by the order of their names, in which the outputs' is the other one here."""
     with pytest.raises(
         PublishError, match="pairs states by the order of their names, a, b with b_next, z_next"
@@ -94,7 +92,7 @@ class Sum(torch.nn.Module):
         return x * new.unsqueeze(1), new
 
 
-def test_a_plans_state_needs_an_axis_beside_the_batch() -> None:
+def test_state_of_plan_needs_an_axis_besides_the_batch() -> None:
     inputs = (tensor("x", "float32", "batch", 5), tensor("total", "float32", "batch"))
     given: dict[str, Any] = {"state": (State("total", "new"),)}
     with pytest.raises(PublishError, match="'total' has no axis beside the batch"):
@@ -102,7 +100,7 @@ def test_a_plans_state_needs_an_axis_beside_the_batch() -> None:
     assert config(artifact(Sum(), inputs, ("y", "new"), **given)).max_batch_size == 8
 
 
-def test_a_state_of_no_one_size_is_refused_with_the_reason() -> None:
+def test_state_of_dynamic_shape_is_refused_with_reason() -> None:
     """Without a batch of Triton's the sequences' number is an axis of the state like any other."""
     with pytest.raises(PublishError, match=r"'a' has shape \[-1, 2, 5\].*batching.enabled: false"):
         config(cell(batching=Batching(enabled=False)))

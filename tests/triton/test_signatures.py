@@ -38,7 +38,7 @@ def test_a_model_is_signed_before_it_is_published(repository: Path, keys: Path) 
     assert {path.name for path in repository.iterdir()} == {"scorer"}
 
 
-def test_another_key_does_not_count(repository: Path, keys: Path) -> None:
+def test_signature_of_another_key_is_reported(repository: Path, keys: Path) -> None:
     (reason,) = signatures.problems(repository, keys / "other.pub").values()
     assert "another key" in reason
 
@@ -72,7 +72,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_changed_is_named(repository: Path, keys: Path, change: str) -> None:
+def test_changes_after_signing_are_reported(repository: Path, keys: Path, change: str) -> None:
     alter, words = CHANGES[change]
     alter(repository / "scorer")
     (reason,) = signatures.problems(repository, keys / "own.pub").values()
@@ -85,9 +85,7 @@ def test_what_changed_is_named(repository: Path, keys: Path, change: str) -> Non
         signatures.require(repository, keys / "own.pub")
 
 
-def test_the_empty_files_that_keep_python_from_writing_do_not_count(
-    repository: Path, keys: Path
-) -> None:
+def test_empty_pycache_files_are_not_reported(repository: Path, keys: Path) -> None:
     (placed,) = (repository / "scorer/1").glob("__pycache__")
     placed.unlink()
     assert signatures.problems(repository, keys / "own.pub") == {}
@@ -96,21 +94,21 @@ def test_the_empty_files_that_keep_python_from_writing_do_not_count(
     assert "added 1/__pycache__" in reason
 
 
-def test_a_folder_beside_the_models_is_one_that_triton_loads(repository: Path, keys: Path) -> None:
+def test_unsigned_folders_in_repository_are_reported(repository: Path, keys: Path) -> None:
     (repository / ".hidden").mkdir()
     assert set(signatures.problems(repository, keys / "own.pub")) == {".hidden"}
     (repository / "linked").symlink_to(repository / "scorer")
     assert signatures.problems(repository, keys / "own.pub")["linked"] == "it is a link"
 
 
-def test_a_signed_model_under_another_name_is_found(repository: Path, keys: Path) -> None:
+def test_signed_model_under_another_name_is_reported(repository: Path, keys: Path) -> None:
     shutil.copytree(repository / "scorer", repository / "better")
     assert signatures.problems(repository, keys / "own.pub") == {
         "better": "it was signed as 'scorer'"
     }
 
 
-def test_only_what_has_no_valid_signature_is_signed(repository: Path, keys: Path) -> None:
+def test_only_models_without_valid_signature_are_signed(repository: Path, keys: Path) -> None:
     before = (repository / "scorer" / SIGNATURE).read_bytes()
     assert signatures.sign_missing(repository, keys / "own.key") == []
     assert (repository / "scorer" / SIGNATURE).read_bytes() == before
@@ -119,9 +117,7 @@ def test_only_what_has_no_valid_signature_is_signed(repository: Path, keys: Path
 
 
 @pytest.mark.parametrize("text", [None, "", "-----BEGIN PUBLIC KEY-----\n"])
-def test_a_key_that_cannot_be_used_is_a_usage_error(
-    repository: Path, tmp_path: Path, text: str | None
-) -> None:
+def test_invalid_key_is_usage_error(repository: Path, tmp_path: Path, text: str | None) -> None:
     key = tmp_path / "key"
     if text is not None:
         key.write_text(text)
@@ -147,7 +143,7 @@ def test_an_encrypted_key_needs_its_password(
     assert signatures.problems(repository, keys / "own.pub") == {}
 
 
-def test_missing_library_is_an_error_with_the_install_command(
+def test_missing_signing_library_is_reported(
     repository: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "model_signing.verifying", None)
