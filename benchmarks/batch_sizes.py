@@ -6,8 +6,8 @@ Three plans of each network: `one` with the profile 1, 8, 32; `static` with a st
 each of these batches as well; `onnx`, the network of TensorRT's ONNX parser with the profiles of
 `static`. The plans of a network share one timing cache, unless they are built `--apart`. They are
 built in `--jobs` processes and kept in `--plans`, so a run that was cut off goes on. When all are
-built, they are timed alternately
-with eager and TorchScript at batch 1, 8 and 32, plain and as CUDA graphs; medians in milliseconds.
+built, they are timed alternately with eager and TorchScript at batch 1, 8 and 32, plain and as CUDA
+graphs; medians in milliseconds.
 
 `benchmarks.compiled` measures torch.compile, in a Python that has triton, and eager again. Rows are
 appended to benchmarks/results/batch_sizes.jsonl, and to $OUT. A GPU and full TensorRT are required.
@@ -45,6 +45,8 @@ ORDER = (
 )
 """The networks that the page compares. Those with the longest builds at level 3 come first."""
 ENGINES = ("one", "static", "onnx")
+DEFAULT_LEVEL = 3
+"""TensorRT's default optimization level."""
 
 
 def profiles(network: Network, static: bool) -> list[Profile]:
@@ -148,14 +150,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=list(ORDER), choices=list(NETWORKS))
     parser.add_argument("--precision", default="fp16")
-    parser.add_argument(
-        "--level",
-        nargs="+",
-        default=[],
-        metavar="NETWORK=N",
-        help="another optimization level than 3",
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="builds at a time")
+    plans.add_options(parser, "/tmp/trt-build-batch-sizes")
     parser.add_argument(
         "--apart",
         nargs="+",
@@ -164,37 +159,20 @@ def parse() -> argparse.Namespace:
         help="build the three plans of these networks at a time, without a shared timing cache",
     )
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
-    parser.add_argument("--plans", type=Path, default=Path("/tmp/trt-build-batch-sizes"))
-    parser.add_argument(
-        "--budget", type=float, default=7200, help="seconds after which builds are ended"
-    )
-    parser.add_argument(
-        "--stage", choices=("build", "time"), help="do one of the two; the default is both"
-    )
     return parser.parse_args()
-
-
-def build_all(args: argparse.Namespace, levels: Mapping[str, int]) -> None:
-    """Build every plan, or as many as the budget allows."""
-    every = [
-        chain
-        for name in args.only
-        for chain in chains(
-            name, args.plans, args.precision, levels[name], args.engines, name in args.apart
-        )
-    ]
-    for facts in plans.build(every, args.jobs, args.budget):
-        print(json.dumps({"built": facts}), flush=True)
 
 
 def main() -> int:
     """Build, measure, and print each row."""
     args = parse()
     warnings.simplefilter("ignore")
-    given = dict(pair.split("=") for pair in args.level)
-    levels = {name: int(given.get(name, 3)) for name in args.only}
+    levels = {**dict.fromkeys(args.only, DEFAULT_LEVEL), **plans.levels(args)}
     if args.stage != "time":
-        build_all(args, levels)
+        every: list[list[Task]] = []
+        for name in args.only:
+            is_apart = name in args.apart
+            every += chains(name, args.plans, args.precision, levels[name], args.engines, is_apart)
+        plans.build_all(every, args)
     if args.stage == "build":
         return 0
     count = 0

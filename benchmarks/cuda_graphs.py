@@ -6,9 +6,9 @@ The first part runs TensorRT alone. It captures graphs from one execution contex
 context for each batch size, and replays them between plain calls of other sizes. The second part
 serves one model on one tritonserver for each graph configuration, and sends requests of one size,
 then of several sizes. The third part serves several models with graphs at once (TOGETHER). Each
-answer is compared with torch.
-A line of JSON holds the wrong answers and all answers by batch size. A GPU, full TensorRT and
-Triton's TensorRT backend are required; without the backend only the first part runs.
+answer is compared with torch. A line of JSON holds the wrong answers and all answers by batch size.
+A GPU, full TensorRT and Triton's TensorRT backend are required; without the backend only the first
+part runs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+
+Module = tuple[torch.nn.Module, tuple[int, ...]]
+"""A module, and the shape of one row of its input."""
 
 SIZES = (1, 2, 4, 8)
 BOTH = ("linear", "convolution")
@@ -65,7 +68,7 @@ outputs: [y]
 """
 
 
-def modules() -> dict[str, tuple[torch.nn.Module, tuple[int, ...]]]:
+def modules() -> dict[str, Module]:
     """The module and the shape of one row of its input, by name."""
     torch.manual_seed(0)
     linear = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Tanh()).eval()
@@ -212,7 +215,8 @@ def configure(
     for group in config.instance_group:
         group.count = instances
     row = modules()[name.split("_")[0]][1]
-    for size in sizes or () if warm_up else ():
+    warm_up_sizes = sizes if warm_up and sizes is not None else ()
+    for size in warm_up_sizes:
         request = config.model_warmup.add(name=f"batch-{size}", batch_size=size)
         given = request.inputs["x"]
         given.data_type = model_config_pb2.TYPE_FP32
@@ -287,11 +291,38 @@ def many(folder: Path, case: str) -> Iterator[dict[str, Any]]:
 
     names, settings = TOGETHER[case]
     repository = folder / case.replace(" ", "-")
+    models = _copied(folder / "plain", repository, names, settings)
+    in_turn = settings.get("in_turn", False)
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with serve(repository, explicit=in_turn, **ports) as server:  # type: ignore[arg-type]
+        client = grpc.InferenceServerClient(server.grpc_url)
+        if in_turn:
+            for name in models:
+                client.load_model(name)
+        for clients in sorted({1, max(len(models), settings.get("instances", 1))}):
+            targets = list(models.items()) * (clients if len(models) == 1 else 1)
+            with ThreadPoolExecutor(clients) as pool:
+                found = list(pool.map(partial(_wrong_answers, server.grpc_url), targets))
+            by_model = zip(targets, found, strict=True)
+            yield {
+                "part": "Triton, models together",
+                "case": case,
+                "clients": clients,
+                "answers": {size: 6 * len(targets) for size in SIZES},
+                "wrong": dict(sum(found, Counter())),
+                "by_model": [f"{name}: {dict(counts)}" for (name, _), counts in by_model],
+            }
+
+
+def _copied(
+    published: Path, repository: Path, names: Sequence[str], settings: dict[str, Any]
+) -> dict[str, Module]:
+    """Copy the published models into a new repository, with graphs. Returns the module of each."""
     repository.mkdir()
-    copies = {}
+    models = {}
     for number, name in enumerate(names):
         copy = f"{name}_{number}"
-        shutil.copytree(folder / "plain" / name, repository / copy)
+        shutil.copytree(published / name, repository / copy)
         configure(
             repository,
             copy,
@@ -300,36 +331,16 @@ def many(folder: Path, case: str) -> Iterator[dict[str, Any]]:
             warm_up=settings.get("warm_up", False),
             instances=settings.get("instances", 1),
         )
-        copies[copy] = modules()[name]
-    in_turn = settings.get("in_turn", False)
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with serve(repository, explicit=in_turn, **ports) as server:  # type: ignore[arg-type]
-        client = grpc.InferenceServerClient(server.grpc_url)
-        for copy in copies if in_turn else ():
-            client.load_model(copy)
-        for clients in sorted({1, max(len(copies), settings.get("instances", 1))}):
-            asked = list(copies.items()) * (clients if len(copies) == 1 else 1)
-            with ThreadPoolExecutor(clients) as pool:
-                found = list(pool.map(partial(_ask, server.grpc_url), asked))
-            wrong = [
-                f"{copy}: {dict(counts)}" for (copy, _), counts in zip(asked, found, strict=True)
-            ]
-            yield {
-                "part": "Triton, models together",
-                "case": case,
-                "clients": clients,
-                "answers": {size: 6 * len(asked) for size in SIZES},
-                "wrong": dict(sum(found, Counter())),
-                "by_model": wrong,
-            }
+        models[copy] = modules()[name]
+    return models
 
 
-def _ask(url: str, copy: tuple[str, tuple[torch.nn.Module, tuple[int, ...]]]) -> Counter[int]:
+def _wrong_answers(url: str, model: tuple[str, Module]) -> Counter[int]:
     """Send requests of all sizes in turn to one model. Returns the wrong answers by size."""
     import numpy as np
     from tritonclient import grpc
 
-    name, (module, row) = copy
+    name, (module, row) = model
     client = grpc.InferenceServerClient(url)
     wrong: Counter[int] = Counter(dict.fromkeys(SIZES, 0))
     with torch.inference_mode():

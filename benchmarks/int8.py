@@ -122,17 +122,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--variant", action="append", choices=VARIANTS)
-    parser.add_argument(
-        "--level", nargs="+", default=[], metavar="NETWORK=N", help="an optimization level"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="networks that are built at a time")
-    parser.add_argument("--plans", type=Path, default=Path("/tmp/trt-build-int8"))
-    parser.add_argument(
-        "--budget", type=float, default=7200, help="seconds after which builds are ended"
-    )
-    parser.add_argument(
-        "--stage", choices=("build", "time"), help="do one of the two; the default is both"
-    )
+    plans.add_options(parser, "/tmp/trt-build-int8")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
@@ -142,12 +132,11 @@ def main() -> int:
     args = parse()
     warnings.simplefilter("ignore")
     variants = args.variant or VARIANTS
-    levels = {name: int(level) for name, level in (pair.split("=") for pair in args.level)}
+    levels = plans.levels(args)
     homes = {name: args.plans / f"{name}-{levels.get(name)}" for name in args.only}
     if args.stage != "time":
         every = [tasks(home, name, variants, levels.get(name)) for name, home in homes.items()]
-        for facts in plans.build(every, args.jobs, args.budget):
-            print(json.dumps({"built": facts}), flush=True)
+        plans.build_all(every, args)
     if args.stage == "build":
         return 0
     count = 0

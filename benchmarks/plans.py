@@ -4,7 +4,9 @@ without other work on the GPU.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import multiprocessing
 import os
 import tempfile
@@ -22,6 +24,35 @@ class Task:
 
     path: Path
     make: Callable[[], bytes]
+
+
+def add_options(parser: argparse.ArgumentParser, folder: str) -> None:
+    """Add the options of a benchmark that builds its plans first; `folder` is the default folder.
+
+    The parsed `level` has pairs of a network and its optimization level; see `levels`.
+    """
+    parser.add_argument(
+        "--level", nargs="+", default=[], metavar="NETWORK=N", help="an optimization level"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes that build at a time")
+    parser.add_argument("--plans", type=Path, default=Path(folder))
+    parser.add_argument(
+        "--budget", type=float, default=7200, help="seconds after which builds are ended"
+    )
+    parser.add_argument(
+        "--stage", choices=("build", "time"), help="do one of the two; the default is both"
+    )
+
+
+def levels(args: argparse.Namespace) -> dict[str, int]:
+    """Return the optimization level of each network that `--level` names."""
+    return {name: int(level) for name, level in (pair.split("=") for pair in args.level)}
+
+
+def build_all(chains: Sequence[Sequence[Task]], args: argparse.Namespace) -> None:
+    """Build the plans with the options of `add_options`, and print the result of each chain."""
+    for facts in build(chains, args.jobs, args.budget):
+        print(json.dumps({"built": facts}), flush=True)
 
 
 def build(chains: Sequence[Sequence[Task]], jobs: int, budget: float) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,8 @@
 """The dtype and the rank of an operator's results, from torch's meta kernels.
 
 A meta kernel computes the dtype and the shape of a result without data. Each tensor is represented
-by a meta tensor with all sizes equal. What is not known of the arguments is tried: several ranks,
-dtypes, or numbers (`candidates`). A fact holds if the results of all calls that the kernel accepts
-agree on it.
+by a meta tensor with all sizes equal. Several values are tried for an unknown rank, dtype or number
+(`candidates`). A fact holds if the results of all calls that the kernel accepts agree on it.
 
 A kernel is called only if a call cannot crash. Others may read memory that a meta tensor does not
 have, or index a list without a bounds check: `lstm` with weights of size 2 is a segmentation fault.

@@ -190,6 +190,8 @@ def _update_records(
 
     if record:
         records.keep(out, records.BUILD, data)
+    if not records.folder(out).is_dir():  # without it, no sidecar has to be read
+        return None
     ok = [one.name for one in results if one.ok]
     return records.forget(out, [name for name in ok if versions.policy_of(out / name).keep])
 

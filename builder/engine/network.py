@@ -126,11 +126,11 @@ def named_values(network: INetworkDefinition) -> Iterator[tuple[str, str]]:
             yield name, tensor.name.removeprefix("%")
 
 
-def output_layers(network: INetworkDefinition) -> Iterator[tuple[str, str]]:
-    """(tensor, layer) for each output of the network whose layer is named as in keep_fp32."""
+def output_layers(network: INetworkDefinition) -> Iterator[str]:
+    """The layer of each output of the network, if it is named as in keep_fp32."""
     for name, tensor in _named_layers(network):
         if tensor.is_network_output:
-            yield tensor.name, name
+            yield name
 
 
 def made_by(network: INetworkDefinition) -> Iterator[tuple[str, str]]:

@@ -214,7 +214,7 @@ class _Check:
         these layers must be wrong.
         """
         layers = output_layers(conversion.network)
-        return next((layer for _, layer in layers if layer not in kept), None)
+        return next((layer for layer in layers if layer not in kept), None)
 
     def _value_differs(
         self, marked: Conversion, golden: Golden, name: str, truth: torch.Tensor

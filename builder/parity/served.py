@@ -48,11 +48,8 @@ class PublishedModel:
         kept = {
             state[side] for state in self.sidecar.get("state", ()) for side in ("input", "output")
         }
-        sides = (
-            {n: a for n, a in side.items() if n not in kept}
-            for side in (golden.inputs, golden.outputs)
-        )
-        inputs, outputs = sides
+        inputs = {name: array for name, array in golden.inputs.items() if name not in kept}
+        outputs = {name: array for name, array in golden.outputs.items() if name not in kept}
         return replace(golden, inputs=inputs, outputs=outputs)
 
     def wire(self, golden: Golden) -> Golden:

@@ -26,7 +26,7 @@ from builder.errors import (
     UsageError,
 )
 from builder.manifest import ModelSpec
-from builder.pipeline import stages
+from builder.pipeline import faster, stages
 from builder.pipeline.fallback import Kept, made_by
 from builder.pipeline.order import Ended
 
@@ -110,11 +110,8 @@ def _fails_in_8_bits(failure: stages.NetworkFailure, kept: Kept) -> bool:
 
 def _in_half(recorded: Recorded, error: TrtBuildError) -> Recorded:
     """The same model in fp16, with a warning."""
-    lowered = recorded.lowered
-    warning = f"built in fp16 instead of {lowered.spec.precision}: {_words(error)}"
-    spec = replace(lowered.spec, precision="fp16", calibration=None)
-    lowered = replace(lowered, spec=spec)
-    return replace(recorded, lowered=lowered, warnings=(*recorded.warnings, warning))
+    warning = f"built in fp16 instead of {recorded.lowered.spec.precision}: {_words(error)}"
+    return replace(faster.in_half(recorded), warnings=(*recorded.warnings, warning))
 
 
 def by_torch(

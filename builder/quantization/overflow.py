@@ -25,8 +25,6 @@ from builder.quantization.statistics import FLOATS
 
 LIMIT = torch.finfo(torch.float16).max
 """65504."""
-
-
 SOFTMAX = frozenset({"aten::softmax", "aten::_softmax", "aten::log_softmax"})
 PROMOTING = frozenset(
     f"aten::{name}"

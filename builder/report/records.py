@@ -75,20 +75,16 @@ def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
     identities = {one["name"]: identity(repository / one["name"]) for one in data["models"]}
     new = [{**one, **stamp, PUBLISHED: identities[one["name"]]} for one in data["models"]]
     file = path(repository, kind)
-    before = _entries(published.read(file))
+    others: dict[str | None, set[str]] = {}
+    if kind in MEASURED:
+        others = {name: _identities(repository / name) - {now} for name, now in identities.items()}
     kept = [
         one
-        for one in before
-        if (name := _name(one)) not in identities
-        or (kind in MEASURED and _is_of_another_version(one, repository / str(name)))
+        for one in _entries(published.read(file))
+        if (name := _name(one)) not in identities or one.get(PUBLISHED) in others.get(name, ())
     ]
     write(file, {**data, "models": [*kept, *new]})
     return file
-
-
-def _is_of_another_version(one: Mapping[str, Any], folder: Path) -> bool:
-    """Whether an entry is of a version of the model in `folder` that is not the current one."""
-    return one.get(PUBLISHED) in _identities(folder) - {identity(folder)}
 
 
 def carry(source: Path, target: Path, names: Sequence[str]) -> str | None:
@@ -141,7 +137,8 @@ def forget(repository: Path, names: Sequence[str]) -> str | None:
 def _forget(repository: Path, names: Sequence[str]) -> None:
     for kind in MEASURED:
         entries = [one for known in models(repository, kind).values() for one in known]
-        known = {name: _identities(repository / name) for name in names}
+        recorded = {one["name"] for one in entries}
+        known = {name: _identities(repository / name) for name in recorded.intersection(names)}
         kept = [
             one
             for one in entries

@@ -1,5 +1,5 @@
-"""Functionalization: whoever shares memory sees the write, through views, branches, loops and
-containers, or it is refused.
+"""Functionalization: every alias has the written value, through views, branches, loops and
+containers, or the write is refused.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ that value, alone and in one batch with requests that have it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from builder.manifest import load
 from builder.parity import verify
 from builder.parity.served import read as served_model
 from builder.repository import ModelResult, build_repository
-from builder.serving import Server, serve
+from builder.serving import Server
 from builder.triton import check, config, goldens, parse_config
 from tests.repository import test_padding
 from tests.serving import fakes
@@ -334,12 +334,6 @@ def test_an_input_is_optional_only_with_a_default() -> None:
         PublishError, match="input 'x' is optional, and the manifest has no default"
     ):
         check.validate(message, made)
-
-
-@pytest.fixture(scope="module")
-def server(built: tuple[Path, dict[str, ModelResult]]) -> Iterator[Server]:
-    with serve(built[0], http_port=0, grpc_port=0, metrics_port=0) as started:
-        yield started
 
 
 @pytest.mark.live

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from builder.errors import ManifestError
 from builder.manifest import load
 from builder.repository import ModelResult, build_repository
-from builder.serving import Server, serve
+from builder.serving import Server
 from builder.triton import parse_config
 from tests.serving import fakes
 
@@ -185,12 +184,6 @@ def test_invalid_pad_is_reported(tmp_path: Path, before: str, after: str, messag
     (tmp_path / "net.yaml").write_text(text)
     with pytest.raises(ManifestError, match=message.replace("[", r"\[")):
         load(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def server(built: tuple[Path, dict[str, ModelResult]]) -> Iterator[Server]:
-    with serve(built[0], http_port=0, grpc_port=0, metrics_port=0) as started:
-        yield started
 
 
 @pytest.mark.live

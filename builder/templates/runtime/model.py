@@ -60,7 +60,8 @@ class TritonPythonModel:
         self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
         self.tensors, self.profiles = facts["serving"], Profiles(facts["serving"])
         self.axes = blame.Axes(self.tensors["inputs"])
-        self.padding, self.defaults = Padding(self.tensors), Defaults(self.tensors["inputs"])
+        self.padding = Padding(self.tensors)
+        self.defaults = Defaults(self.tensors["inputs"])
         self.optional = any("flag" in output for output in self.tensors["outputs"])
         self.memory = Memory(folder.parent, self.tensors, self.batching)
         self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
